@@ -135,15 +135,10 @@ func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject
 
 // orderEnd is the end of the order of a release whose record is gone.
 type orderEnd struct {
-	types.NamespacedName
-	uid                     types.UID
-	orderID, tenant         string
-	entry, why              string
-	stage                   v1alpha1.OrderStage
-	state                   v1alpha1.FinishState
-	status                  v1alpha1.ChangeWorkloadStatusType
-	passed, failed, checked int32
-	accepted, deadline      int64
+	// gone is what is needed of the record, and why says why the order ends.
+	gone     *v1alpha1.ChangeWorkload
+	why      string
+	deadline int64
 }
 
 // OrderEndReconciler ends the orders of releases whose records were removed
@@ -172,7 +167,7 @@ func (r *OrderEndReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithLogConstructor(func(end *orderEnd) logr.Logger {
 			l := mgr.GetLogger().WithValues("controller", "order-end")
 			if end != nil {
-				l = l.WithValues("changeworkload", end.NamespacedName)
+				l = l.WithValues("changeworkload", client.ObjectKeyFromObject(end.gone))
 			}
 			return l
 		}).
@@ -196,12 +191,15 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 		return orderEnd{}, false
 	}
 	since := cmp.Or(s.OrderEndDueTimeUnix, r.Clock.Now().Unix())
-	return orderEnd{
-		NamespacedName: client.ObjectKeyFromObject(change), uid: change.UID,
-		orderID: s.OrderID, tenant: s.OrderTenant, entry: s.OrderNodeID, stage: s.OrderStage, why: whyGone(s), state: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), status: s.Status,
-		passed: s.PassCount, failed: s.FailCount, checked: s.CheckingCount, accepted: s.OrderSubmitTimeUnix,
-		deadline: since + int64(set.PostTimeout.Seconds()),
-	}, true
+	gone := &v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Namespace: change.Namespace, Name: change.Name, UID: change.UID}}
+	gone.Status = v1alpha1.ChangeWorkloadStatus{
+		Status: s.Status, PassCount: s.PassCount, FailCount: s.FailCount, CheckingCount: s.CheckingCount,
+		OrderStatus: v1alpha1.OrderStatus{
+			OrderID: s.OrderID, OrderTenant: s.OrderTenant, OrderNodeID: s.OrderNodeID, OrderStage: s.OrderStage,
+			OrderEnd: cmp.Or(s.OrderEnd, v1alpha1.FinishCancel), OrderSubmitTimeUnix: s.OrderSubmitTimeUnix,
+		},
+	}
+	return orderEnd{gone, whyGone(s), since + int64(set.PostTimeout.Seconds())}, true
 }
 
 // whyGone says why the order of a release ends whose record is gone.
@@ -215,17 +213,10 @@ func whyGone(s *v1alpha1.ChangeWorkloadStatus) string {
 // Reconcile ends one order.
 func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.Result, error) {
 	if r.Clock.Now().Unix() >= end.deadline {
-		r.server.Forget(types.NamespacedName{Name: end.orderID})
+		r.server.Forget(types.NamespacedName{Name: end.gone.Status.OrderID})
 		return ctrl.Result{}, nil
 	}
-	gone := &v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Namespace: end.Namespace, Name: end.Name, UID: end.uid}}
-	gone.Status = v1alpha1.ChangeWorkloadStatus{
-		Status: end.status, PassCount: end.passed, FailCount: end.failed, CheckingCount: end.checked,
-		OrderStatus: v1alpha1.OrderStatus{
-			OrderID: end.orderID, OrderTenant: end.tenant, OrderNodeID: end.entry, OrderStage: end.stage, OrderEnd: end.state, OrderSubmitTimeUnix: end.accepted,
-		},
-	}
-	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, gone, end.why)}, nil
+	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, end.gone, end.why)}, nil
 }
 
 // openOrders maps a changed setting to the orders that follow it.

@@ -262,8 +262,8 @@ func TestServerCheckLimits(t *testing.T) {
 			}
 			request := check.request(q)
 			request.Platform = altershield.DefaultPlatform
-			if err := request.Validate(); err != nil {
-				t.Error(err)
+			if refused := simulator.Validate(altershield.ActionSubmitAndStart, []byte(altershield.JSONText(request))); refused != "" {
+				t.Error(refused)
 			}
 			if !strings.HasSuffix(request.ChangeTitle, " "+sleepVersion) {
 				t.Errorf("title %q lost the version", request.ChangeTitle)

@@ -24,42 +24,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// BreakerState is the state of the circuit breaker.
-type BreakerState string
+// breakerState is the state of the circuit breaker.
+type breakerState string
 
-// States of the circuit breaker.
 const (
-	// BreakerClosed: calls are made.
-	BreakerClosed BreakerState = "Closed"
-	// BreakerOpen: calls fail at once.
-	BreakerOpen BreakerState = "Open"
-	// BreakerHalfOpen: one call is made to see whether the server is back; others
+	// breakerClosed: calls are made.
+	breakerClosed breakerState = "closed"
+	// breakerOpen: calls fail at once.
+	breakerOpen breakerState = "open"
+	// breakerHalfOpen: one call is made to see whether the server is back; others
 	// fail at once.
-	BreakerHalfOpen BreakerState = "HalfOpen"
+	breakerHalfOpen breakerState = "half-open"
 )
 
-// BreakerOptions tune the circuit breaker. Zero values take the default.
-type BreakerOptions struct {
-	// Failures in a row that open it; 5 by default.
-	Failures int
-	// Cooldown is how long it stays open at first, 5 s by default; it doubles
-	// with each failed trial up to MaxCooldown, 30 s by default.
-	Cooldown, MaxCooldown time.Duration
-}
-
-func (o BreakerOptions) withDefaults() BreakerOptions {
-	if o.Failures <= 0 {
-		o.Failures = 5
-	}
-	if o.Cooldown <= 0 {
-		o.Cooldown = 5 * time.Second
-	}
-	if o.MaxCooldown <= 0 {
-		o.MaxCooldown = 30 * time.Second
-	}
-	o.MaxCooldown = max(o.MaxCooldown, o.Cooldown)
-	return o
-}
+const (
+	// maxFailures in a row open it.
+	maxFailures = 5
+	// minCooldown is how long it stays open at first; that doubles with each failed trial up to maxCooldown.
+	minCooldown = 5 * time.Second
+	maxCooldown = 30 * time.Second
+	// trialWait is when to ask again while another call tries the server.
+	trialWait = time.Second
+	// justFailed is how long the failure of a call counts for the last tries of others,
+	// so that a server that is down keeps few callers waiting. It is longer than
+	// trialWait, after which they ask again.
+	justFailed = 3 * time.Second
+)
 
 // outcome of a call for the breaker.
 type outcome int
@@ -73,27 +63,19 @@ const (
 	failed
 )
 
-const (
-	// trialWait is when to ask again while another call tries the server.
-	trialWait = time.Second
-	// justFailed is how long the failure of a call counts for the last tries of others,
-	// so that a server that is down keeps few callers waiting. It is longer than
-	// trialWait, after which they ask again.
-	justFailed = 3 * time.Second
-)
-
 // breaker counts failures in a row. Results count for the period their call
 // began in, so that a slow call of before an outage does not end its cooling.
 //
-// It is not github.com/sony/gobreaker: in v2.4.0 the time that one stays open is
-// fixed when it is made, so it cannot double with each failed trial; its clock is
-// time.Now, which tests cannot set; and it does not say when to ask again.
+// Two libraries lack what it needs. With github.com/sony/gobreaker v2.4.0 the time that one stays open is fixed when
+// it is made, and it does not say when to ask again. With github.com/failsafe-go/failsafe-go v0.9.8 a result counts for
+// the state it arrives in, so a slow call of before an outage closes a half-open one and lets a second trial in; and a
+// trial whose caller goes away cannot give its permit back without a result, so none is made after it. Neither takes
+// the clock of a test.
 type breaker struct {
 	clock clock.PassiveClock
-	opts  BreakerOptions
 
 	mu       sync.Mutex
-	state    BreakerState
+	state    breakerState
 	period   int
 	failures int
 	cooldown time.Duration
@@ -104,9 +86,8 @@ type breaker struct {
 	failedAt time.Time
 }
 
-func newBreaker(c clock.PassiveClock, opts BreakerOptions) *breaker {
-	opts = opts.withDefaults()
-	return &breaker{clock: c, opts: opts, state: BreakerClosed, cooldown: opts.Cooldown}
+func newBreaker(c clock.PassiveClock) *breaker {
+	return &breaker{clock: c, state: breakerClosed, cooldown: minCooldown}
 }
 
 // allow says whether to call, and if not, why and when to ask again. The last try of
@@ -115,7 +96,7 @@ func newBreaker(c clock.PassiveClock, opts BreakerOptions) *breaker {
 func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refused error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.state == BreakerOpen {
+	if b.state == breakerOpen {
 		now := b.clock.Now()
 		left := b.until.Sub(now)
 		// A clock that was set back must not keep it open for longer.
@@ -126,9 +107,9 @@ func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refuse
 		case waits && !last:
 			return 0, left, b.because(ErrBreakerOpen)
 		}
-		b.move(BreakerHalfOpen)
+		b.move(breakerHalfOpen)
 	}
-	if b.state == BreakerHalfOpen {
+	if b.state == breakerHalfOpen {
 		if b.trying {
 			return 0, trialWait, b.because(ErrBreakerOpen)
 		}
@@ -141,15 +122,18 @@ func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refuse
 func (b *breaker) alive() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.state == BreakerOpen {
-		b.move(BreakerHalfOpen)
+	if b.state == breakerOpen {
+		b.move(breakerHalfOpen)
 	}
 }
 
-// done takes the result of an allowed call.
-func (b *breaker) done(period int, result outcome) {
+// done takes the result of an allowed call, and why it failed.
+func (b *breaker) done(period int, result outcome, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if result == failed {
+		b.cause = cause
+	}
 	if period != b.period {
 		return
 	}
@@ -157,29 +141,22 @@ func (b *breaker) done(period int, result outcome) {
 	switch result {
 	case answered:
 		b.failures = 0
-		if b.state == BreakerHalfOpen {
-			b.cooldown = b.opts.Cooldown
-			b.move(BreakerClosed)
+		if b.state == breakerHalfOpen {
+			b.cooldown = minCooldown
+			b.move(breakerClosed)
 		}
 	case failed:
 		b.failedAt = b.clock.Now()
 		b.failures++
-		switch {
-		case b.state == BreakerHalfOpen:
-			b.cooldown = min(2*b.cooldown, b.opts.MaxCooldown)
-			b.open()
-		case b.failures >= b.opts.Failures:
-			b.open()
+		if b.state == breakerHalfOpen {
+			b.cooldown = min(2*b.cooldown, maxCooldown)
+		}
+		if b.state == breakerHalfOpen || b.failures >= maxFailures {
+			b.until = b.failedAt.Add(b.cooldown)
+			b.move(breakerOpen)
 		}
 	case neutral:
 	}
-}
-
-// failedBy notes what failed, for those who are not let through because of it.
-func (b *breaker) failedBy(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.cause = err
 }
 
 // because adds the last failure to the error of a call that is not let through. With
@@ -191,19 +168,14 @@ func (b *breaker) because(err error) error {
 	return fmt.Errorf("%w, because: %s", err, b.cause.Error())
 }
 
-func (b *breaker) open() {
-	b.until = b.clock.Now().Add(b.cooldown)
-	b.move(BreakerOpen)
-}
-
-func (b *breaker) move(to BreakerState) {
+func (b *breaker) move(to breakerState) {
 	b.state = to
 	b.period++
 	b.failures = 0
 	b.trying = false
 }
 
-func (b *breaker) current() BreakerState {
+func (b *breaker) current() breakerState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state

@@ -18,6 +18,7 @@ package altershield
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ import (
 
 func TestBreaker(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	b := newBreaker(clock, BreakerOptions{Failures: 2, Cooldown: 10 * time.Second, MaxCooldown: 15 * time.Second})
+	b := newBreaker(clock)
 	allowed := func() int {
 		t.Helper()
 		period, _, err := b.allow(false)
@@ -35,48 +36,54 @@ func TestBreaker(t *testing.T) {
 		}
 		return period
 	}
+	done := func(results ...outcome) {
+		t.Helper()
+		for _, result := range results {
+			b.done(allowed(), result, errors.New("reset"))
+		}
+	}
+	fail := func() { t.Helper(); done(failed, failed, failed, failed, failed) }
 	denied := func(want time.Duration) {
 		t.Helper()
-		if _, after, err := b.allow(false); !errors.Is(err, ErrBreakerOpen) || after != want {
+		if _, after, err := b.allow(false); !errors.Is(err, ErrBreakerOpen) || after != want || !strings.HasSuffix(err.Error(), "because: reset") {
 			t.Fatalf("error %v, retry after %s, want denied for %s", err, after, want)
 		}
 	}
-	state := func(want BreakerState) {
+	state := func(want breakerState) {
 		t.Helper()
 		if got := b.current(); got != want {
 			t.Fatalf("state %s, want %s", got, want)
 		}
 	}
 
-	slow := allowed()
-	b.done(allowed(), failed)
-	b.done(allowed(), answered) // not in a row
-	b.done(allowed(), failed)
-	b.done(allowed(), neutral) // says nothing
-	state(BreakerClosed)
-	b.done(allowed(), failed)
-	state(BreakerOpen)
-	denied(10 * time.Second)
+	slow, slower := allowed(), allowed()
+	done(failed, failed, failed, failed, answered, failed, failed, failed, failed, neutral) // not in a row; and one that says nothing
+	state(breakerClosed)
+	done(failed)
+	state(breakerOpen)
+	denied(minCooldown)
 
 	// A call from before the outage says nothing about now.
-	b.done(slow, answered)
-	state(BreakerOpen)
+	b.done(slow, answered, nil)
+	state(breakerOpen)
 
-	clock.SetTime(clock.Now().Add(10 * time.Second))
+	clock.SetTime(clock.Now().Add(minCooldown))
 	trial := allowed()
-	state(BreakerHalfOpen)
+	state(breakerHalfOpen)
 	denied(trialWait)
-	b.done(trial, neutral) // the caller went away: the next one tries
-	trial = allowed()
-	b.done(trial, failed)
-	denied(15 * time.Second) // doubled, up to the maximum
-
-	clock.SetTime(clock.Now().Add(15 * time.Second))
-	b.done(allowed(), answered)
-	state(BreakerClosed)
-	b.done(allowed(), failed)
-	b.done(allowed(), failed)
-	denied(10 * time.Second)
+	b.done(slower, answered, nil)
+	state(breakerHalfOpen)
+	denied(trialWait)
+	b.done(trial, neutral, nil) // the caller went away: the next one tries
+	for _, cooldown := range []time.Duration{10 * time.Second, 20 * time.Second, maxCooldown, maxCooldown} {
+		done(failed)
+		denied(cooldown) // doubled, up to the maximum
+		clock.SetTime(clock.Now().Add(cooldown))
+	}
+	done(answered)
+	state(breakerClosed)
+	fail()
+	denied(minCooldown)
 
 	// A last try is made while it is open, unless another call has just failed: that
 	// counts as a try. While another one tries, it waits for that one.
@@ -91,17 +98,16 @@ func TestBreaker(t *testing.T) {
 	if _, after, err := b.allow(true); !errors.Is(err, ErrBreakerOpen) || after != trialWait {
 		t.Fatalf("error %v, retry after %s, want to wait for the other one", err, after)
 	}
-	b.done(last, answered)
-	state(BreakerClosed)
-	b.done(allowed(), failed)
-	b.done(allowed(), failed)
+	b.done(last, answered, nil)
+	state(breakerClosed)
+	fail()
 
 	// A heartbeat that is answered has it tried at once.
-	denied(10 * time.Second)
+	denied(minCooldown)
 	b.alive()
-	state(BreakerHalfOpen)
-	b.done(allowed(), failed)
-	denied(15 * time.Second)
+	state(breakerHalfOpen)
+	done(failed)
+	denied(2 * minCooldown)
 
 	// A clock set back does not keep it open for longer than the cool-down.
 	clock.SetTime(clock.Now().Add(-time.Hour))

@@ -107,7 +107,6 @@ type Options struct {
 	Tokens    TokenSource
 	Timeouts  Timeouts
 	RateLimit RateLimit
-	Breaker   BreakerOptions
 	// TLS is for servers whose certificate the system does not trust.
 	TLS *tls.Config
 	// Transport replaces the client's own, whose stages Timeouts bound, in tests.
@@ -126,7 +125,6 @@ type Call struct {
 	// Attempts is 0 where nothing was sent.
 	Attempts int
 	Duration time.Duration
-	Breaker  BreakerState
 }
 
 // Client calls AlterShield Server. Safe for concurrent use.
@@ -177,7 +175,7 @@ func New(o Options) (*Client, error) {
 	if c.tokens == nil {
 		c.tokens = StaticTokens{""}
 	}
-	c.breaker = newBreaker(c.clock, o.Breaker)
+	c.breaker = newBreaker(c.clock)
 	transport := o.Transport
 	if transport == nil {
 		transport = &http.Transport{
@@ -203,9 +201,6 @@ func New(o Options) (*Client, error) {
 // Close closes idle connections. Calls remain possible.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Breaker is the state of the circuit breaker.
-func (c *Client) Breaker() BreakerState { return c.breaker.current() }
-
 // Platform is our name as registered with the server.
 func (c *Client) Platform() string { return c.platform }
 
@@ -228,12 +223,12 @@ func (c *Client) StartBatch(ctx context.Context, r StartBatchRequest) (*NodeResu
 
 // FinishNode ends a batch or the node of an order and starts its POST check.
 // The answer's SkipCheck means nothing. After an ambiguous finish
-// [IsNotSupported] means that it was received.
+// [CodeNotSupported] means that it was received.
 func (c *Client) FinishNode(ctx context.Context, r FinishNodeRequest) (*NodeResult, error) {
 	return post[NodeResult](ctx, c, ActionFinishNode, &r, nil)
 }
 
-// RetrieveCheck polls a check; read the answer with [PollResult.Outcome].
+// RetrieveCheck polls a check; read the answer with [PollResult.Passed].
 func (c *Client) RetrieveCheck(ctx context.Context, r RetrieveCheckRequest) (*PollResult, error) {
 	return post[PollResult](ctx, c, ActionRetrieveCheck, &r, nil)
 }
@@ -299,12 +294,9 @@ func hasNodeID(r *NodeResult) error {
 }
 
 // request is what every request of the protocol's table is.
-type request interface {
-	Validate() error
-	platformOf() *string
-}
+type request interface{ platformOf() *string }
 
-// post validates, encodes and sends a request.
+// post encodes and sends a request.
 func post[T any](ctx context.Context, c *Client, action Action, r request, check func(*T) error) (*T, error) {
 	if p := r.platformOf(); *p == "" {
 		*p = c.platform
@@ -312,7 +304,7 @@ func post[T any](ctx context.Context, c *Client, action Action, r request, check
 	content, err := encode(r)
 	if err != nil {
 		err = &Error{Action: action, Class: ClassGiveUp, Err: err}
-		c.report(Call{Action: action, Err: err, Breaker: c.breaker.current()})
+		c.report(Call{Action: action, Err: err})
 		return nil, err
 	}
 	return do(ctx, c, call{action: action, method: http.MethodPost, path: PathExe + string(action), content: content, body: true}, check)
@@ -323,9 +315,6 @@ func post[T any](ctx context.Context, c *Client, action Action, r request, check
 // before it verifies. All beyond ASCII is escaped, so that what it verifies does
 // not depend on the character set it reads with.
 func encode(r request) ([]byte, error) {
-	if err := r.Validate(); err != nil {
-		return nil, err
-	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
@@ -383,10 +372,7 @@ func (c *Client) report(k Call) {
 func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ *T, err error) {
 	attempts, started := 0, c.clock.Now()
 	defer func() {
-		c.report(Call{
-			Action: k.action, Err: err, Attempts: attempts,
-			Duration: c.clock.Since(started), Breaker: c.breaker.current(),
-		})
+		c.report(Call{Action: k.action, Err: err, Attempts: attempts, Duration: c.clock.Since(started)})
 	}()
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Action: k.action, Class: ClassRetry, Err: err}
@@ -400,12 +386,7 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: err}
 	}
 	result := neutral
-	defer func() {
-		if result == failed {
-			c.breaker.failedBy(err)
-		}
-		c.breaker.done(period, result)
-	}()
+	defer func() { c.breaker.done(period, result, err) }()
 
 	release, wait := c.admit()
 	if release == nil {

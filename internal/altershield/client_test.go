@@ -244,7 +244,8 @@ func TestErrorClasses(t *testing.T) {
 			if got := ClassOf(err); got != tc.wantClass {
 				t.Errorf("class %q, want %q: %v", got, tc.wantClass, err)
 			}
-			got := is{IsDuplicate(err), IsNotSupported(err), IsIllegalArgument(err), IsNoCheck(err), IsUnprocessable(err), IsAmbiguous(err)}
+			code := CodeOf(err)
+			got := is{code == CodeDuplicate, code == CodeNotSupported, code == CodeIllegalArgument, IsNoCheck(err), code == CodeUnexpected && ClassOf(err) == ClassGiveUp, IsAmbiguous(err)}
 			if diff := cmp.Diff(tc.wantIs, got); diff != "" {
 				t.Errorf("predicates of %v (-want +got):\n%s", err, diff)
 			}
@@ -263,12 +264,13 @@ func TestErrorClasses(t *testing.T) {
 	}
 }
 
-func TestInvalidRequestIsNotSent(t *testing.T) {
-	c := newTestClient(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, nil)
-	_, err := c.StartBatch(t.Context(), StartBatchRequest{BatchNo: -1})
-	if ClassOf(err) != ClassGiveUp || !IsInvalid(err) || IsAmbiguous(err) || !strings.Contains(err.Error(), "batchNo") {
-		t.Errorf("error %v", err)
+// retryAfter is when an error says to try again.
+func retryAfter(err error) time.Duration {
+	var e *Error
+	if !errors.As(err, &e) {
+		return 0
 	}
+	return e.RetryAfter
 }
 
 func TestNoTokenIsForAHuman(t *testing.T) {
@@ -389,36 +391,35 @@ func TestDeadServerHoldsNoWorker(t *testing.T) {
 	}, func(o *Options) {
 		o.Clock = clock
 		o.Timeouts = Timeouts{Call: 50 * time.Millisecond}
-		o.Breaker = BreakerOptions{Failures: 3, Cooldown: 10 * time.Second}
 	})
 	t.Cleanup(func() { close(released) })
 
 	started := time.Now()
-	for range 3 {
+	for range maxFailures {
 		if _, err := c.RetrieveCheck(t.Context(), RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre}); ClassOf(err) != ClassRetry || !strings.Contains(err.Error(), "no answer within 50ms") {
 			t.Fatal(err)
 		}
 	}
 	if took := time.Since(started); took > 5*time.Second {
-		t.Errorf("three calls took %s", took)
+		t.Errorf("%d calls took %s", maxFailures, took)
 	}
 	for range 100 {
 		_, err := c.StartBatch(t.Context(), testBatch())
 		if !errors.Is(err, ErrBreakerOpen) || IsAmbiguous(err) {
 			t.Fatal(err)
 		}
-		if after, ok := RetryAfter(err); !ok || after != 10*time.Second {
+		if after := retryAfter(err); after != minCooldown {
 			t.Fatalf("retry after %s", after)
 		}
 	}
-	if seen.Load() != 3 || c.Breaker() != BreakerOpen {
-		t.Errorf("%d requests, breaker %s", seen.Load(), c.Breaker())
+	if seen.Load() != maxFailures || c.breaker.current() != breakerOpen {
+		t.Errorf("%d requests, breaker %s", seen.Load(), c.breaker.current())
 	}
 
 	up.Store(true)
-	clock.SetTime(clock.Now().Add(10 * time.Second))
-	if _, err := c.StartBatch(t.Context(), testBatch()); err != nil || c.Breaker() != BreakerClosed {
-		t.Errorf("breaker %s, error %v", c.Breaker(), err)
+	clock.SetTime(clock.Now().Add(minCooldown))
+	if _, err := c.StartBatch(t.Context(), testBatch()); err != nil || c.breaker.current() != breakerClosed {
+		t.Errorf("breaker %s, error %v", c.breaker.current(), err)
 	}
 }
 
@@ -427,23 +428,23 @@ func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 	tests := map[string]struct {
 		handler http.HandlerFunc
 		cancel  bool
-		want    BreakerState
+		want    breakerState
 	}{
-		"refusals":       {answering(200, `{"success":false,"resultCode":"901"}`), false, BreakerClosed},
-		"HTTP 400":       {answering(400, ``), false, BreakerClosed},
-		"HTTP 500":       {answering(500, ``), false, BreakerOpen},
-		"HTML":           {answering(200, `<html>`), false, BreakerOpen},
-		"callers leave":  {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, true, BreakerClosed},
-		"reset":          {hijacked(""), false, BreakerOpen},
-		"other services": {answering(200, `{}`), false, BreakerOpen},
+		"refusals":       {answering(200, `{"success":false,"resultCode":"901"}`), false, breakerClosed},
+		"HTTP 400":       {answering(400, ``), false, breakerClosed},
+		"HTTP 500":       {answering(500, ``), false, breakerOpen},
+		"HTML":           {answering(200, `<html>`), false, breakerOpen},
+		"callers leave":  {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, true, breakerClosed},
+		"reset":          {hijacked(""), false, breakerOpen},
+		"other services": {answering(200, `{}`), false, breakerOpen},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				tc.handler(w, r)
-			}, func(o *Options) { o.Breaker.Failures = 2 })
-			for range 3 {
+			}, nil)
+			for range maxFailures + 1 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if tc.cancel {
 					time.AfterFunc(20*time.Millisecond, cancel)
@@ -453,7 +454,7 @@ func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 				}
 				cancel()
 			}
-			if got := c.Breaker(); got != tc.want {
+			if got := c.breaker.current(); got != tc.want {
 				t.Errorf("breaker %s, want %s", got, tc.want)
 			}
 		})
@@ -473,7 +474,7 @@ func TestRateLimit(t *testing.T) {
 		}
 	}
 	_, err := c.StartBatch(t.Context(), testBatch())
-	if after, _ := RetryAfter(err); !errors.Is(err, ErrThrottled) || ClassOf(err) != ClassRetry || after != 500*time.Millisecond || IsAmbiguous(err) {
+	if after := retryAfter(err); !errors.Is(err, ErrThrottled) || ClassOf(err) != ClassRetry || after != 500*time.Millisecond || IsAmbiguous(err) {
 		t.Fatalf("error %v, retry after %s", err, after)
 	}
 	clock.SetTime(clock.Now().Add(500 * time.Millisecond))
@@ -500,7 +501,7 @@ func TestInFlightLimit(t *testing.T) {
 		<-arrived
 	}
 	_, err := c.StartBatch(t.Context(), testBatch())
-	if after, _ := RetryAfter(err); !errors.Is(err, ErrThrottled) || after != inFlightWait {
+	if after := retryAfter(err); !errors.Is(err, ErrThrottled) || after != inFlightWait {
 		t.Errorf("error %v, retry after %s", err, after)
 	}
 	close(released)
@@ -533,7 +534,7 @@ func TestRetryAfterHeader(t *testing.T) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}, nil)
 			_, err := c.StartBatch(t.Context(), testBatch())
-			if got, _ := RetryAfter(err); got != tc.want {
+			if got := retryAfter(err); got != tc.want {
 				t.Errorf("retry after %s, want %s", got, tc.want)
 			}
 		})
@@ -567,16 +568,16 @@ func TestHeartbeat(t *testing.T) {
 				fmt.Fprint(w, okAnswer)
 			}, func(o *Options) {
 				o.Clock = clocktesting.NewFakePassiveClock(time.Now())
-				o.Breaker.Failures, o.RateLimit = 2, RateLimit{PerSecond: 1, Burst: 1}
+				o.RateLimit = RateLimit{PerSecond: 1, Burst: 1}
 				o.OnCall = func(Call) { calls.Add(1) }
 			})
-			for range 5 {
+			for range maxFailures {
 				if err := c.Heartbeat(t.Context()); ClassOf(err) != test.want || err != nil && !strings.Contains(err.Error(), test.said) {
 					t.Errorf("heartbeat: %v, want %s: %s", err, test.want, test.said)
 				}
 			}
-			if heartbeats.Load() < 5 || calls.Load() != 0 || c.Breaker() != BreakerClosed {
-				t.Errorf("%d heartbeats, %d calls reported, breaker %s", heartbeats.Load(), calls.Load(), c.Breaker())
+			if heartbeats.Load() < maxFailures || calls.Load() != 0 || c.breaker.current() != breakerClosed {
+				t.Errorf("%d heartbeats, %d calls reported, breaker %s", heartbeats.Load(), calls.Load(), c.breaker.current())
 			}
 			if _, err := c.StartBatch(t.Context(), testBatch()); err != nil {
 				t.Errorf("a call about a release after them: %v", err)
@@ -590,12 +591,14 @@ func TestHeartbeat(t *testing.T) {
 				return
 			}
 			w.WriteHeader(http.StatusBadGateway)
-		}, func(o *Options) { o.Breaker.Failures = 1 })
-		if _, err := c.StartBatch(t.Context(), testBatch()); err == nil {
-			t.Fatal("no error")
+		}, nil)
+		for range maxFailures {
+			if _, err := c.StartBatch(t.Context(), testBatch()); err == nil {
+				t.Fatal("no error")
+			}
 		}
-		if err := c.Heartbeat(t.Context()); err != nil || c.Breaker() != BreakerHalfOpen {
-			t.Errorf("heartbeat: %v; breaker %s", err, c.Breaker())
+		if err := c.Heartbeat(t.Context()); err != nil || c.breaker.current() != breakerHalfOpen {
+			t.Errorf("heartbeat: %v; breaker %s", err, c.breaker.current())
 		}
 	})
 	t.Run("without a token", func(t *testing.T) {

@@ -36,22 +36,12 @@ const (
 	// first.
 	ClassHuman Class = "Human"
 	// ClassGiveUp means that the same request is refused again. Two refusals mean
-	// something else in some states, see [IsDuplicate] and [IsNotSupported].
+	// something else in some states, see [CodeDuplicate] and [CodeNotSupported].
 	ClassGiveUp Class = "GiveUp"
 )
 
-// Errors that an [Error] is, beside its class.
+// Errors that an [Error] is, where nothing was sent.
 var (
-	// ErrDuplicate: the order exists (106).
-	ErrDuplicate = errors.New("the order exists")
-	// ErrNotSupported: the server does not do this in the node's state, or does
-	// not know the node (103).
-	ErrNotSupported = errors.New("not supported in this state")
-	// ErrIllegalArgument: also an unknown order, scene or step (101).
-	ErrIllegalArgument = errors.New("illegal argument")
-	// ErrUnprocessable: the server's database cannot hold what the request says, now
-	// or later (some of 901).
-	ErrUnprocessable = errors.New("unprocessable")
 	// ErrBreakerOpen: the server failed repeatedly and is left alone for a while;
 	// nothing was sent, and nothing is known of the server now.
 	ErrBreakerOpen = errors.New("the circuit breaker is open")
@@ -106,43 +96,20 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes result codes match their errors.
-func (e *Error) Is(target error) bool {
-	switch e.Code {
-	case CodeDuplicate:
-		return target == ErrDuplicate
-	case CodeNotSupported:
-		return target == ErrNotSupported
-	case CodeIllegalArgument:
-		return target == ErrIllegalArgument
-	case CodeUnexpected:
-		return target == ErrUnprocessable && e.Class == ClassGiveUp
-	default:
-		return false
+// CodeOf is the result code of an error of this package, empty where the server gave none.
+func CodeOf(err error) ResultCode {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
 	}
+	return ""
 }
-
-// IsDuplicate reports that the order exists (106): after a submission, go on.
-func IsDuplicate(err error) bool { return errors.Is(err, ErrDuplicate) }
-
-// IsNotSupported reports that the server does not do this in the node's state,
-// or does not know the node (103). To a finish that may have been received
-// before it says: received.
-func IsNotSupported(err error) bool { return errors.Is(err, ErrNotSupported) }
-
-// IsIllegalArgument reports 101: a request the server refuses, but also an
-// order, scene or step that it does not know.
-func IsIllegalArgument(err error) bool { return errors.Is(err, ErrIllegalArgument) }
-
-// IsUnprocessable reports that the server failed at the request, and will again
-// however often it is repeated.
-func IsUnprocessable(err error) bool { return errors.Is(err, ErrUnprocessable) }
 
 // IsNoCheck reports that no check is configured for this step (151, 152): there
 // is nothing to wait for.
 func IsNoCheck(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && (e.Code == CodeNoPreCheck || e.Code == CodeNoPostCheck)
+	code := CodeOf(err)
+	return code == CodeNoPreCheck || code == CodeNoPostCheck
 }
 
 // IsAmbiguous reports that the server may have done what was asked.
@@ -163,15 +130,6 @@ func ClassOf(err error) Class {
 	default:
 		return ClassRetry
 	}
-}
-
-// RetryAfter is when to try again at the earliest, where the error says so.
-func RetryAfter(err error) (time.Duration, bool) {
-	var e *Error
-	if errors.As(err, &e) && e.RetryAfter > 0 {
-		return e.RetryAfter, true
-	}
-	return 0, false
 }
 
 // classOfRefusal classifies a refusal of the application by its code and its whole

@@ -22,6 +22,12 @@ limitations under the License.
 // The package keeps no state of releases and decides nothing: callers store
 // their intent before a call that must not be repeated, and read an error's
 // class to know whether to repeat it.
+//
+//   - client.go: a call, from the request to the decoded answer; breaker.go leaves a server alone that fails
+//   - errors.go: the classes of errors
+//   - types.go, release.go: requests and answers; limits.go: what the server can store
+//   - verdict.go, callback.go: verdicts, polled and delivered
+//   - sign.go, token.go: the signature, and the tokens that make it
 package altershield
 
 import (

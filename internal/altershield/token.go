@@ -70,7 +70,6 @@ type TokenFile struct {
 
 	mu      sync.Mutex
 	looked  time.Time
-	seen    os.FileInfo
 	tokens  []string
 	lastErr error
 }
@@ -82,7 +81,7 @@ func NewTokenFile(path string, c clock.PassiveClock) *TokenFile {
 }
 
 // Tokens returns the tokens of the file, the last good ones while there are
-// any. The file is looked at once a second at most.
+// any. The file is read once a second at most.
 func (f *TokenFile) Tokens() ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,35 +89,19 @@ func (f *TokenFile) Tokens() ([]string, error) {
 	// A clock that was set back must not stop the looking.
 	if age := now.Sub(f.looked); f.looked.IsZero() || age < 0 || age >= tokenFileMaxAge {
 		f.looked = now
-		before := f.lastErr
-		f.lastErr = f.look()
-		if f.OnChange != nil && fmt.Sprint(before) != fmt.Sprint(f.lastErr) {
-			f.OnChange(f.lastErr)
+		tokens, err := readTokens(f.path)
+		if err == nil {
+			f.tokens = tokens
 		}
+		if f.OnChange != nil && fmt.Sprint(f.lastErr) != fmt.Sprint(err) {
+			f.OnChange(err)
+		}
+		f.lastErr = err
 	}
 	if len(f.tokens) == 0 {
 		return nil, fmt.Errorf("%w: %w", ErrNoToken, f.lastErr)
 	}
 	return f.tokens, nil
-}
-
-// look reads the file unless it is the one that was read last. A mounted Secret
-// changes by a symbolic link, so it is another file then.
-func (f *TokenFile) look() error {
-	info, err := os.Stat(f.path)
-	if err != nil {
-		return err
-	}
-	if f.seen != nil && os.SameFile(f.seen, info) && f.seen.ModTime().Equal(info.ModTime()) && f.seen.Size() == info.Size() {
-		return nil
-	}
-	tokens, err := readTokens(f.path)
-	if err != nil {
-		f.seen = nil
-		return err
-	}
-	f.seen, f.tokens = info, tokens
-	return nil
 }
 
 // readTokens reads a token file; its errors name the file and quote nothing.

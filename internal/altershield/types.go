@@ -17,8 +17,6 @@ limitations under the License.
 package altershield
 
 import (
-	"slices"
-	"strconv"
 	"time"
 )
 
@@ -52,17 +50,17 @@ const (
 	CodeSuccess          ResultCode = "000"
 	CodeIllegalArgument  ResultCode = "101" // also: order, scene or step not found
 	CodePermissionDenied ResultCode = "102" // see MsgPermissionDenied
-	CodeNotSupported     ResultCode = "103" // not in this state, or node not found
+	CodeNotSupported     ResultCode = "103" // not in this state, or node not found; to a repeated finish: it was received
 	CodeAccessLimit      ResultCode = "104"
 	CodeNotFound         ResultCode = "105"
-	CodeDuplicate        ResultCode = "106" // the order exists
+	CodeDuplicate        ResultCode = "106" // the order exists: after a submission, go on
 	CodePreCheckFailed   ResultCode = "110"
 	CodePostCheckFailed  ResultCode = "111"
 	CodeNoPreCheck       ResultCode = "151"
 	CodeNoPostCheck      ResultCode = "152"
 	CodeSPINotFound      ResultCode = "210"
 	CodeSPIFailed        ResultCode = "211"
-	CodeUnexpected       ResultCode = "901"
+	CodeUnexpected       ResultCode = "901" // of class GiveUp where it always fails
 	CodeSystem           ResultCode = "998"
 )
 
@@ -90,12 +88,8 @@ const (
 	FinishCancel   FinishState = "CANCEL"
 )
 
-// Scenarios of an order (changeScenarioCode).
-const (
-	ScenarioDefault   = "XX"
-	ScenarioDaily     = "00"
-	ScenarioEmergency = "01"
-)
+// ScenarioDefault is the scenario of an order (changeScenarioCode).
+const ScenarioDefault = "XX"
 
 // Phases of a change (changePhases, changePhase).
 const (
@@ -151,17 +145,6 @@ func MillisOf(t time.Time) Millis {
 	return Millis(t.UnixMilli())
 }
 
-// Time converts back; the zero Millis is the zero time.
-func (m Millis) Time() time.Time {
-	if m == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(m))
-}
-
-// String is the number.
-func (m Millis) String() string { return strconv.FormatInt(int64(m), 10) }
-
 // Base is common to all requests.
 type Base struct {
 	// TenantCode is required.
@@ -173,13 +156,6 @@ type Base struct {
 	BizExecOrderID string `json:"bizExecOrderId"`
 	// Platform is filled in by the client when blank.
 	Platform string `json:"platform"`
-}
-
-func (b *Base) check(c *checks) {
-	c.required("tenantCode", b.TenantCode)
-	c.requiredLimit("changeSceneKey", b.ChangeSceneKey, MaxChangeSceneKey, "use the scene's key as registered with the server")
-	c.requiredLimit("bizExecOrderId", b.BizExecOrderID, MaxBizExecOrderID, "shorten the order id, with a hash where it would not be unique")
-	c.requiredLimit("platform", b.Platform, MaxPlatform, "use the platform's name as registered with the server")
 }
 
 // platformOf is how the client fills the platform in.
@@ -200,11 +176,9 @@ type ContentType struct {
 type Order struct {
 	// ChangeTitle is required, at most [MaxChangeTitle] bytes.
 	ChangeTitle string `json:"changeTitle"`
-	// ChangeURL is optional, at most [MaxChangeURL] bytes.
-	ChangeURL string `json:"changeUrl,omitempty"`
 	// Creator is required; cut it with [CutUser].
 	Creator string `json:"creator"`
-	// ChangeScenarioCode is required, a Scenario constant or a drill.
+	// ChangeScenarioCode is required, [ScenarioDefault].
 	ChangeScenarioCode string `json:"changeScenarioCode"`
 	// ChangePhases is a required set of Phase constants.
 	ChangePhases []string `json:"changePhases"`
@@ -216,49 +190,16 @@ type Order struct {
 	ChangeApps []string `json:"changeApps,omitempty"`
 }
 
-var (
-	scenarios = []string{ScenarioDefault, ScenarioDaily, ScenarioEmergency, "10", "12", "13", "30"}
-	phases    = []string{PhaseDev, PhaseSim, PhasePre, PhaseGray, PhaseProdBeta, PhaseProd}
-)
-
 // Phases are the phases a change may be in.
-func Phases() []string { return slices.Clone(phases) }
-
-func (o *Order) check(c *checks) {
-	c.requiredLimit("changeTitle", o.ChangeTitle, MaxChangeTitle, "shorten the title")
-	c.limit("changeUrl", o.ChangeURL, MaxChangeURL, "leave the link out or shorten it")
-	c.requiredLimit("creator", o.Creator, MaxUser, "cut it with CutUser")
-	c.oneOf("changeScenarioCode", o.ChangeScenarioCode, scenarios...)
-	if len(o.ChangePhases) == 0 {
-		c.fail("changePhases", "is required and empty", "give at least one phase")
-	}
-	for _, phase := range o.ChangePhases {
-		c.oneOf("changePhases", phase, phases...)
-	}
-	if len(o.ChangeContents) == 0 {
-		c.fail("changeContents", "is required and empty", "name what changes")
-	}
-	for _, content := range o.ChangeContents {
-		c.required("changeContents.contentType.typeName", content.ContentType.TypeName)
-		c.required("changeContents.instanceName", content.InstanceName)
-	}
-	c.required("changeParamJson", o.ChangeParamJSON)
-	c.jsonText("changeParamJson", o.ChangeParamJSON)
+func Phases() []string {
+	return []string{PhaseDev, PhaseSim, PhasePre, PhaseGray, PhaseProdBeta, PhaseProd}
 }
 
 // SubmitOrderRequest submits an order. A repeated submission is answered as a
-// duplicate ([IsDuplicate]): the order exists.
+// duplicate ([CodeDuplicate]): the order exists.
 type SubmitOrderRequest struct {
 	Base
 	Order
-}
-
-// Validate checks the server's limits.
-func (r SubmitOrderRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	r.Order.check(&c)
-	return c.err()
 }
 
 // SubmitOrderResult is the answer to a submitted order.
@@ -280,23 +221,11 @@ type Start struct {
 	ReturnRuleWhenCheckFail bool `json:"returnRuleWhenCheckFail,omitempty"`
 }
 
-func (s *Start) check(c *checks, limit int) {
-	c.requiredLimit("executor", s.Executor, limit, "cut it with CutUser")
-}
-
 // StartOrderRequest starts an order and its order-level PRE check. Repeating it
 // creates a second node.
 type StartOrderRequest struct {
 	Base
 	Start
-}
-
-// Validate checks the server's limits.
-func (r StartOrderRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	r.Start.check(&c, MaxUser)
-	return c.err()
 }
 
 // StartBatchRequest starts a batch and its PRE check. Repeating it creates a
@@ -323,23 +252,6 @@ type StartBatchRequest struct {
 	ExtInfo map[string]any `json:"extInfo,omitempty"`
 }
 
-// Validate checks the server's limits.
-func (r StartBatchRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	r.Start.check(&c, MaxExecutor)
-	c.atLeastZero("batchNo", r.BatchNo)
-	c.atLeastZero("totalBatchNum", r.TotalBatchNum)
-	c.atLeastZero("totalBatchNumInChangePhase", r.TotalBatchNumInChangePhase)
-	c.oneOf("isLastBatchTag", r.IsLastBatchTag, TagLast, TagNotLast)
-	c.oneOf("isLastBatchInChangePhaseTag", r.IsLastBatchInChangePhaseTag, TagLast, TagNotLast)
-	c.oneOf("changePhase", r.ChangePhase, phases...)
-	c.required("effectiveTargetType", r.EffectiveTargetType)
-	c.locations("effectiveTargetLocations", r.EffectiveTargetLocations)
-	c.jsonValue("extInfo", r.ExtInfo)
-	return c.err()
-}
-
 // NodeResult is the answer to a start or finish notification.
 type NodeResult struct {
 	// NodeID is the server's id of the node.
@@ -353,7 +265,7 @@ type NodeResult struct {
 }
 
 // FinishNodeRequest ends a batch or the order's node and starts its POST check.
-// The server refuses it ([IsNotSupported]) while the PRE check runs, and also
+// The server refuses it ([CodeNotSupported]) while the PRE check runs, and also
 // when it received it before and the POST check runs.
 type FinishNodeRequest struct {
 	Base
@@ -363,27 +275,10 @@ type FinishNodeRequest struct {
 	Success bool `json:"success"`
 	// Msg has at most [MaxMsg] bytes.
 	Msg string `json:"msg,omitempty"`
-	// ServiceResult and ChangeResultJSON are JSON text.
-	ServiceResult    string `json:"serviceResult,omitempty"`
+	// ChangeResultJSON is JSON text.
 	ChangeResultJSON string `json:"changeResultJsn,omitempty"`
 	// FinishTime is the server's time when zero.
 	FinishTime Millis `json:"finishTime,omitempty"`
-	// EffectiveTargetType and EffectiveTargetLocations replace those of the
-	// start when they changed.
-	EffectiveTargetType      string   `json:"effectiveTargetType,omitempty"`
-	EffectiveTargetLocations []string `json:"effectiveTargetLocations,omitempty"`
-}
-
-// Validate checks the server's limits.
-func (r FinishNodeRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	c.required("nodeId", r.NodeID)
-	c.limit("msg", r.Msg, MaxMsg, "cut it with Cut")
-	c.jsonText("serviceResult", r.ServiceResult)
-	c.jsonText("changeResultJsn", r.ChangeResultJSON)
-	c.jsonValue("effectiveTargetLocations", r.EffectiveTargetLocations)
-	return c.err()
 }
 
 // RetrieveCheckRequest polls a check.
@@ -392,15 +287,6 @@ type RetrieveCheckRequest struct {
 	NodeID string `json:"nodeId"`
 	// DefenseStage says which of the node's checks.
 	DefenseStage Stage `json:"defenseStage"`
-}
-
-// Validate checks the server's limits.
-func (r RetrieveCheckRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	c.required("nodeId", r.NodeID)
-	c.oneOf("defenseStage", string(r.DefenseStage), string(StagePre), string(StagePost))
-	return c.err()
 }
 
 // EndOrderRequest ends an order. A stock server accepts it and stores nothing:
@@ -416,19 +302,9 @@ type EndOrderRequest struct {
 	FinishTime Millis `json:"finishTime,omitempty"`
 }
 
-// Validate checks the server's limits.
-func (r EndOrderRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	c.oneOf("finishState", string(r.FinishState), string(FinishSuccess), string(FinishRollback), string(FinishCancel))
-	c.limit("msg", r.Msg, MaxMsg, "cut it with Cut")
-	c.jsonText("changeResultJsn", r.ChangeResultJSON)
-	return c.err()
-}
-
 // SubmitAndStartRequest submits an order, starts it and waits for its check in
 // one call. Only for scenes registered as G1 (others are refused,
-// [IsNotSupported]), with an order id of its own.
+// [CodeNotSupported]), with an order id of its own.
 type SubmitAndStartRequest struct {
 	Base
 	Order
@@ -437,15 +313,6 @@ type SubmitAndStartRequest struct {
 	// CheckTimeout is in milliseconds; below 0 the server's default, 0 is left
 	// out.
 	CheckTimeout int64 `json:"checkTimeout,omitempty"`
-}
-
-// Validate checks the server's limits.
-func (r SubmitAndStartRequest) Validate() error {
-	var c checks
-	r.Base.check(&c)
-	r.Order.check(&c)
-	c.requiredLimit("executor", r.Executor, MaxUser, "cut it with CutUser")
-	return c.err()
 }
 
 // SubmitAndStartResult is the answer to a synchronous check.

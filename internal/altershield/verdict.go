@@ -47,11 +47,8 @@ func (v VerdictValue) passes() bool {
 
 // Verdict is what a check came to.
 type Verdict struct {
-	Verdict VerdictValue `json:"verdict"`
-	// Rollback on a failure says that rolling back is advised.
-	Rollback  bool `json:"rollback,omitempty"`
-	Emergency bool `json:"emergency,omitempty"`
-	AllFinish bool `json:"allFinish"`
+	Verdict   VerdictValue `json:"verdict"`
+	AllFinish bool         `json:"allFinish"`
 	// Msg, NodeID and URL are missing in the callbacks of a stock server.
 	Msg    string `json:"msg,omitempty"`
 	NodeID string `json:"nodeId,omitempty"`
@@ -87,8 +84,6 @@ func (v *Verdict) UnmarshalJSON(data []byte) error {
 			return errors.New("verdict is not text")
 		}
 	}
-	lenient(fields, "rollback", &v.Rollback)
-	lenient(fields, "emergency", &v.Emergency)
 	lenient(fields, "allFinish", &v.AllFinish)
 	lenient(fields, "msg", &v.Msg)
 	lenient(fields, "nodeId", &v.NodeID)
@@ -217,36 +212,15 @@ func Link(s string) string {
 	return s
 }
 
-// PollOutcome is the result of a poll.
-type PollOutcome string
-
-// Results of a poll.
-const (
-	// PollRunning: the check has not ended.
-	PollRunning PollOutcome = "Running"
-	// PollPassed: the check passed.
-	PollPassed PollOutcome = "Passed"
-	// PollNotPassedYet: the check runs, timed out on the server, or failed; a
-	// stock server does not distinguish them. Never a failing verdict.
-	PollNotPassedYet PollOutcome = "NotPassedYet"
-)
-
 // PollResult is the answer to a poll.
 type PollResult struct {
 	Finished bool     `json:"finished"`
 	Verdict  *Verdict `json:"verdict"`
 }
 
-// Outcome reads the answer. A stock server says finished also while the check
-// runs, and pass only once it has passed: a polled pass counts, a polled
-// failure does not.
-func (p PollResult) Outcome() PollOutcome {
-	switch {
-	case !p.Finished:
-		return PollRunning
-	case p.Verdict != nil && p.Verdict.Passes():
-		return PollPassed
-	default:
-		return PollNotPassedYet
-	}
+// Passed reports whether the check has passed. A stock server says finished also
+// while the check runs, and pass only once it has passed: a polled pass counts. A polled
+// failure is no verdict, for the check runs, timed out on the server, or failed.
+func (p PollResult) Passed() bool {
+	return p.Finished && p.Verdict != nil && p.Verdict.Passes()
 }

@@ -114,18 +114,18 @@ func TestExplanationIsBounded(t *testing.T) {
 	}
 }
 
-func TestPollOutcome(t *testing.T) {
+func TestPolledPass(t *testing.T) {
 	tests := map[string]struct {
 		json string
-		want PollOutcome
+		want bool
 	}{
-		"running":                                {`{"finished":false,"verdict":{"verdict":"fail"}}`, PollRunning},
-		"passed":                                 {`{"finished":true,"verdict":{"verdict":"pass"}}`, PollPassed},
-		"no rule":                                {`{"finished":true,"verdict":{"verdict":"none"}}`, PollPassed},
-		"a polled failure is no verdict":         {`{"finished":true,"verdict":{"verdict":"fail","allFinish":true}}`, PollNotPassedYet},
-		"inconclusive":                           {`{"finished":true,"verdict":{"verdict":"inconc"}}`, PollNotPassedYet},
-		"finished without verdict":               {`{"finished":true,"verdict":null}`, PollNotPassedYet},
-		"a pass that is not finished counts not": {`{"verdict":{"verdict":"pass"}}`, PollRunning},
+		"running":                                {`{"finished":false,"verdict":{"verdict":"fail"}}`, false},
+		"passed":                                 {`{"finished":true,"verdict":{"verdict":"pass"}}`, true},
+		"no rule":                                {`{"finished":true,"verdict":{"verdict":"none"}}`, true},
+		"a polled failure is no verdict":         {`{"finished":true,"verdict":{"verdict":"fail","allFinish":true}}`, false},
+		"inconclusive":                           {`{"finished":true,"verdict":{"verdict":"inconc"}}`, false},
+		"finished without verdict":               {`{"finished":true,"verdict":null}`, false},
+		"a pass that is not finished counts not": {`{"verdict":{"verdict":"pass"}}`, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestPollOutcome(t *testing.T) {
 			if err := json.Unmarshal([]byte(tc.json), &p); err != nil {
 				t.Fatal(err)
 			}
-			if got := p.Outcome(); got != tc.want {
-				t.Errorf("Outcome() = %v, want %v", got, tc.want)
+			if got := p.Passed(); got != tc.want {
+				t.Errorf("Passed() = %v, want %v", got, tc.want)
 			}
 		})
 	}

@@ -17,10 +17,8 @@ limitations under the License.
 package defense
 
 import (
-	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,8 +43,6 @@ func DecideBatch(in BatchInput) BatchPlan {
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
 	switch {
-	case call == CallStart && a.Kind == AnswerDone && b.preOver() && b.entry().mayStartAgain(in.Now):
-		b.started(a) // a second entry, and the verdict on the first one came before this answer
 	case b.status.Status != v1alpha1.ChangePodExecuteDone:
 		b.take(b.entry().said(call, a, in.Now), a)
 	case call == CallFinish:
@@ -77,9 +73,7 @@ func (b *batch) decide() {
 		b.conclude()
 	case !b.current() || !IsVerified(b.Change.Status.Status):
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "its pods pass without a check")
-	case !b.Server:
-		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "the pods pass without a check")
-	case order == v1alpha1.OrderNone:
+	case !b.Server, order == v1alpha1.OrderNone:
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "the pods pass without a check")
 	case order == v1alpha1.OrderSubmitting, order == v1alpha1.OrderDenied, order == v1alpha1.OrderRefused:
 		b.awaitOrder()
@@ -99,16 +93,9 @@ func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 	return v1alpha1.StagePost, b.status.PostVerdict
 }
 
-// confirms says that a pass that is delivered counts only when a poll confirms it:
-// without one it may be that there is no verdict, which is to fail.
-func (b *batch) confirms() bool {
-	fails, _ := b.Settings.ServerSilence()
-	return fails && !b.nothingToCheck()
-}
-
 // counts says that there is a verdict, and that it needs no confirmation.
 func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
-	return v != nil && (!b.confirms() || !deliveredAsPass(v))
+	return v != nil && (!b.entry().confirm || !deliveredAsPass(v))
 }
 
 // awaitOrder handles a batch whose order the server has not accepted. A release
@@ -122,7 +109,7 @@ func (b *batch) awaitOrder() {
 		b.plan.RequeueAfter = left
 		return
 	}
-	b.unsubmitted(v1alpha1.StagePre, v1alpha1.ReasonOrderNotAccepted, message)
+	b.silent(v1alpha1.StagePre, v1alpha1.ReasonOrderNotAccepted, message)
 }
 
 // check carries the batch through its checks.
@@ -138,40 +125,8 @@ func (b *batch) check() {
 		}
 		s.Status = v1alpha1.ChangePodExecuteDone
 	default:
-		n := b.entry()
-		t, call, wait := n.next(b.Now, b.Calls)
-		b.plan.Call, b.plan.RequeueAfter, b.plan.Last = call, wait, n.isLast(call, b.Now)
-		b.take(t, Answer{})
+		b.take(drive(b.entry(), b.Now, b.Calls, &b.plan), Answer{})
 	}
-}
-
-// entry is the batch as one of the server's entries.
-func (b *batch) entry() *entry {
-	s := b.status
-	n := &entry{
-		id: s.ChangePodID, seed: s.ChangePodID,
-		pre:         check{since: unixOrZero(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict},
-		post:        check{since: unixOrZero(s.PostSubmitTimeUnix), limit: b.Settings.PostTimeout, verdict: s.PostVerdict},
-		skipped:     b.nothingToCheck(),
-		confirm:     b.confirms(),
-		early:       true,
-		again:       startedAgain(s.Conditions, v1alpha1.ConditionSubmitted),
-		unconfirmed: unconfirmed(s.Conditions, v1alpha1.ConditionSubmitted),
-		doubted:     doubted(s.Conditions, v1alpha1.ConditionSubmitted, b.Now),
-	}
-	switch s.Status {
-	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
-		n.stage, n.pre.limit = entryToStart, b.Settings.PreTimeout
-	case v1alpha1.ChangePodPreSubmitted:
-		n.stage = entryPre
-	case v1alpha1.ChangePodPostWait:
-		n.stage = entryToFinish
-	case v1alpha1.ChangePodPostSubmitted:
-		n.stage, n.post.limit = entryPost, time.Duration(s.PostTimeOutThreshold)*time.Second
-	default:
-		n.stage = entryIdle
-	}
-	return n
 }
 
 // take writes down what becomes of the batch's entry.
@@ -184,16 +139,7 @@ func (b *batch) take(t turn, a Answer) {
 	case turnNotStarted:
 		b.preWait(t.reason, t.message)
 	case turnPreOver:
-		switch {
-		case t.reason == v1alpha1.ReasonSkipped:
-			b.skipped(t.message)
-		case t.passed():
-			b.postSubmitted()
-		case t.reason == v1alpha1.ReasonNoVerdict:
-			b.silent(string(v1alpha1.ChangePodPreTimeout), t.reason, t.message)
-		default:
-			b.unsubmitted(v1alpha1.StagePre, t.reason, t.message)
-		}
+		b.over(v1alpha1.StagePre, t)
 	case turnFinished:
 		b.plan.Ended = true
 		if s.Status != v1alpha1.ChangePodPostSubmitted {
@@ -206,19 +152,24 @@ func (b *batch) take(t turn, a Answer) {
 		s.Status = v1alpha1.ChangePodPostWait
 		conditions{kindBatch, &s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, t.reason, t.message)
 	case turnPostOver:
-		switch {
-		case t.reason == v1alpha1.ReasonSkipped:
-			b.skipped(t.message)
-		case t.passed() && s.PostVerdict != nil:
-			b.judged(v1alpha1.StagePost, s.PostVerdict)
-		case t.passed():
-			b.results(VerdictPass, "", false)
-			b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")
-		case t.reason == v1alpha1.ReasonNoVerdict:
-			b.silent(string(v1alpha1.ChangePodPostTimeout), t.reason, t.message)
-		default:
-			b.unsubmitted(v1alpha1.StagePost, t.reason, t.message)
-		}
+		b.over(v1alpha1.StagePost, t)
+	}
+}
+
+// over says that a check of the batch is over.
+func (b *batch) over(stage v1alpha1.CheckStage, t turn) {
+	switch {
+	case t.reason == v1alpha1.ReasonSkipped:
+		b.skipped(t.message)
+	case t.passed() && stage == v1alpha1.StagePre:
+		b.postSubmitted()
+	case t.passed() && b.status.PostVerdict != nil:
+		b.judged(stage, b.status.PostVerdict)
+	case t.passed():
+		b.results(VerdictPass, "", false)
+		b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")
+	default:
+		b.silent(stage, t.reason, t.message)
 	}
 }
 
@@ -278,30 +229,29 @@ func (b *batch) judged(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) {
 	b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, failureOf(stage, v))
 }
 
-// unsubmitted ends the batch because a check of it could not be submitted.
-func (b *batch) unsubmitted(stage v1alpha1.CheckStage, reason, message string) {
-	if b.nothingToCheck() {
+// silent ends the batch without a verdict, because a check of it had none in time or could not be submitted:
+// its pods pass, unless silence fails.
+func (b *batch) silent(stage v1alpha1.CheckStage, reason, message string) {
+	late, how := reason == v1alpha1.ReasonNoVerdict, v1alpha1.ChangePodPreFailed
+	switch {
+	case !late && b.nothingToCheck():
 		b.skipped(message)
 		return
-	}
-	how := v1alpha1.ChangePodPreFailed
-	if stage == v1alpha1.StagePost {
+	case stage == v1alpha1.StagePre && late:
+		how = v1alpha1.ChangePodPreTimeout
+	case late:
+		how = v1alpha1.ChangePodPostTimeout
+	case stage == v1alpha1.StagePost:
 		how = v1alpha1.ChangePodPostFailed
 	}
-	b.silent(string(how), reason, message)
-}
-
-// silent ends the batch without a verdict: its pods pass, unless silence fails.
-func (b *batch) silent(how, reason, message string) {
 	if fails, by := b.Settings.ServerSilence(); fails {
 		b.results(VerdictInconclusive, silence(b.Now, message).Message, true)
 		message += ": the pods fail, as " + by + " says"
 	} else {
 		message += ": the pods pass without a verdict"
 	}
-	b.end(how, metav1.ConditionFalse, reason, message)
-	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventCheckError,
-		Message: fmt.Sprintf("batch %d of version %s: %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
+	b.end(string(how), metav1.ConditionFalse, reason, message)
+	b.warn(v1alpha1.EventCheckError, message)
 }
 
 // results writes a verdict on every pod of the batch; one that passes leaves

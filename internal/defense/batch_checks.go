@@ -17,10 +17,8 @@ limitations under the License.
 package defense
 
 import (
-	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -102,8 +100,7 @@ func (b *batch) passedBy() {
 // tell emits what happened to a check, once.
 func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
 	if reason := eventOf(before, now); reason != "" {
-		b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
-			Message: fmt.Sprintf("batch %d of version %s: check %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, describeCheck(now))})
+		b.warn(reason, "check "+describeCheck(now))
 	}
 }
 

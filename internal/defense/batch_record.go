@@ -17,9 +17,11 @@ limitations under the License.
 package defense
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,20 +47,7 @@ type BatchInput struct {
 }
 
 // BatchPlan is what to do about a batch.
-type BatchPlan struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *v1alpha1.ChangePodStatus
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Ended: the server has the end of the batch; to be remembered as
-	// [Calls.Ended].
-	Ended bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
+type BatchPlan = Plan[v1alpha1.ChangePodStatus]
 
 // batch is a decision in the making.
 type batch struct {
@@ -78,6 +67,12 @@ func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, me
 	conditions{kindBatch, &b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
 }
 
+// warn emits an event about the batch.
+func (b *batch) warn(reason, message string) {
+	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+		Message: fmt.Sprintf("batch %d of version %s: %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
+}
+
 // failPods fails the pods that a check failed, or all: also where there are more of
 // them than it names.
 func (b *batch) failPods(c *v1alpha1.CheckStatus) {
@@ -91,7 +86,35 @@ func (b *batch) failPods(c *v1alpha1.CheckStatus) {
 }
 
 // nothingToCheck says that the server said so at the start of the batch.
-func (b *batch) nothingToCheck() bool {
-	c := meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionChecked)
+func (b *batch) nothingToCheck() bool { return batchSkipped(b.status) }
+
+func batchSkipped(s *v1alpha1.ChangePodStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked)
 	return c != nil && c.Reason == v1alpha1.ReasonSkipped
+}
+
+func (b *batch) entry() *entry { return batchEntry(b.status, &b.Settings, b.Now) }
+
+// batchEntry is a batch as one of the server's entries.
+func batchEntry(s *v1alpha1.ChangePodStatus, set *settings.Settings, now time.Time) *entry {
+	const kind = v1alpha1.ConditionSubmitted
+	n := newEntry(s.ChangePodID, s.Conditions, kind, kind, batchSkipped(s), set, now)
+	n.pre = check{since: unixOrZero(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict}
+	n.post = check{since: unixOrZero(s.PostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.PostVerdict}
+	n.early = true
+	switch s.Status {
+	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:
+		n.stage, n.pre.limit = entryToStart, set.PreTimeout
+	case v1alpha1.ChangePodPreSubmitted:
+		n.stage = entryPre
+	case v1alpha1.ChangePodPostWait:
+		n.stage = entryToFinish
+	case v1alpha1.ChangePodPostSubmitted:
+		n.stage, n.post.limit = entryPost, time.Duration(s.PostTimeOutThreshold)*time.Second
+	default:
+	}
+	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonOrderNotAccepted {
+		n.refusal = v1alpha1.Detail(kindBatch, c)
+	}
+	return n
 }

@@ -28,7 +28,7 @@ limitations under the License.
 //	record.go                    what a decision about a release is made from, and leads to
 //	checks.go podhealth.go probe.go rules.go
 //	                             what checks of policies come to
-//	call.go entry.go             calls to AlterShield Server, and the steps of an order entry
+//	call.go entry.go step.go     calls to AlterShield Server, and the steps of an order entry
 //	order_record.go order.go batch_record.go batch_checks.go batch.go ending.go verdict.go ids.go
 //	                             orders, batches and verdicts
 //	hold.go hold_partition.go    when a hold lets pods go on

@@ -134,7 +134,7 @@ func (o *order) endsEntry(until time.Time) bool {
 		return false
 	case c.Call == CallFinish && !c.Tried.IsZero():
 		// Nothing is written about a release that left the defense: this is all there is.
-		return !takesEnd(c.Last, c, o.preAnswered())
+		return !takesEnd(c.Last, c, preAnswered(o.status))
 	default:
 		return true
 	}
@@ -155,7 +155,7 @@ func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 
 // entryEnded puts the answer to the end of an entry whose order ends into the status.
 func (o *order) entryEnded(a Answer) {
-	if !EntryIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, o.preAnswered()) {
+	if !EntryIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, preAnswered(o.status)) {
 		return
 	}
 	s := o.status

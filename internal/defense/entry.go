@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // entryStage is how far an entry has come on AlterShield Server.
@@ -109,6 +110,28 @@ type entry struct {
 	unconfirmed bool
 	// doubted: the end was refused for so long that it was received before.
 	doubted bool
+	// refusal is why the server does not take the start or the end; empty where nothing is known of that.
+	refusal string
+}
+
+// newEntry reads what the conditions say of an entry: one of its start, and one of its end, or one of both.
+func newEntry(id string, conditions []metav1.Condition, start, end string, skipped bool, set *settings.Settings, now time.Time) *entry {
+	fails, _ := set.ServerSilence()
+	is := func(kind, reason string) *metav1.Condition {
+		if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Reason == reason {
+			return c
+		}
+		return nil
+	}
+	refused := is(end, v1alpha1.ReasonNotYetAccepted)
+	return &entry{
+		id: id, seed: id, skipped: skipped, confirm: fails && !skipped,
+		again:       startedAgain(conditions, start),
+		unconfirmed: is(end, v1alpha1.ReasonUnconfirmed) != nil,
+		// The server refuses so an end that it received before, and one that comes before the PRE
+		// check has ended there; where that has, the time distinguishes them.
+		doubted: refused != nil && now.Sub(refused.LastTransitionTime.Time) >= finishDoubt,
+	}
 }
 
 // turn is what becomes of an entry.
@@ -272,6 +295,8 @@ func (n *entry) said(call Call, a Answer, now time.Time) turn {
 			return t
 		}
 		return turn{}
+	case call == CallStart && a.Kind == AnswerDone && (n.stage == entryToFinish || n.stage == entryPost && n.early) && n.mayStartAgain(now):
+		return turn{to: turnStarted, answered: true} // the verdict on the first entry came before this answer
 	case call == CallFinish && (n.stage == entryToFinish || n.stage == entryPost && n.early):
 		return n.afterFinish(a, now)
 	case call == CallPollPre && n.stage == entryPre && a.Kind == AnswerDone:
@@ -327,20 +352,6 @@ func (n *entry) afterFinish(a Answer, now time.Time) turn {
 	default:
 		return turn{}
 	}
-}
-
-// unconfirmed says that an earlier try may have been received.
-func unconfirmed(conditions []metav1.Condition, kind string) bool {
-	c := meta.FindStatusCondition(conditions, kind)
-	return c != nil && c.Reason == v1alpha1.ReasonUnconfirmed
-}
-
-// doubted says that the server has refused an end for long enough. It says so
-// of an end that it received before, and of one that comes before the PRE check
-// has ended there; where that has, the time distinguishes them.
-func doubted(conditions []metav1.Condition, kind string, now time.Time) bool {
-	c := meta.FindStatusCondition(conditions, kind)
-	return c != nil && c.Reason == v1alpha1.ReasonNotYetAccepted && now.Sub(c.LastTransitionTime.Time) >= finishDoubt
 }
 
 // startedAgain says that the entry is the second one.

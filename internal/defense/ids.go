@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -81,7 +80,7 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", Cut(foreign))
 	o.event(v1alpha1.EventForeignID, message)
 	if o.status.OrderEnd == "" {
-		o.unaccepted(v1alpha1.EventForeignID, message)
+		o.refused(v1alpha1.StepAccepted, v1alpha1.EventForeignID, message)
 	}
 	return o.finishPlan()
 }
@@ -98,7 +97,6 @@ func ResetBatch(in BatchInput) BatchPlan {
 	b.status.ChangePodID, b.status.OrderID, b.status.URL = "", "", ""
 	b.status.PreSubmitTime, b.status.PreSubmitTimeUnix, b.status.PostSubmitTime, b.status.PostSubmitTimeUnix = "", 0, "", 0
 	b.preWait(v1alpha1.EventForeignID, message)
-	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventForeignID,
-		Message: fmt.Sprintf("batch %d of version %s: %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
+	b.warn(v1alpha1.EventForeignID, message)
 	return b.finish()
 }

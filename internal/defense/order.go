@@ -57,10 +57,6 @@ func VersionOfOrder(orderID string) string {
 	return parts[2]
 }
 
-// The order's part in the decision about its release.
-
-// The order's own life.
-
 // DecideOrder says what to do about the order of a release. The answer to a
 // call is put into the status by [AnswerOrder].
 func DecideOrder(in OrderInput) OrderPlan {
@@ -126,42 +122,8 @@ func (o *order) follow() {
 		o.submit()
 	default:
 		o.claim()
-		n := o.entry()
-		t, call, wait := n.next(o.Now, o.Calls)
-		o.plan.Call, o.plan.RequeueAfter, o.plan.Last = call, wait, n.isLast(call, o.Now)
-		o.take(t, Answer{})
+		o.take(drive(o.entry(), o.Now, o.Calls, &o.plan), Answer{})
 	}
-}
-
-// entry is the order as one of the server's entries.
-func (o *order) entry() *entry {
-	s := o.status
-	const kind = v1alpha1.StepPostChecked
-	fails, _ := o.Settings.ServerSilence()
-	n := &entry{
-		id: s.OrderNodeID, seed: s.OrderID + string(v1alpha1.StagePre),
-		pre:         check{since: unixOrZero(s.OrderPreSubmitTimeUnix), limit: o.Settings.PreTimeout, verdict: s.OrderPreVerdict},
-		post:        check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: o.Settings.PostTimeout, verdict: s.OrderPostVerdict},
-		held:        s.OrderPostDueTimeUnix == 0,
-		skipped:     o.skipped(),
-		confirm:     fails && !o.skipped(),
-		again:       startedAgain(s.OrderSteps, v1alpha1.StepPreChecked),
-		unconfirmed: unconfirmed(s.OrderSteps, kind),
-		doubted:     o.preAnswered() && doubted(s.OrderSteps, kind, o.Now),
-	}
-	switch s.OrderStage {
-	case v1alpha1.OrderPreWait:
-		n.stage, n.pre.since = entryToStart, unixOrZero(s.OrderSubmitTimeUnix)
-	case v1alpha1.OrderPreSubmitted:
-		n.stage = entryPre
-	case v1alpha1.OrderPostWait:
-		n.stage, n.post.since = entryToFinish, unixOrZero(s.OrderPostDueTimeUnix)
-	case v1alpha1.OrderPostSubmitted:
-		n.stage, n.seed = entryPost, s.OrderID+string(v1alpha1.StagePost)
-	default:
-		n.stage = entryIdle
-	}
-	return n
 }
 
 // take writes down what becomes of the order's entry.
@@ -173,6 +135,10 @@ func (o *order) take(t turn, a Answer) {
 	switch t.to {
 	case turnNone:
 	case turnStarted:
+		if s.OrderStage == v1alpha1.OrderPostWait {
+			s.OrderNodeID = a.NodeID
+			break
+		}
 		if s.OrderStage == v1alpha1.OrderPreSubmitted {
 			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostEntry(s.OrderNodeID, a.NodeID))
 		} else {
@@ -184,18 +150,18 @@ func (o *order) take(t turn, a Answer) {
 			o.preOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
 		}
 	case turnNotStarted:
-		o.unsubmitted(v1alpha1.StepPreChecked, t)
+		o.refused(v1alpha1.StepPreChecked, t.reason, t.message)
 	case turnPreOver:
 		o.preOver(t)
 	case turnFinished:
 		s.OrderStage = v1alpha1.OrderPostSubmitted
 		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
 		o.step(v1alpha1.StepPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
-		if t.answered && o.skipped() {
+		if t.answered && orderSkipped(s) {
 			o.postOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
 		}
 	case turnNotFinished:
-		o.unsubmitted(v1alpha1.StepPostChecked, t)
+		o.refused(v1alpha1.StepPostChecked, t.reason, t.message)
 	case turnPostOver:
 		o.postOver(t)
 	}
@@ -290,13 +256,6 @@ func (o *order) claim() {
 	}
 }
 
-// skipped says that the server said at the start of the order that there is
-// nothing to check.
-func (o *order) skipped() bool {
-	c := meta.FindStatusCondition(o.status.OrderSteps, v1alpha1.StepPreChecked)
-	return c != nil && c.Reason == v1alpha1.ReasonSkipped
-}
-
 func (o *order) preOver(t turn) {
 	o.status.OrderStage = v1alpha1.OrderPostWait
 	o.over(v1alpha1.StepPreChecked, &o.status.OrderPreVerdict, t)
@@ -353,25 +312,14 @@ func (o *order) end() {
 // of its release.
 func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 	o := &order{OrderInput: in, status: currentStatus(in.Change)}
-	switch call {
-	case CallSubmit:
-		if stage := o.status.OrderStage; stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied {
-			o.submitted(a)
-		}
-	case CallStart:
-		if s := o.status; a.Kind == AnswerDone && s.OrderStage == v1alpha1.OrderPostWait && o.entry().mayStartAgain(in.Now) {
-			s.OrderNodeID = a.NodeID // a second entry, whose verdict came before this answer
-			break
-		}
-		o.take(o.entry().said(call, a, in.Now), a)
-	case CallEnd:
+	switch stage := o.status.OrderStage; {
+	case call == CallSubmit && (stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied):
+		o.submitted(a)
+	case call == CallSubmit: // it was accepted before the answer came
+	case call == CallEnd:
 		o.ended(a)
-	case CallFinish:
-		if o.status.OrderEnd != "" {
-			o.entryEnded(a)
-			break
-		}
-		o.take(o.entry().said(call, a, in.Now), a)
+	case call == CallFinish && o.status.OrderEnd != "":
+		o.entryEnded(a)
 	default:
 		o.take(o.entry().said(call, a, in.Now), a)
 	}
@@ -401,17 +349,17 @@ func (o *order) submitted(a Answer) {
 			o.event(v1alpha1.EventWaitingForServer, "AlterShield Server does not know the platform or its token, the release waits unverified: "+a.Message)
 		}
 		s.OrderStage = v1alpha1.OrderDenied
-		o.unaccepted(v1alpha1.ReasonPermissionDenied, a.Message)
+		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:
 		// One that waits for a human goes on waiting: the time others have was
 		// over long ago, and a user who corrects the registration may restart
 		// the server for it.
-		o.unaccepted(v1alpha1.ReasonUnreachable, a.Message)
+		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonUnreachable, a.Message)
 	case AnswerUnprocessable:
-		o.unaccepted(v1alpha1.ReasonUnprocessable, a.Message)
+		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonUnprocessable, a.Message)
 	case AnswerIllegal, AnswerUnsupported, AnswerNoCheck, AnswerRefused:
 		s.OrderStage = v1alpha1.OrderRefused
-		o.unaccepted(v1alpha1.ReasonRefused, a.Message)
+		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonRefused, a.Message)
 	case AnswerThrottled, AnswerNotPassed:
 	}
 }
@@ -424,13 +372,9 @@ func (o *order) run() {
 	s.EntryTime, s.EntryTimeUnix = FormatTime(o.Now), o.Now.Unix()
 }
 
-func (o *order) unaccepted(reason, message string) {
-	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(v1alpha1.StepAccepted, metav1.ConditionFalse, reason, message)
-}
-
-// unsubmitted says why a check of the order is not submitted yet.
-func (o *order) unsubmitted(kind string, t turn) {
-	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(kind, metav1.ConditionFalse, t.reason, t.message)
+// refused says why the server does not do a step of the order.
+func (o *order) refused(kind, reason, message string) {
+	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(kind, metav1.ConditionFalse, reason, message)
 }
 
 func (o *order) ended(a Answer) {
@@ -448,7 +392,7 @@ func (o *order) ended(a Answer) {
 		if a.Kind == AnswerDenied {
 			reason = v1alpha1.ReasonPermissionDenied
 		}
-		conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(v1alpha1.StepEnded, metav1.ConditionFalse, reason, a.Message)
+		o.refused(v1alpha1.StepEnded, reason, a.Message)
 	default:
 		// Refused for good.
 		o.status.OrderStage = v1alpha1.OrderEnded

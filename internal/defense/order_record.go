@@ -42,17 +42,7 @@ type OrderInput struct {
 }
 
 // OrderPlan is what to do about an order.
-type OrderPlan struct {
-	// Status is set when it is to be written, before anything else is done.
-	Status *v1alpha1.ChangeWorkloadStatus
-	// Call to the server, if any, and whether it is the last try.
-	Call Call
-	Last bool
-	// Events say what was done; they are emitted after the status is written.
-	Events []Event
-	// RequeueAfter says when to look again, if nothing happens before.
-	RequeueAfter time.Duration
-}
+type OrderPlan = Plan[v1alpha1.ChangeWorkloadStatus]
 
 // order is a decision in the making.
 type order struct {
@@ -70,8 +60,43 @@ func (o *order) event(reason, message string) {
 		Message: fmt.Sprintf("version %s: %s", o.Change.Spec.Reversion, message)})
 }
 
+func (o *order) entry() *entry { return orderEntry(o.status, &o.Settings, o.Now) }
+
+// orderEntry is the order of a release as one of the server's entries.
+func orderEntry(s *v1alpha1.ChangeWorkloadStatus, set *settings.Settings, now time.Time) *entry {
+	n := newEntry(s.OrderNodeID, s.OrderSteps, v1alpha1.StepPreChecked, v1alpha1.StepPostChecked, orderSkipped(s), set, now)
+	n.pre = check{since: unixOrZero(s.OrderPreSubmitTimeUnix), limit: set.PreTimeout, verdict: s.OrderPreVerdict}
+	n.post = check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.OrderPostVerdict}
+	n.held = s.OrderPostDueTimeUnix == 0
+	n.doubted = n.doubted && preAnswered(s)
+	n.seed = s.OrderID + string(v1alpha1.StagePre)
+	step := v1alpha1.StepPreChecked
+	switch s.OrderStage {
+	case v1alpha1.OrderPreWait:
+		n.stage, n.pre.since, n.held = entryToStart, unixOrZero(s.OrderSubmitTimeUnix), false
+	case v1alpha1.OrderPreSubmitted:
+		n.stage = entryPre
+	case v1alpha1.OrderPostWait:
+		n.stage, n.post.since, step = entryToFinish, unixOrZero(s.OrderPostDueTimeUnix), v1alpha1.StepPostChecked
+	case v1alpha1.OrderPostSubmitted:
+		n.stage, n.seed = entryPost, s.OrderID+string(v1alpha1.StagePost)
+	default:
+	}
+	if c := meta.FindStatusCondition(s.OrderSteps, step); c != nil && c.Status == metav1.ConditionFalse {
+		n.refusal = c.Message
+	}
+	return n
+}
+
+// orderSkipped says that the server said at the start of the order that there is
+// nothing to check.
+func orderSkipped(s *v1alpha1.ChangeWorkloadStatus) bool {
+	c := meta.FindStatusCondition(s.OrderSteps, v1alpha1.StepPreChecked)
+	return c != nil && c.Reason == v1alpha1.ReasonSkipped
+}
+
 // preAnswered says that the PRE check ended with an answer of the server, so
 // that it has ended there.
-func (o *order) preAnswered() bool {
-	return meta.IsStatusConditionTrue(o.status.OrderSteps, v1alpha1.StepPreChecked)
+func preAnswered(s *v1alpha1.ChangeWorkloadStatus) bool {
+	return meta.IsStatusConditionTrue(s.OrderSteps, v1alpha1.StepPreChecked)
 }

@@ -364,6 +364,22 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 	}
 }
 
+// TestSecondStartOfAnOrderAnsweredLate: the end that an order waits to notify is that of its second entry then.
+func TestSecondStartOfAnOrderAnsweredLate(t *testing.T) {
+	d := newDefended(1)
+	d.server.verdict = byCheck(map[string]string{"PRE order": ""})
+	d.Pods(1).Complete()
+	d.Run(t, 0)
+	s := &d.in.Change.Status
+	s.OrderNodeID, s.OrderStage, s.OrderPreVerdict = "first", v1alpha1.OrderPostWait, &v1alpha1.CheckVerdict{Verdict: VerdictPass}
+	submitted := s.OrderPreSubmitTimeUnix
+	d.Later(d.in.Settings.PreTimeout / 2)
+	plan := AnswerOrder(d.orderInput(), CallStart, Answer{Kind: AnswerDone, NodeID: "second"})
+	if plan.Status == nil || plan.Status.OrderNodeID != "second" || plan.Status.OrderStage != v1alpha1.OrderPostWait || plan.Status.OrderPreSubmitTimeUnix != submitted {
+		t.Errorf("%+v", plan.Status)
+	}
+}
+
 // TestOtherReplicaStarts: two replicas start a batch and an order. The answer that is stored first
 // stands: its entry may have had a verdict.
 func TestOtherReplicaStarts(t *testing.T) {

@@ -71,16 +71,10 @@ const (
 // PlaceOnBatch puts a verdict on an entry of the server into the status of the
 // batch that entry is.
 func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Placement {
-	switch {
-	case s.ChangePodID == "" || s.ChangePodID != d.NodeID || s.OrderID != d.OrderID:
+	if s.ChangePodID == "" || s.ChangePodID != d.NodeID || s.OrderID != d.OrderID {
 		return PlacementElsewhere
-	case d.Stage == v1alpha1.StagePre && preIsLate(s) && !VerdictFails(d.Verdict):
-		return PlacementLate
-	case d.Stage == v1alpha1.StagePre:
-		return place(&s.PreVerdict, d, now)
-	default:
-		return place(&s.PostVerdict, d, now)
 	}
+	return place(&s.PreVerdict, &s.PostVerdict, preIsLate(s), d, now)
 }
 
 // ApplyToBatch is [PlaceOnBatch] that also says what becomes of the batch, so
@@ -117,8 +111,7 @@ func ApplyToRelease(in OrderInput, d Delivered) (Placement, *v1alpha1.ChangeWork
 	return placement, &change.Status
 }
 
-// preIsLate says that the end of a batch was submitted: from then on the server
-// always says that its PRE check passed.
+// preIsLate says that the end of a batch was submitted.
 func preIsLate(s *v1alpha1.ChangePodStatus) bool {
 	switch s.Status {
 	case v1alpha1.ChangePodPostSubmitted, v1alpha1.ChangePodPostFinish:
@@ -161,14 +154,7 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 	// Also one on another entry of the order: its start was repeated when nobody
 	// knew that it had been received.
 	if s.OrderNodeID != "" && (s.OrderNodeID == d.NodeID || d.OfOrder) {
-		switch {
-		case d.Stage == v1alpha1.StagePre && orderPreIsLate(s.OrderStage) && !VerdictFails(d.Verdict):
-			return PlacementLate
-		case d.Stage == v1alpha1.StagePre:
-			return place(&s.OrderPreVerdict, d, now)
-		default:
-			return place(&s.OrderPostVerdict, d, now)
-		}
+		return place(&s.OrderPreVerdict, &s.OrderPostVerdict, orderPreIsLate(s.OrderStage), d, now)
 	}
 	if n := foldedEntry(s, d.NodeID); n != nil {
 		if !VerdictFails(d.Verdict) || n.Verdict != "" {
@@ -198,12 +184,21 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 	return PlacementStored
 }
 
-// place stores a verdict.
-func place(into **v1alpha1.CheckVerdict, d Delivered, now time.Time) Placement {
-	v := d.verdict(now)
-	if !isWorse(*into, v) {
-		return PlacementKnown
+// place stores a verdict on one of the checks of an entry. preIsLate: its end was submitted, from when on the
+// server always says that its PRE check passed.
+func place(pre, post **v1alpha1.CheckVerdict, preIsLate bool, d Delivered, now time.Time) Placement {
+	into := post
+	if d.Stage == v1alpha1.StagePre {
+		into = pre
 	}
-	*into = &v
-	return PlacementStored
+	v := d.verdict(now)
+	switch {
+	case d.Stage == v1alpha1.StagePre && preIsLate && !VerdictFails(d.Verdict):
+		return PlacementLate
+	case !isWorse(*into, v):
+		return PlacementKnown
+	default:
+		*into = &v
+		return PlacementStored
+	}
 }

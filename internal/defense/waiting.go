@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -41,15 +42,6 @@ type awaited struct {
 	limit time.Duration
 	// failing: it is tried again and again.
 	failing bool
-}
-
-// quiet is how long nothing is said of it.
-func (a *awaited) quiet(pre time.Duration) time.Duration {
-	limit := a.limit
-	if limit == 0 {
-		limit = pre
-	}
-	return min(limit/2, maxQuietWait)
 }
 
 // serverSays is what ConditionServer reports of the steps of the order and of pods that passed without a
@@ -117,9 +109,7 @@ const longWait = "waits long: "
 // else by serverSays. The first late verdict of a release emits one event, and so does each
 // request that the server does not take. It returns when to look again.
 func (d *release) explainServer() (wait time.Duration) {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer)
-	waited := waitsForServer(d.status)
-	now := d.Now
+	said, waited, now := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer), waitsForServer(d.status), d.Now
 	if waited {
 		// What one replica has said another one, whose clock is a little behind, does
 		// not take back.
@@ -127,46 +117,37 @@ func (d *release) explainServer() (wait time.Duration) {
 	}
 	var longest *awaited
 	for _, a := range d.awaits() {
-		if a.since.IsZero() {
-			continue // somebody else's writing
-		}
-		if left := a.since.Add(a.quiet(d.Settings.PreTimeout)).Sub(now); left > 0 {
+		quiet := min(cmp.Or(a.limit, d.Settings.PreTimeout)/2, maxQuietWait)
+		switch left := a.since.Add(quiet).Sub(now); {
+		case a.since.IsZero(): // somebody else's writing
+		case left > 0:
 			wait = shortest(wait, left)
-			continue
-		}
-		if longest == nil || a.failing && !longest.failing || a.failing == longest.failing && a.since.Before(longest.since) {
+		case longest == nil || a.failing && !longest.failing || a.failing == longest.failing && a.since.Before(longest.since):
 			longest = &a
 		}
 	}
-	switch {
-	case longest != nil:
-		message := longWait + longest.what
-		if longest.limit > 0 {
-			message += d.consequence(longest)
-		}
-		isNew, eventType := !waited || said.Reason != longest.reason, corev1.EventTypeWarning
-		if !longest.failing {
-			isNew, eventType = !d.status.ServerWaitReported, corev1.EventTypeNormal
-		}
-		if isNew {
-			d.event(eventType, v1alpha1.EventWaitingForServer, message)
-		}
-		d.status.ServerWaitReported = true
-		d.condition(v1alpha1.ConditionServer, metav1.ConditionFalse, longest.reason, "%s", message)
-	default:
+	if longest == nil {
 		d.status.UnverifiedCount = d.unverifiedCount()
 		conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.setServer(d.status)
+		return wait
 	}
+	message := longWait + longest.what
+	if longest.limit > 0 {
+		consequence := "it continues unverified"
+		if fails, by := d.Settings.ServerSilence(); fails {
+			consequence = "it fails, as " + by + " says"
+		}
+		message += fmt.Sprintf("; it has until %s, and without a verdict %s", stamp(longest.since.Add(longest.limit)), consequence)
+	}
+	switch {
+	case longest.failing && (!waited || said.Reason != longest.reason):
+		d.event(corev1.EventTypeWarning, v1alpha1.EventWaitingForServer, message)
+	case !longest.failing && !d.status.ServerWaitReported:
+		d.event(corev1.EventTypeNormal, v1alpha1.EventWaitingForServer, message)
+	}
+	d.status.ServerWaitReported = true
+	d.condition(v1alpha1.ConditionServer, metav1.ConditionFalse, longest.reason, "%s", message)
 	return wait
-}
-
-// consequence says what becomes of a release when the time for something is over.
-func (d *release) consequence(a *awaited) string {
-	consequence := "without a verdict it continues unverified"
-	if fails, by := d.Settings.ServerSilence(); fails {
-		consequence = "without a verdict it fails, as " + by + " says"
-	}
-	return fmt.Sprintf("; it has until %s, and %s", stamp(a.since.Add(a.limit)), consequence)
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -177,66 +158,55 @@ func (d *release) awaits() (list []awaited) {
 	if d.Cluster == "" || !IsVerified(s.Status) || s.OrderEnd != "" && s.Status != v1alpha1.ChangeWorkloadSuccess {
 		return nil
 	}
-	pre, post := d.Settings.PreTimeout, d.Settings.PostTimeout
-	unsubmitted := func(kind string, stage v1alpha1.CheckStage, since int64, limit time.Duration) {
-		if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil && c.Status == metav1.ConditionFalse {
-			list = append(list, awaited{reason: v1alpha1.ReasonNotSubmitted, since: unixOrZero(since), limit: limit, failing: true,
-				what: fmt.Sprintf("the %s check of the order could not be submitted since %s: %s", stage, stamp(time.Unix(since, 0)), Cut(c.Message))})
+	note := func(a *awaited) {
+		if a != nil {
+			list = append(list, *a)
 		}
 	}
-	verdict := func(of string, stage v1alpha1.CheckStage, since int64, limit time.Duration) {
-		list = append(list, awaited{reason: v1alpha1.ReasonNoVerdict, since: unixOrZero(since), limit: limit,
-			what: fmt.Sprintf("AlterShield Server has given no verdict on the %s check of %s since %s", stage, of, stamp(time.Unix(since, 0)))})
-	}
-	if s.OrderEnd == "" {
-		switch s.OrderStage {
-		case v1alpha1.OrderSubmitting, v1alpha1.OrderDenied:
-			if s.Status == v1alpha1.ChangeWorkloadSuccess && s.CheckingCount == 0 {
-				break // it is submitted when pods come
-			}
-			list = append(list, d.awaitsOrder())
-		case v1alpha1.OrderPreWait:
-			unsubmitted(v1alpha1.StepPreChecked, v1alpha1.StagePre, s.OrderSubmitTimeUnix, pre)
-		case v1alpha1.OrderPreSubmitted:
-			verdict("the order", v1alpha1.StagePre, s.OrderPreSubmitTimeUnix, pre)
-		case v1alpha1.OrderPostWait:
-			if s.OrderPostDueTimeUnix != 0 {
-				unsubmitted(v1alpha1.StepPostChecked, v1alpha1.StagePost, s.OrderPostDueTimeUnix, post)
-			}
-		case v1alpha1.OrderPostSubmitted:
-			verdict("the order", v1alpha1.StagePost, s.OrderPostSubmitTimeUnix, post)
-		default:
+	switch {
+	case s.OrderEnd != "":
+	case s.OrderStage == v1alpha1.OrderSubmitting, s.OrderStage == v1alpha1.OrderDenied:
+		if s.Status != v1alpha1.ChangeWorkloadSuccess || s.CheckingCount != 0 { // else it is submitted when pods come
+			note(d.awaitsOrder())
 		}
+	default:
+		note(orderEntry(s, &d.Settings, d.Now).awaited("the order"))
 	}
 	for i := range d.Batches {
 		b := &d.Batches[i]
-		if !d.ofAttempt(b) {
-			continue
-		}
-		if c := FindCheck(b.Status.Checks, ServerCheck); c != nil && CheckIsOver(c) {
-			continue // it waits for another check
-		}
-		name := fmt.Sprintf("batch %d", BatchNumber(b))
-		switch bs := &b.Status; bs.Status {
-		case v1alpha1.ChangePodPreWait, v1alpha1.ChangePodPostWait:
-			if a := awaitsBatch(b, name, pre, post); a != nil {
-				list = append(list, *a)
-			}
-		case v1alpha1.ChangePodPreSubmitted:
-			verdict(name, v1alpha1.StagePre, bs.PreSubmitTimeUnix, pre)
-		case v1alpha1.ChangePodPostSubmitted:
-			verdict(name, v1alpha1.StagePost, bs.PostSubmitTimeUnix, post)
-		default:
+		c := FindCheck(b.Status.Checks, ServerCheck)
+		if d.ofAttempt(b) && (c == nil || !CheckIsOver(c)) { // else it waits for another check
+			note(batchEntry(&b.Status, &d.Settings, d.Now).awaited(fmt.Sprintf("batch %d", BatchNumber(b))))
 		}
 	}
 	return list
 }
 
+// awaited is what an entry waits for; nil for nothing, or where it is not known why the server does not take
+// its start or its end.
+func (n *entry) awaited(of string) *awaited {
+	c, stage := &n.pre, v1alpha1.StagePre
+	if n.stage == entryToFinish || n.stage == entryPost {
+		c, stage = &n.post, v1alpha1.StagePost
+	}
+	a := &awaited{reason: v1alpha1.ReasonNoVerdict, since: c.since, limit: c.limit}
+	switch {
+	case n.stage == entryPre, n.stage == entryPost:
+		a.what = fmt.Sprintf("AlterShield Server has given no verdict on the %s check of %s since %s", stage, of, stamp(a.since))
+	case n.stage == entryIdle, n.held, n.refusal == "":
+		return nil
+	default:
+		a.reason, a.failing = v1alpha1.ReasonNotSubmitted, true
+		a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, of, stamp(a.since), Cut(n.refusal))
+	}
+	return a
+}
+
 // awaitsOrder is an order that the server has not accepted.
-func (d *release) awaitsOrder() awaited {
+func (d *release) awaitsOrder() *awaited {
 	s := d.status
 	since := time.Unix(s.StartTimeUnix, 0)
-	a := awaited{reason: v1alpha1.ReasonNotSubmitted, since: since, failing: true,
+	a := &awaited{reason: v1alpha1.ReasonNotSubmitted, since: since, failing: true,
 		what: fmt.Sprintf("AlterShield Server has not accepted the order since %s", stamp(since))}
 	if why := stepMessage(s, v1alpha1.StepAccepted); why != "" {
 		a.what += ": " + Cut(why)
@@ -250,21 +220,5 @@ func (d *release) awaitsOrder() awaited {
 	default:
 		a.what += "; the release continues without its checks until it does"
 	}
-	return a
-}
-
-// awaitsBatch is a batch whose start or end the server does not take; nil where it is
-// not told why.
-func awaitsBatch(b *v1alpha1.ChangePod, name string, pre, post time.Duration) *awaited {
-	c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionSubmitted)
-	if c == nil || c.Status != metav1.ConditionFalse || c.Reason == v1alpha1.ReasonOrderNotAccepted {
-		return nil
-	}
-	a := &awaited{reason: v1alpha1.ReasonNotSubmitted, failing: true, since: unixOrZero(b.Status.PreSubmitTimeUnix), limit: pre}
-	stage := v1alpha1.StagePre
-	if b.Status.Status == v1alpha1.ChangePodPostWait {
-		stage, a.since, a.limit = v1alpha1.StagePost, unixOrZero(b.Status.PostSubmitTimeUnix), post
-	}
-	a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, name, stamp(a.since), Cut(v1alpha1.Detail(kindBatch, c)))
 	return a
 }

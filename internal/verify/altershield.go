@@ -16,8 +16,8 @@ limitations under the License.
 
 // Package verify is the provider of verdicts by AlterShield Server, beside the checks of
 // policies in internal/checks: altershield.go takes the orders of releases and the entries of
-// batches one step on, server.go makes the calls, calls.go, entries.go and ended.go remember
-// them, and health.go judges heartbeats.
+// batches one step on, server.go makes the calls, memory.go remembers them, entries.go refuses calls
+// about entries of other records, and health.go judges heartbeats.
 package verify
 
 import (
@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -46,12 +47,7 @@ type AlterShield struct {
 	view   cluster.View
 	clock  clock.PassiveClock
 	server *Server
-	orders *callMemory
-	// batches is apart from orders: a ChangePod may have the name of a
-	// ChangeWorkload.
-	batches *callMemory
-	ended   *endedOrders
-	entries *entries
+	memory *memory
 }
 
 var _ checks.Provider = &AlterShield{}
@@ -59,11 +55,7 @@ var _ checks.Provider = &AlterShield{}
 // NewAlterShield verifies by a server, or by none where it is nil. spread spreads
 // the tries of calls to it, by a number from 0 up to 1; chance when nil.
 func NewAlterShield(c *cluster.Cluster, server *Server, spread func() float64) *AlterShield {
-	return &AlterShield{
-		view: c.View, clock: c.Clock, server: server,
-		orders: newCallMemory(c.Clock, spread), batches: newCallMemory(c.Clock, spread), ended: newEndedOrders(),
-		entries: newEntries(c.View),
-	}
+	return &AlterShield{view: c.View, clock: c.Clock, server: server, memory: newMemory(c.Clock, spread)}
 }
 
 // Name implements Provider.
@@ -71,198 +63,141 @@ func (*AlterShield) Name() string { return defense.ServerCheck }
 
 // Forget implements Provider.
 func (p *AlterShield) Forget(key types.NamespacedName) {
-	p.orders.forget(key)
-	p.batches.forget(key)
-}
-
-// Next implements Provider.
-func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, error) {
-	if s.Batch != nil {
-		return p.nextOfBatch(ctx, s)
-	}
-	return p.nextOfOrder(ctx, s)
+	p.memory.forget(recordKey{key, false})
+	p.memory.forget(recordKey{key, true})
 }
 
 // foreignRetry is when to look again at the batch of a release whose status names
 // an order that is not its own.
 const foreignRetry = time.Second
 
-func (p *AlterShield) batchInput(s *checks.Subject) defense.BatchInput {
-	return defense.BatchInput{
-		Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Server: p.server != nil, Begin: s.Begin,
-		Calls: p.batches.recall(s.Key(), string(s.Batch.UID)),
+// plan is what internal/defense decided about a batch or an order.
+type plan struct {
+	checks.Decision
+	call        defense.Call
+	last, ended bool
+	after       time.Duration
+}
+
+func (p *plan) writes() bool { return p.Batch != nil || p.Release != nil }
+
+// by decides about a subject: about a batch by the one function, about an order by the other.
+func (p *AlterShield) by(s *checks.Subject, batch func(defense.BatchInput) defense.BatchPlan, order func(defense.OrderInput) defense.OrderPlan) plan {
+	now, calls := p.clock.Now(), p.memory.recall(about(s))
+	if s.Batch != nil {
+		d := batch(defense.BatchInput{
+			Now: now, Settings: s.Settings, Batch: s.Batch, Change: s.Release, Server: p.server != nil, Begin: s.Begin, Calls: calls,
+		})
+		return plan{checks.Decision{Batch: d.Status, Events: d.Events}, d.Call, d.Last, d.Ended, d.RequeueAfter}
+	}
+	d := order(defense.OrderInput{Now: now, Settings: s.Settings, Change: s.Release, Defended: s.Defended, Calls: calls})
+	return plan{checks.Decision{Release: d.Status, Events: d.Events}, d.Call, d.Last, d.Ended, d.RequeueAfter}
+}
+
+func (p *AlterShield) decide(s *checks.Subject) plan {
+	return p.by(s, defense.DecideBatch, defense.DecideOrder)
+}
+
+// reset takes a foreign id out of the status.
+func (p *AlterShield) reset(s *checks.Subject) plan {
+	return p.by(s, defense.ResetBatch, func(in defense.OrderInput) defense.OrderPlan { return defense.ResetOrder(in, p.server.Cluster) })
+}
+
+// foreign is the kind of the foreign id in the status, as the metric has it; empty where there is none.
+func (p *AlterShield) foreign(s *checks.Subject) string {
+	if p.server == nil {
+		return ""
+	}
+	switch todo := p.reset(s); {
+	case todo.Batch != nil:
+		return "node"
+	case todo.Release != nil:
+		return "order"
+	default:
+		return ""
 	}
 }
 
-func (p *AlterShield) nextOfBatch(ctx context.Context, s checks.Subject) (checks.Step, error) {
-	key, of := s.Key(), string(s.Batch.UID)
-	if a := p.batches.unrecorded(key, of); a != nil {
-		return p.answeredOfBatch(s, *a), nil
+// answer puts the answer to a call into the status.
+func (p *AlterShield) answer(s *checks.Subject, a answered) plan {
+	return p.by(s,
+		func(in defense.BatchInput) defense.BatchPlan { return defense.AnswerBatch(in, a.call, a.answer) },
+		func(in defense.OrderInput) defense.OrderPlan { return defense.AnswerOrder(in, a.call, a.answer) })
+}
+
+// Next implements Provider: an answer that was not written yet comes first, then a decision that is to be
+// written, then a call.
+func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, error) {
+	key, of := about(&s)
+	if a := p.memory.unrecorded(key, of); a != nil && s.Defended {
+		return p.answered(s, *a), nil
 	}
-	if p.server != nil && s.Release.Status.OrderID != "" && !defense.OwnsOrder(s.Release) {
+	if p.server != nil && s.Batch != nil && s.Release.Status.OrderID != "" && !defense.OwnsOrder(s.Release) {
 		return checks.Step{After: foreignRetry}, nil // the release gets its own order again first
 	}
-	if p.server != nil && defense.ResetBatch(p.batchInput(&s)).Status != nil {
-		metrics.ForeignID("node")
-		return checks.Step{Write: func(s checks.Subject) checks.Decision {
-			plan := defense.ResetBatch(p.batchInput(&s))
-			return checks.Decision{Batch: plan.Status, Events: plan.Events}
-		}}, nil
-	}
-	plan := defense.DecideBatch(p.batchInput(&s))
-	switch {
-	case plan.Status != nil:
-		return checks.Step{Write: func(s checks.Subject) checks.Decision {
-			plan := defense.DecideBatch(p.batchInput(&s))
-			return checks.Decision{Batch: plan.Status, Events: plan.Events}
-		}}, nil
-	case plan.Call == defense.CallNone:
-		return checks.Step{After: plan.RequeueAfter}, nil
-	}
-	if plan.Last {
-		ctx = altershield.LastTry(ctx)
-	}
-	answer, err := p.callOfBatch(ctx, &s, plan.Call)
-	if err != nil {
-		return checks.Step{}, err
-	}
-	logCall(ctx, plan.Call, answer, s.Release.Status.OrderID)
-	p.batches.remember(key, of, plan.Call, answer)
-	return p.answeredOfBatch(s, answered{plan.Call, answer}), nil
-}
-
-// answeredOfBatch puts the answer to a call into the status of a batch.
-func (p *AlterShield) answeredOfBatch(s checks.Subject, a answered) checks.Step {
-	key, of, ended := s.Key(), s.Batch.UID, false
-	return checks.Step{
-		Lasting: true,
-		Write: func(s checks.Subject) checks.Decision {
-			if s.Batch.UID != of {
-				return checks.Decision{Void: true}
-			}
-			plan := defense.AnswerBatch(p.batchInput(&s), a.call, a.answer)
-			ended = plan.Ended
-			return checks.Decision{Batch: plan.Status, Events: plan.Events}
-		},
-		Written: func() {
-			p.batches.recorded(key)
-			if ended {
-				p.batches.ended(key)
-			}
-		},
-	}
-}
-
-// callOfBatch makes a call about a batch. Its error is of reading, never of the
-// call.
-func (p *AlterShield) callOfBatch(ctx context.Context, s *checks.Subject, call defense.Call) (defense.Answer, error) {
-	if refusal, err := p.entries.refuse(ctx, call, s.Batch, s.Batch.Status.ChangePodID); refusal != nil || err != nil {
-		return ptr.Deref(refusal, defense.Answer{}), err
-	}
-	switch call {
-	case defense.CallStart:
-		about, err := loadReleased(ctx, p.view, s.Release, s.Workload)
-		if err != nil {
-			return defense.Answer{}, err
-		}
-		known := p.batches.recall(s.Key(), string(s.Batch.UID))
-		a := p.server.startKnown(ctx, s.Release, about, known, func() defense.Answer {
-			return p.server.startBatch(ctx, s.Release, s.Batch, p.clock.Now())
-		})
-		p.entries.started(s.Batch, a.NodeID)
-		return a, nil
-	case defense.CallFinish:
-		if s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.OwnsEntry(s.Release, s.Batch) {
-			metrics.ForeignID("node")
-			return defense.Answer{Kind: defense.AnswerRefused, Message: "the order entry was not started for this batch"}, nil
-		}
-		return p.server.finishBatch(ctx, s.Release, s.Batch, p.clock.Now()), nil
-	case defense.CallPollPre:
-		return p.server.poll(ctx, s.Release, s.Batch.Status.ChangePodID, altershield.StagePre), nil
-	case defense.CallPollPost:
-		return p.server.poll(ctx, s.Release, s.Batch.Status.ChangePodID, altershield.StagePost), nil
-	default:
-		return defense.Answer{}, fmt.Errorf("no such call about a batch: %q", call)
-	}
-}
-
-func (p *AlterShield) orderInput(s *checks.Subject) defense.OrderInput {
-	return defense.OrderInput{
-		Now: p.clock.Now(), Settings: s.Settings, Change: s.Release, Defended: s.Defended,
-		Calls: p.orders.recall(s.Key(), s.Release.Status.OrderID),
-	}
-}
-
-func (p *AlterShield) nextOfOrder(ctx context.Context, s checks.Subject) (checks.Step, error) {
-	key, of := s.Key(), s.Release.Status.OrderID
-	if a := p.orders.unrecorded(key, of); a != nil && s.Defended {
-		return p.answeredOfOrder(s, *a), nil
-	}
-	if defense.ResetOrder(p.orderInput(&s), p.server.Cluster).Status != nil {
-		metrics.ForeignID("order")
+	if kind := p.foreign(&s); kind != "" {
+		metrics.ForeignID(kind)
 		if !s.Defended {
 			return checks.Step{}, nil // nothing is written about it, and nobody's order is ended
 		}
-		return checks.Step{Write: func(s checks.Subject) checks.Decision {
-			plan := defense.ResetOrder(p.orderInput(&s), p.server.Cluster)
-			return checks.Decision{Release: plan.Status, Events: plan.Events}
-		}}, nil
+		return checks.Step{Write: func(s checks.Subject) checks.Decision { return p.reset(&s).Decision }}, nil
 	}
-	plan := defense.DecideOrder(p.orderInput(&s))
+	todo := p.decide(&s)
 	switch {
-	case plan.Status != nil:
-		return checks.Step{Write: func(s checks.Subject) checks.Decision {
-			plan := defense.DecideOrder(p.orderInput(&s))
-			return checks.Decision{Release: plan.Status, Events: plan.Events}
-		}}, nil
-	case plan.Call == defense.CallNone:
-		if !defense.OrderWaits(s.Release) {
-			p.orders.forget(key)
+	case todo.writes():
+		return checks.Step{Write: func(s checks.Subject) checks.Decision { return p.decide(&s).Decision }}, nil
+	case todo.call == defense.CallNone:
+		if s.Batch == nil && !defense.OrderWaits(s.Release) {
+			p.memory.forget(key)
 		}
-		return checks.Step{After: plan.RequeueAfter}, nil
-	}
-	if plan.Last {
+		return checks.Step{After: todo.after}, nil
+	case todo.last:
 		ctx = altershield.LastTry(ctx)
 	}
-	answer, err := p.callOfOrder(ctx, &s, plan.Call)
+	answer, err := p.call(ctx, &s, todo.call)
 	if err != nil {
 		return checks.Step{}, err
 	}
-	logCall(ctx, plan.Call, answer, of)
-	known := p.orders.remember(key, of, plan.Call, answer)
-	if !s.Defended {
-		// Nothing is written about what left the defense.
-		p.orders.recorded(key)
-		if plan.Call == defense.CallFinish {
-			// No write has it decided again: the end of the order comes next, or a wait.
-			return p.nextOfOrder(ctx, s)
-		}
-		return checks.Step{After: max(known.NotBefore.Sub(p.clock.Now()), 0)}, nil
+	logCall(ctx, todo.call, answer, s.Release.Status.OrderID)
+	a := answered{todo.call, answer}
+	known := p.memory.remember(key, of, a)
+	if s.Defended {
+		return p.answered(s, a), nil
 	}
-	return p.answeredOfOrder(s, answered{plan.Call, answer}), nil
+	// Nothing is written about what left the defense.
+	p.memory.recorded(key, false)
+	if todo.call == defense.CallFinish {
+		// No write has it decided again: the end of the order comes next, or a wait.
+		return p.Next(ctx, s)
+	}
+	return checks.Step{After: max(known.NotBefore.Sub(p.clock.Now()), 0)}, nil
 }
 
-// answeredOfOrder puts the answer to a call into the status of a release.
-func (p *AlterShield) answeredOfOrder(s checks.Subject, a answered) checks.Step {
-	key, uid, of := s.Key(), s.Release.UID, s.Release.Status.OrderID
+// answered writes the answer to a call.
+func (p *AlterShield) answered(s checks.Subject, a answered) checks.Step {
+	key, of := about(&s)
+	uid, ended := s.Release.UID, false
 	return checks.Step{
 		Lasting: true,
 		Write: func(s checks.Subject) checks.Decision {
-			if s.Release.UID != uid || s.Release.Status.OrderID != of {
+			if _, now := about(&s); now != of || s.Release.UID != uid {
 				return checks.Decision{Void: true}
 			}
-			plan := defense.AnswerOrder(p.orderInput(&s), a.call, a.answer)
-			return checks.Decision{Release: plan.Status, Events: plan.Events}
+			plan := p.answer(&s, a)
+			ended = plan.ended
+			return plan.Decision
 		},
-		Written: func() { p.orders.recorded(key) },
+		Written: func() { p.memory.recorded(key, ended) },
 	}
 }
 
-// callOfOrder makes a call about an order. Its error is of reading, never of the
-// call.
-func (p *AlterShield) callOfOrder(ctx context.Context, s *checks.Subject, call defense.Call) (defense.Answer, error) {
-	change := s.Release
-	if refusal, err := p.entries.refuse(ctx, call, change, change.Status.OrderNodeID); refusal != nil || err != nil {
+// call makes a call about a batch or an order. Its error is of reading, never of the call.
+func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call defense.Call) (defense.Answer, error) {
+	change, record, entry, now := s.Release, client.Object(s.Release), s.Release.Status.OrderNodeID, p.clock.Now()
+	if s.Batch != nil {
+		record, entry = s.Batch, s.Batch.Status.ChangePodID
+	}
+	if refusal, err := p.refuse(ctx, call, record, entry); refusal != nil || err != nil {
 		return ptr.Deref(refusal, defense.Answer{}), err
 	}
 	switch call {
@@ -274,26 +209,44 @@ func (p *AlterShield) callOfOrder(ctx context.Context, s *checks.Subject, call d
 		if call == defense.CallSubmit {
 			return p.server.submit(ctx, change, about), nil
 		}
-		a := p.server.startKnown(ctx, change, about, p.orderInput(s).Calls, func() defense.Answer {
-			return p.server.startOrder(ctx, change, about, p.clock.Now())
-		})
-		p.entries.started(change, a.NodeID)
-		return a, nil
+		return p.start(ctx, s, record, about), nil
 	case defense.CallFinish:
-		return p.ended.endEntry(change.Status.OrderNodeID, func() defense.Answer {
-			return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now())
-		}), nil
+		switch {
+		case s.Batch == nil:
+			return p.memory.end(call, entry, func() defense.Answer {
+				return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), now)
+			}), nil
+		case s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.OwnsEntry(change, s.Batch):
+			metrics.ForeignID("node")
+			return defense.Answer{Kind: defense.AnswerRefused, Message: "the order entry was not started for this batch"}, nil
+		default:
+			return p.server.finishBatch(ctx, change, s.Batch, now), nil
+		}
 	case defense.CallPollPre:
-		return p.server.poll(ctx, change, change.Status.OrderNodeID, altershield.StagePre), nil
+		return p.server.poll(ctx, change, entry, altershield.StagePre), nil
 	case defense.CallPollPost:
-		return p.server.poll(ctx, change, change.Status.OrderNodeID, altershield.StagePost), nil
+		return p.server.poll(ctx, change, entry, altershield.StagePost), nil
 	case defense.CallEnd:
-		return p.ended.end(change.Status.OrderID, func() defense.Answer {
-			return p.server.endOrder(ctx, change, defense.HowReleaseEnded(&change.Status), p.clock.Now())
+		return p.memory.end(call, change.Status.OrderID, func() defense.Answer {
+			return p.server.endOrder(ctx, change, defense.HowReleaseEnded(&change.Status), now)
 		}), nil
 	default:
-		return defense.Answer{}, fmt.Errorf("no such call about an order: %q", call)
+		return defense.Answer{}, fmt.Errorf("no such call: %q", call)
 	}
+}
+
+// start starts the entry of an order or of a batch, and notes whose it is.
+func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record client.Object, of released) defense.Answer {
+	a := p.server.startKnown(ctx, s.Release, of, p.memory.recall(about(s)), func() defense.Answer {
+		if s.Batch != nil {
+			return p.server.startBatch(ctx, s.Release, s.Batch, p.clock.Now())
+		}
+		return p.server.startOrder(ctx, s.Release, of, p.clock.Now())
+	})
+	if a.NodeID != "" {
+		p.memory.entries.Add(a.NodeID, record.GetUID())
+	}
+	return a
 }
 
 // loadReleased reads what an order says of a release.
@@ -326,29 +279,27 @@ func kindOf(change *v1alpha1.ChangeWorkload) (apiVersion, kind string) {
 // what its last status said, and why it ended. Its entry is ended with it, where it is
 // open and this process has not ended it, in one try. It is called again after the time it returns, if any.
 func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload, why string) time.Duration {
-	s := &gone.Status
-	key, now := types.NamespacedName{Name: s.OrderID}, p.clock.Now()
-	if wait := p.orders.recall(key, s.OrderID).NotBefore.Sub(now); wait > 0 {
+	s, now := &gone.Status, p.clock.Now()
+	key := recordKey{NamespacedName: types.NamespacedName{Name: s.OrderID}}
+	if wait := p.memory.recall(key, s.OrderID).NotBefore.Sub(now); wait > 0 {
 		return wait
 	}
-	answer := p.ended.end(s.OrderID, func() defense.Answer {
-		if defense.EntryIsOpen(s) && !p.ended.hasEntry(s.OrderNodeID) {
-			refusal, err := p.entries.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID)
-			if refusal == nil && err == nil {
-				logCall(ctx, defense.CallFinish, p.server.finishOrder(ctx, gone, why, now), s.OrderID)
+	answer := p.memory.end(defense.CallEnd, s.OrderID, func() defense.Answer {
+		if defense.EntryIsOpen(s) {
+			if refusal, err := p.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID); refusal == nil && err == nil {
+				a := p.memory.end(defense.CallFinish, s.OrderNodeID, func() defense.Answer { return p.server.finishOrder(ctx, gone, why, now) })
+				logCall(ctx, defense.CallFinish, a, s.OrderID)
 			}
 		}
 		return p.server.endOrder(ctx, gone, why, now)
 	})
 	logCall(ctx, defense.CallEnd, answer, s.OrderID)
-	switch answer.Kind {
-	case defense.AnswerRetry, defense.AnswerDenied, defense.AnswerThrottled:
-		known := p.orders.remember(key, s.OrderID, defense.CallEnd, answer)
+	if triesEndAgain(answer) {
+		known := p.memory.remember(key, s.OrderID, answered{defense.CallEnd, answer})
 		return max(known.NotBefore.Sub(now), minimumWait)
-	default:
-		p.orders.forget(key)
-		return 0
 	}
+	p.memory.forget(key)
+	return 0
 }
 
 // minimumWait is the least time between two tries.

@@ -21,82 +21,61 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// entries says whose an entry of the server is. The server carries out whatever is
-// asked for an entry, whoever's order the request names, so an entry that two records
-// name is neither's, unless this process started it and knows.
-type entries struct {
-	view cluster.View
-	// of are the UIDs of the records that entries were started for.
-	of *lru.Cache
-}
-
-const maxStartedEntries = 10_000
-
-func newEntries(v cluster.View) *entries { return &entries{view: v, of: lru.New(maxStartedEntries)} }
-
-// started notes that an entry was started for a record.
-func (n *entries) started(record client.Object, entry string) {
-	if entry != "" {
-		n.of.Add(entry, record.GetUID())
-	}
-}
-
-// refuse is the answer to a call that ends or asks for an entry that is not the record's, or not
-// known to be; nil when it is. The call is tried again: whoever copied the id may
-// take it back.
-func (n *entries) refuse(ctx context.Context, call defense.Call, record client.Object, entry string) (*defense.Answer, error) {
+// refuse is the answer to a call that ends or asks for an entry that is not the record's, or not known to be;
+// nil when it is. The server carries out whatever is asked for an entry, whoever's order the request names, so
+// an entry that two records name is neither's, unless this process started it and knows. The call is tried
+// again: whoever copied the id may take it back.
+func (p *AlterShield) refuse(ctx context.Context, call defense.Call, record client.Object, entry string) (*defense.Answer, error) {
 	if call != defense.CallFinish && call != defense.CallPollPre && call != defense.CallPollPost {
 		return nil, nil
 	}
-	refused := &defense.Answer{Kind: defense.AnswerRetry, Message: fmt.Sprintf("order entry %s is in the status of another record, too", entry)}
-	if uid, known := n.of.Get(entry); known {
-		if uid == record.GetUID() {
-			return nil, nil
+	others := []string(nil)
+	uid, known := p.memory.entries.Get(entry)
+	switch {
+	case uid == record.GetUID():
+		return nil, nil
+	case known:
+		others = []string{fmt.Sprint(uid)}
+	default:
+		var err error
+		if others, err = p.others(ctx, record.GetUID(), entry); err != nil || len(others) == 0 {
+			return nil, err
 		}
-		metrics.ForeignID("node")
-		log.FromContext(ctx).Info("the status of a record names an order entry that was started for another one", "orderEntry", entry, "startedFor", uid)
-		return refused, nil
-	}
-	others, err := n.others(ctx, record.GetUID(), entry)
-	if err != nil || len(others) == 0 {
-		return nil, err
 	}
 	metrics.ForeignID("node")
-	log.FromContext(ctx).Info("several records name one order entry, and none of them gets it", "orderEntry", entry, "others", others)
-	return refused, nil
+	log.FromContext(ctx).Info("the order entry in the status of a record is, or may be, another record's, and is left alone",
+		"orderEntry", entry, "others", others, "startedForAnother", known)
+	return &defense.Answer{Kind: defense.AnswerRetry, Message: fmt.Sprintf("order entry %s is in the status of another record, too", entry)}, nil
 }
 
 // others are the other records that name an entry.
-func (n *entries) others(ctx context.Context, uid types.UID, entry string) (others []string, err error) {
-	by := client.MatchingFields{workload.IndexByNode: entry}
+func (p *AlterShield) others(ctx context.Context, uid types.UID, entry string) (others []string, err error) {
 	var batches v1alpha1.ChangePodList
 	var releases v1alpha1.ChangeWorkloadList
-	if err := n.view.Cached.List(ctx, &batches, by, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("find the changepods of order entry %s: %w", entry, err)
+	for _, list := range []client.ObjectList{&batches, &releases} {
+		if err := p.view.Cached.List(ctx, list, client.MatchingFields{workload.IndexByNode: entry}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("find the records of order entry %s: %w", entry, err)
+		}
 	}
-	if err := n.view.Cached.List(ctx, &releases, by, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("find the changeworkloads of order entry %s: %w", entry, err)
+	note := func(o client.Object) {
+		if o.GetUID() != uid {
+			others = append(others, client.ObjectKeyFromObject(o).String())
+		}
 	}
 	for i := range batches.Items {
-		if batches.Items[i].UID != uid {
-			others = append(others, client.ObjectKeyFromObject(&batches.Items[i]).String())
-		}
+		note(&batches.Items[i])
 	}
 	for i := range releases.Items {
-		if releases.Items[i].UID != uid {
-			others = append(others, client.ObjectKeyFromObject(&releases.Items[i]).String())
-		}
+		note(&releases.Items[i])
 	}
 	return others, nil
 }

@@ -292,11 +292,7 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	}
 	base := s.base(change)
 	base.BizExecOrderID = cmp.Or(batch.Status.OrderID, base.BizExecOrderID)
-	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: base, NodeID: batch.Status.ChangePodID, Success: success, Msg: message(msg),
-		ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
-	})
-	return answerOf(err)
+	return s.finish(ctx, base, batch.Status.ChangePodID, success, msg, r, now)
 }
 
 // finishOrder notifies the end of the order's entry: its pods are released and passed,
@@ -306,9 +302,14 @@ func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	if !success {
 		msg = why
 	}
+	return s.finish(ctx, s.base(change), change.Status.OrderNodeID, success, msg, resultsOf(change, change.Status.OrderSubmitTimeUnix, now), now)
+}
+
+func (s *Server) finish(
+	ctx context.Context, base altershield.Base, entry string, success bool, msg string, r results, now time.Time,
+) defense.Answer {
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: s.base(change), NodeID: change.Status.OrderNodeID, Success: success, Msg: message(msg),
-		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
+		Base: base, NodeID: entry, Success: success, Msg: message(msg), ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
@@ -331,7 +332,7 @@ func (s *Server) poll(ctx context.Context, change *v1alpha1.ChangeWorkload, node
 	if err != nil {
 		return answerOf(err)
 	}
-	if result.Outcome() == altershield.PollPassed {
+	if result.Passed() {
 		return defense.Answer{Kind: defense.AnswerDone}
 	}
 	return defense.Answer{Kind: defense.AnswerNotPassed}
@@ -345,32 +346,34 @@ func started(result *altershield.NodeResult, err error) defense.Answer {
 	return a
 }
 
+// answersOf are the answers by the server's result codes, where the class of the error says too little.
+var answersOf = map[altershield.ResultCode]defense.AnswerKind{
+	altershield.CodeDuplicate: defense.AnswerDuplicate, altershield.CodeNotSupported: defense.AnswerUnsupported,
+	altershield.CodeIllegalArgument: defense.AnswerIllegal, altershield.CodeNoPreCheck: defense.AnswerNoCheck, altershield.CodeNoPostCheck: defense.AnswerNoCheck,
+}
+
 // answerOf says what the error of a call means for who called.
 func answerOf(err error) defense.Answer {
 	if err == nil {
 		return defense.Answer{Kind: defense.AnswerDone}
 	}
-	a := defense.Answer{Message: err.Error(), Unconfirmed: altershield.IsAmbiguous(err), Unsent: errors.Is(err, altershield.ErrBreakerOpen)}
-	a.After, _ = altershield.RetryAfter(err)
-	switch {
+	a := defense.Answer{Kind: defense.AnswerRetry, Message: err.Error(), Unsent: errors.Is(err, altershield.ErrBreakerOpen)}
+	var e *altershield.Error
+	if !errors.As(err, &e) {
+		return a
+	}
+	a.Unconfirmed, a.After = e.Ambiguous, e.RetryAfter
+	switch kind, known := answersOf[e.Code]; {
 	case errors.Is(err, altershield.ErrThrottled):
 		a.Kind = defense.AnswerThrottled
-	case altershield.IsDuplicate(err):
-		a.Kind = defense.AnswerDuplicate
-	case altershield.IsNoCheck(err):
-		a.Kind = defense.AnswerNoCheck
-	case altershield.IsNotSupported(err):
-		a.Kind = defense.AnswerUnsupported
-	case altershield.IsIllegalArgument(err):
-		a.Kind = defense.AnswerIllegal
-	case altershield.IsUnprocessable(err):
-		a.Kind = defense.AnswerUnprocessable
-	case altershield.ClassOf(err) == altershield.ClassHuman:
+	case known:
+		a.Kind = kind
+	case e.Class == altershield.ClassHuman:
 		a.Kind = defense.AnswerDenied
-	case altershield.ClassOf(err) == altershield.ClassGiveUp:
+	case e.Class == altershield.ClassGiveUp && e.Code == altershield.CodeUnexpected:
+		a.Kind = defense.AnswerUnprocessable
+	case e.Class == altershield.ClassGiveUp:
 		a.Kind = defense.AnswerRefused
-	default:
-		a.Kind = defense.AnswerRetry
 	}
 	return a
 }

@@ -289,6 +289,28 @@ func TestManyPods(t *testing.T) {
 	}
 }
 
+// TestLongNames: the server takes the requests about a release whatever is in it.
+func TestLongNames(t *testing.T) {
+	s, _ := newTestServer(t, simulator.Options{})
+	change, batch := testRelease()
+	long := strings.Repeat("é", 3000)
+	about := released{
+		namespace: strings.Repeat("n", 63), workload: strings.Repeat("w", 253), apiVersion: "apps/v1", kind: "deployment", by: long,
+		images: []string{long, long, long, long, long}, override: &defense.Overridden{By: long, Passed: []string{defense.OverrodeBlock}},
+	}
+	change.Spec.AppName, change.Status.OrderTenant = about.workload, strings.Repeat("t", maxTenant)
+	if a := s.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+		t.Fatalf("submit: %+v", a)
+	}
+	order, started := s.startOrder(t.Context(), change, about, serverNow), s.startBatch(t.Context(), change, batch, serverNow)
+	if order.Kind != defense.AnswerDone || started.Kind != defense.AnswerDone {
+		t.Errorf("start: %+v, %+v", order, started)
+	}
+	if a := s.endOrder(t.Context(), change, long, serverNow); a.Kind != defense.AnswerDone {
+		t.Errorf("end: %+v", a)
+	}
+}
+
 // TestOverrideIsNoEmergency: an override is named in the parameters, and in no
 // other way: for an emergency the server skips its rules.
 func TestOverrideIsNoEmergency(t *testing.T) {
@@ -391,11 +413,11 @@ func TestAnswerOf(t *testing.T) {
 
 func TestCallMemory(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(serverNow)
-	m := newCallMemory(clock, nil)
-	key := types.NamespacedName{Namespace: "ns", Name: "batch"}
+	m := newMemory(clock, nil)
+	key := recordKey{types.NamespacedName{Namespace: "ns", Name: "batch"}, true}
 	retry := defense.Answer{Kind: defense.AnswerRetry}
 	for range 20 {
-		m.remember(key, "uid", defense.CallStart, retry)
+		m.remember(key, "uid", answered{defense.CallStart, retry})
 	}
 	c := m.recall(key, "uid")
 	if wait := c.NotBefore.Sub(serverNow); c.Failures != 20 || wait < 15*time.Second || wait > 30*time.Second {
@@ -404,38 +426,50 @@ func TestCallMemory(t *testing.T) {
 	if c := m.recall(key, "another"); c.Failures != 0 || c.Started != serverNow {
 		t.Errorf("of another object of that name: %+v", c)
 	}
+	if c := m.recall(recordKey{key.NamespacedName, false}, "uid"); c.Failures != 0 {
+		t.Errorf("of a release of that name: %+v", c)
+	}
 	m.forget(key)
 	if c := m.recall(key, "uid"); c.Failures != 0 {
 		t.Errorf("forgotten, and yet %+v", c)
 	}
 }
 
-func TestEndedOrders(t *testing.T) {
-	e := newEndedOrders()
-	told := 0
-	tell := func(kind defense.AnswerKind) func() defense.Answer {
-		return func() defense.Answer { told++; return defense.Answer{Kind: kind} }
+// TestEnds: an end that the server took is not sent again. It refuses that of an entry whose PRE check goes on,
+// which is sent again, and that of an order for good.
+func TestEnds(t *testing.T) {
+	e := newMemory(clocktesting.NewFakePassiveClock(serverNow), nil)
+	sent := 0
+	send := func(kind defense.AnswerKind) func() defense.Answer {
+		return func() defense.Answer { sent++; return defense.Answer{Kind: kind} }
 	}
-	steps := []struct {
-		tell defense.AnswerKind
-		want defense.AnswerKind
-		told int
+	for i, step := range []struct {
+		call         defense.Call
+		answer, want defense.AnswerKind
+		sent         int
 	}{
-		{defense.AnswerRetry, defense.AnswerRetry, 1},
-		{defense.AnswerDone, defense.AnswerDone, 2},
-		{defense.AnswerDone, defense.AnswerDuplicate, 2},
-	}
-	for i, step := range steps {
-		if got := e.end("order", tell(step.tell)); got.Kind != step.want || told != step.told {
-			t.Errorf("step %d: %s after %d calls, want %s after %d", i, got.Kind, told, step.want, step.told)
+		{defense.CallEnd, defense.AnswerRetry, defense.AnswerRetry, 1},
+		{defense.CallEnd, defense.AnswerDone, defense.AnswerDone, 2},
+		{defense.CallEnd, defense.AnswerDone, defense.AnswerDuplicate, 2},
+		{defense.CallFinish, defense.AnswerRetry, defense.AnswerRetry, 3},
+		{defense.CallFinish, defense.AnswerUnsupported, defense.AnswerUnsupported, 4},
+		{defense.CallFinish, defense.AnswerDone, defense.AnswerDone, 5},
+		{defense.CallFinish, defense.AnswerDone, defense.AnswerDuplicate, 5},
+	} {
+		if got := e.end(step.call, "id", send(step.answer)); got.Kind != step.want || sent != step.sent {
+			t.Errorf("step %d: %s after %d calls, want %s after %d", i, got.Kind, sent, step.want, step.sent)
 		}
 	}
+	e.end(defense.CallEnd, "refused", send(defense.AnswerUnsupported))
+	if again := e.end(defense.CallEnd, "refused", send(defense.AnswerDone)); again.Kind != defense.AnswerDuplicate || sent != 6 {
+		t.Errorf("the end of an order that was refused for good: %s after %d calls", again.Kind, sent)
+	}
 	var inside defense.Answer
-	e.end("another", func() defense.Answer {
-		inside = e.end("another", tell(defense.AnswerDone))
+	e.end(defense.CallEnd, "another", func() defense.Answer {
+		inside = e.end(defense.CallEnd, "another", send(defense.AnswerDone))
 		return defense.Answer{Kind: defense.AnswerDone}
 	})
-	if inside.Kind != defense.AnswerThrottled || told != 2 {
-		t.Errorf("while it is being told: %s, want to come back later", inside.Kind)
+	if inside.Kind != defense.AnswerThrottled || sent != 6 {
+		t.Errorf("while it is sent: %s, want to come back later", inside.Kind)
 	}
 }

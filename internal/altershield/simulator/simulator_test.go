@@ -172,19 +172,15 @@ func (e *env) finish(order, node string) error {
 	return err
 }
 
-func (e *env) poll(order, node string, stage as.Stage) (as.PollOutcome, *as.PollResult, error) {
-	r, err := e.client.RetrieveCheck(e.ctx, as.RetrieveCheckRequest{Base: base(order), NodeID: node, DefenseStage: stage})
-	if err != nil {
-		return "", nil, err
-	}
-	return r.Outcome(), r, nil
+func (e *env) poll(order, node string, stage as.Stage) (*as.PollResult, error) {
+	return e.client.RetrieveCheck(e.ctx, as.RetrieveCheckRequest{Base: base(order), NodeID: node, DefenseStage: stage})
 }
 
-func (e *env) expectPoll(order, node string, stage as.Stage, want as.PollOutcome) {
+func (e *env) expectPoll(order, node string, stage as.Stage, finished, passed bool) {
 	e.Helper()
-	got, _, err := e.poll(order, node, stage)
-	if err != nil || got != want {
-		e.Errorf("poll of %s: %s, %v, want %s", stage, got, err, want)
+	got, err := e.poll(order, node, stage)
+	if err != nil || got.Finished != finished || got.Passed() != passed {
+		e.Errorf("poll of %s: %+v, %v, want finished: %t, passed: %t", stage, got, err, finished, passed)
 	}
 }
 
@@ -226,7 +222,7 @@ func TestReleaseOfTwoBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.waitCallback(batch.NodeID, as.StagePost, 1)
-		e.expectPoll("o1", batch.NodeID, as.StagePost, as.PollPassed)
+		e.expectPoll("o1", batch.NodeID, as.StagePost, true, true)
 	}
 	if err := e.finish("o1", order.NodeID); err != nil {
 		t.Fatal(err)
@@ -278,7 +274,7 @@ func TestTrap1CallbackAtMostOnce(t *testing.T) {
 	if post := e.waitCallback(batch.NodeID, as.StagePost, 1); post[0].Outcome != simulator.OutcomeDropped {
 		t.Errorf("POST callback: %s", post[0])
 	}
-	e.expectPoll("o1", batch.NodeID, as.StagePost, as.PollPassed)
+	e.expectPoll("o1", batch.NodeID, as.StagePost, true, true)
 	e.sim.Shutdown() // nothing follows
 	if got := len(e.recv.callbacks()); got != 1 {
 		t.Errorf("%d callbacks arrived, want 1", got)
@@ -313,7 +309,7 @@ func TestTrap3FinishRefusedWhileChecksRun(t *testing.T) {
 	e.sim.Script(simulator.Script{Delay: time.Minute})
 	e.submit("o1")
 	batch := e.startBatch("o1", "pod-1")
-	if err := e.finish("o1", batch.NodeID); !as.IsNotSupported(err) {
+	if err := e.finish("o1", batch.NodeID); as.CodeOf(err) != as.CodeNotSupported {
 		t.Errorf("finish while PRE runs: %v", err)
 	}
 	e.step(clock, time.Minute)
@@ -321,7 +317,7 @@ func TestTrap3FinishRefusedWhileChecksRun(t *testing.T) {
 	if err := e.finish("o1", batch.NodeID); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.finish("o1", batch.NodeID); !as.IsNotSupported(err) {
+	if err := e.finish("o1", batch.NodeID); as.CodeOf(err) != as.CodeNotSupported {
 		t.Errorf("repeated finish while POST runs: %v", err)
 	}
 	e.step(clock, time.Minute)
@@ -375,7 +371,7 @@ func TestTrap3AmbiguousFinish(t *testing.T) {
 	if err := e.finish("o1", batch.NodeID); !as.IsAmbiguous(err) || as.ClassOf(err) != as.ClassRetry {
 		t.Fatalf("finish with lost reply: %v", err)
 	}
-	if err := e.finish("o1", batch.NodeID); !as.IsNotSupported(err) {
+	if err := e.finish("o1", batch.NodeID); as.CodeOf(err) != as.CodeNotSupported {
 		t.Errorf("repeated finish: %v", err)
 	}
 }
@@ -385,24 +381,24 @@ func TestTrap3AmbiguousFinish(t *testing.T) {
 func TestTrap4Orders(t *testing.T) {
 	e := newEnv(t, func(o *simulator.Options) { o.Unconfigured = []as.Action{as.ActionStartOrder} })
 	_, err := e.client.StartBatch(e.ctx, batchOf("o1", "pod-1"))
-	if !as.IsIllegalArgument(err) {
+	if as.CodeOf(err) != as.CodeIllegalArgument {
 		t.Errorf("batch of an unknown order: %v", err)
 	}
 	e.submit("o1")
 	_, err = e.client.SubmitOrder(e.ctx, as.SubmitOrderRequest{Base: base("o1"), Order: orderOf("sleep")})
-	if !as.IsDuplicate(err) {
+	if as.CodeOf(err) != as.CodeDuplicate {
 		t.Errorf("second submission: %v", err)
 	}
-	if _, err = e.client.StartOrder(e.ctx, as.StartOrderRequest{Base: base("o1"), Start: as.Start{Executor: "a"}}); !as.IsIllegalArgument(err) {
+	if _, err = e.client.StartOrder(e.ctx, as.StartOrderRequest{Base: base("o1"), Start: as.Start{Executor: "a"}}); as.CodeOf(err) != as.CodeIllegalArgument {
 		t.Errorf("step that is not configured: %v", err)
 	}
 	other := as.SubmitOrderRequest{Base: base("o2"), Order: orderOf("sleep")}
 	other.ChangeSceneKey = "unknown"
-	if _, err = e.client.SubmitOrder(e.ctx, other); !as.IsIllegalArgument(err) {
+	if _, err = e.client.SubmitOrder(e.ctx, other); as.CodeOf(err) != as.CodeIllegalArgument {
 		t.Errorf("unknown scene: %v", err)
 	}
 	e.sim.Forget()
-	if _, err = e.client.StartBatch(e.ctx, batchOf("o1", "pod-1")); !as.IsIllegalArgument(err) {
+	if _, err = e.client.StartBatch(e.ctx, batchOf("o1", "pod-1")); as.CodeOf(err) != as.CodeIllegalArgument {
 		t.Errorf("batch of a forgotten order: %v", err)
 	}
 	e.submit("o1")
@@ -452,11 +448,11 @@ func TestTrap9PreCallbackAfterFinishPasses(t *testing.T) {
 	early, late := e.startBatch("o1", "pod-1"), e.startBatch("o1", "pod-2")
 	// Once PRE has ended its finish is accepted, though its callback is not out.
 	for err := e.finish("o1", late.NodeID); err != nil; err = e.finish("o1", late.NodeID) {
-		if !as.IsNotSupported(err) {
+		if as.CodeOf(err) != as.CodeNotSupported {
 			t.Fatal(err)
 		}
 	}
-	e.expectPoll("o1", late.NodeID, as.StagePre, as.PollNotPassedYet)
+	e.expectPoll("o1", late.NodeID, as.StagePre, true, false)
 	for len(e.sim.Journal().Callbacks()) < 2 {
 		e.step(clock, time.Minute)
 	}
@@ -514,27 +510,27 @@ func TestPolling(t *testing.T) {
 	e.submit("o1")
 	node := e.startBatch("o1", "pod-1").NodeID
 
-	_, raw, err := e.poll("o1", node, as.StagePre)
-	if err != nil || !raw.Finished || raw.Verdict.Verdict != as.VerdictFail || raw.Outcome() != as.PollNotPassedYet {
+	raw, err := e.poll("o1", node, as.StagePre)
+	if err != nil || !raw.Finished || raw.Verdict.Verdict != as.VerdictFail || raw.Passed() {
 		t.Errorf("poll of a running check: %+v, %v", raw, err)
 	}
 	e.step(clock, time.Minute)
 	if failed := e.waitCallback(node, as.StagePre, 1); failed[0].Callback.Request.Verdict.Passes() {
 		t.Errorf("first PRE callback: %s", failed[0])
 	}
-	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
+	e.expectPoll("o1", node, as.StagePre, true, false)
 	node = e.startBatch("o1", "pod-2").NodeID
 	e.step(clock, time.Minute)
 	if passed := e.waitCallback(node, as.StagePre, 1); !passed[0].Callback.Request.Verdict.Passes() {
 		t.Errorf("second PRE callback: %s", passed[0])
 	}
-	e.expectPoll("o1", node, as.StagePre, as.PollPassed)
-	e.expectPoll("o1", node, as.StagePost, as.PollNotPassedYet)
+	e.expectPoll("o1", node, as.StagePre, true, true)
+	e.expectPoll("o1", node, as.StagePost, true, false)
 	if err := e.finish("o1", node); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = e.poll("o1", "unknown", as.StagePre)
-	if !as.IsNotSupported(err) {
+	_, err = e.poll("o1", "unknown", as.StagePre)
+	if as.CodeOf(err) != as.CodeNotSupported {
 		t.Errorf("poll of an unknown node: %v", err)
 	}
 }
@@ -548,7 +544,7 @@ func TestTimeoutOnTheServer(t *testing.T) {
 	if c := e.waitCallback(node, as.StagePre, 1); !c[0].Callback.Request.Verdict.Passes() {
 		t.Errorf("callback: %s", c[0])
 	}
-	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
+	e.expectPoll("o1", node, as.StagePre, true, false)
 }
 
 // TestResultAfterTheTimeout: a check that timed out is polled as what it came to
@@ -561,13 +557,14 @@ func TestResultAfterTheTimeout(t *testing.T) {
 	node := e.startBatch("o1", "pod-1").NodeID
 	e.step(clock, time.Minute)
 	e.waitCallback(node, as.StagePre, 1)
-	e.expectPoll("o1", node, as.StagePre, as.PollNotPassedYet)
+	e.expectPoll("o1", node, as.StagePre, true, false)
 	e.step(clock, time.Minute)
-	for got := as.PollNotPassedYet; got != as.PollPassed; {
-		var err error
-		if got, _, err = e.poll("o1", node, as.StagePre); err != nil {
+	for passed := false; !passed; {
+		got, err := e.poll("o1", node, as.StagePre)
+		if err != nil {
 			t.Fatal(err)
 		}
+		passed = got.Passed()
 	}
 	if n := len(e.sim.Journal().Callbacks()); n != 1 {
 		t.Errorf("%d callbacks, want 1", n)
@@ -625,7 +622,7 @@ func TestPollsOfAServerThatTells(t *testing.T) {
 	e := newEnv(t, func(o *simulator.Options) { o.PollsTellRunning = true })
 	e.sim.Script(simulator.Script{Never: true})
 	e.submit("o1")
-	e.expectPoll("o1", e.startBatch("o1", "pod-1").NodeID, as.StagePre, as.PollRunning)
+	e.expectPoll("o1", e.startBatch("o1", "pod-1").NodeID, as.StagePre, false, false)
 }
 
 // TestFailingVerdict: only rules say why, null fields are left out; scripts
@@ -754,7 +751,7 @@ func (e *env) raw(action as.Action, body, signed string) string {
 	return fmt.Sprint(resp.StatusCode, " ", string(data))
 }
 
-// TestValidation: the simulator refuses what the client would not even send.
+// TestValidation: the simulator refuses what the server does.
 func TestValidation(t *testing.T) {
 	e := newEnv(t, nil)
 	e.submit("o1")

@@ -26,8 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// The server's validation, written down once more and independently of the
-// client's, so that the tests of one check the other.
+// The server's validation. The client has none of its own: whatever makes requests is tested against this one.
 
 type kind int
 
@@ -148,6 +147,14 @@ func notSupported(format string, args ...any) *refusal {
 
 func unreadable(format string, args ...any) *refusal {
 	return &refusal{status: 400, msg: fmt.Sprintf(format, args...)}
+}
+
+// Validate returns why the server would refuse the body of a request, an empty string where it would not.
+func Validate(action altershield.Action, content []byte) string {
+	if _, refused := validate(action, content); refused != nil {
+		return refused.msg
+	}
+	return ""
 }
 
 // validate reads and validates a body; what it returns holds plain JSON values.

@@ -62,7 +62,7 @@ func TestEndGone(t *testing.T) {
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
 			p := NewAlterShield(&cluster.Cluster{View: cluster.View{Cached: api, Live: api}, Client: api, Clock: clocktesting.NewFakePassiveClock(serverNow)}, server, nil)
 			if before {
-				a, err := p.callOfOrder(t.Context(), &checks.Subject{Release: change}, defense.CallFinish)
+				a, err := p.call(t.Context(), &checks.Subject{Release: change}, defense.CallFinish)
 				if err != nil || a.Kind != defense.AnswerDone {
 					t.Fatalf("finished: %+v, %v", a, err)
 				}
