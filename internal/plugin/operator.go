@@ -22,6 +22,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -55,17 +56,16 @@ func mustBeOperator(ctx context.Context, r client.Reader, given string) (string,
 	case found != "":
 		return found, nil
 	}
-	// The user may not read what tells it. The operator makes all of its settings.
+	// The user may not read what tells it. The operator notes in one of its own settings since when it runs.
 	namespace := cmp.Or(given, installation.DefaultNamespace)
-	var list v1alpha1.OpsConfigInfoList
-	if err := r.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return "", fmt.Errorf("list opsconfiginfoes of %s: %w", namespace, err)
+	var blocking v1alpha1.OpsConfigInfo
+	err := r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: settings.NameBlocking}, &blocking)
+	if client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get opsconfiginfo %s/%s: %w", namespace, settings.NameBlocking, err)
 	}
-	for _, wanted := range settings.DefaultObjects(namespace) {
-		if wanted.Name != settings.NameObserve && !settings.Has(list.Items, wanted.Name) {
-			return "", remedy(fmt.Errorf("it is not known where the operator is: the settings in %s are not all of its settings", namespace),
-				"name its namespace with --operator-namespace, or let somebody do it who may read its webhook configurations")
-		}
+	if meta.FindStatusCondition(blocking.Status.Conditions, v1alpha1.ConditionInstalled) == nil {
+		return "", remedy(fmt.Errorf("it is not known where the operator is: no setting in %s says that it was installed there", namespace),
+			"name its namespace with --operator-namespace, or let somebody do it who may read its webhook configurations")
 	}
 	return namespace, nil
 }

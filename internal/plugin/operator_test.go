@@ -57,6 +57,9 @@ func managerIn(namespace string) client.Object {
 func settingsIn(namespace string, change func(*v1alpha1.OpsConfigInfo)) (all []client.Object) {
 	objects := settings.DefaultObjects(namespace)
 	for i := range objects {
+		if objects[i].Name == settings.NameBlocking {
+			objects[i].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionInstalled, Status: metav1.ConditionTrue}}
+		}
 		if change != nil {
 			change(&objects[i])
 		}
@@ -127,7 +130,7 @@ func TestWhereTheOperatorIs(t *testing.T) {
 		{"the user is wrong", clusterOf(elsewhere), "shop", "shop", "ops", "the operator is in the namespace ops, not in shop"},
 		{"it cannot be found", clusterOf(elsewhere, "OpsConfigInfo"), "", standard, standard, "it is not known where the operator is"},
 		{"it cannot be found, and the user says where", clusterOf(elsewhere, "OpsConfigInfo"), "ops", "ops", "ops", "ops"},
-		{"it cannot be found, and the user is wrong", clusterOf(elsewhere, "OpsConfigInfo"), "shop", "shop", "shop", "the settings in shop are not all of its settings"},
+		{"it cannot be found, and the user is wrong", clusterOf(elsewhere, "OpsConfigInfo"), "shop", "shop", "shop", "no setting in shop says that it was installed there"},
 		{"nothing may be read", clusterOf(elsewhere, "Pod"), "", standard, standard, "not yours"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
