@@ -343,7 +343,7 @@ func (d *release) succeed(entered bool) {
 // alone, or when waiting for a full batch ends.
 func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
-	waiting := d.preOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
+	waiting := d.preOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && !d.everyPod(d.isBatched) && !d.overdue()
 	if waiting {
 		again = shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
 	}

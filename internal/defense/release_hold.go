@@ -477,23 +477,10 @@ func (d *release) waveIsFinished() bool {
 	if !d.holding() {
 		return false
 	}
-	waiting := map[types.UID]bool{}
-	for i := range d.preparing {
-		waiting[d.preparing[i].UID] = true
-	}
-	live, from := int32(0), int32(0)
-	made := d.Workload.RevisionReplicas
+	from, made := int32(0), d.Workload.RevisionReplicas
 	if h := d.Workload.Hold; h.ByPartition {
 		from = min(h.Set.Partition, d.Workload.Replicas)
 		made = d.Workload.Replicas - from
 	}
-	for i := range d.Pods {
-		if p := &d.Pods[i]; p.live() && p.Index >= from {
-			live++
-			if !d.batched[p.UID] && !waiting[p.UID] {
-				return false
-			}
-		}
-	}
-	return live >= made
+	return d.every(d.isFinished, from, made)
 }

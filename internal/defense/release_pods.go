@@ -99,7 +99,7 @@ func (d *release) makeBatches() (made bool) {
 		d.makeBatch(size)
 		made = true
 	}
-	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete && !d.podsToFinish() || d.waveIsFinished() || d.overdue() && !d.timesOut(made)) {
+	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete && d.everyPod(d.isFinished) || d.waveIsFinished() || d.overdue() && !d.timesOut(made)) {
 		d.makeBatch(len(d.preparing))
 		made = true
 	}
@@ -137,44 +137,36 @@ func (d *release) makeBatch(size int) {
 	d.preparing = d.preparing[size:]
 	perBatch := max(d.Settings.BatchSize, 1)
 	b.Total = max(b.Number, (d.Workload.Replicas+perBatch-1)/perBatch)
-	b.Last = d.allBatched()
+	b.Last = d.everyPod(d.isBatched)
 	d.plan.Batches = append(d.plan.Batches, b)
 }
 
-// podsToFinish says that a pod of the workload is still to finish, or is not seen yet.
-func (d *release) podsToFinish() bool {
-	waiting := map[types.UID]bool{}
-	for i := range d.preparing {
-		waiting[d.preparing[i].UID] = true
-	}
-	live := 0
-	for i := range d.Pods {
-		if !d.Pods[i].live() {
-			continue
-		}
-		if uid := d.Pods[i].UID; !d.batched[uid] && !waiting[uid] {
-			return true
-		}
-		live++
-	}
-	return live < int(d.Workload.Replicas)
+func (d *release) isBatched(uid types.UID) bool { return d.batched[uid] }
+
+// isFinished reports whether a pod is in a batch, or waits to be in one.
+func (d *release) isFinished(uid types.UID) bool {
+	return d.batched[uid] || slices.ContainsFunc(d.preparing, func(p Pod) bool { return p.UID == uid })
 }
 
-// allBatched says that every pod the workload is to have is there and in a
-// batch.
-func (d *release) allBatched() bool {
-	live := 0
+// every reports whether all pods that the workload is to have, from an index on, are seen and are there.
+func (d *release) every(there func(uid types.UID) bool, from, wanted int32) bool {
+	live := int32(0)
 	for i := range d.Pods {
-		if !d.Pods[i].live() {
+		p := &d.Pods[i]
+		if !p.live() || p.Index < from {
 			continue
 		}
-		if !d.batched[d.Pods[i].UID] {
+		if !there(p.UID) {
 			return false
 		}
 		live++
 	}
-	return live >= int(d.Workload.Replicas)
+	return live >= wanted
 }
+
+// everyPod reports whether every pod that the workload is to have is seen and is there: also while the workload says
+// complete, and not while only old pods have yet to go.
+func (d *release) everyPod(there func(uid types.UID) bool) bool { return d.every(there, 0, d.Workload.Replicas) }
 
 // deadline is until when a batch waits to be full. While a check of the release held
 // batches up, or a partition the pods, none was waited for.
@@ -199,21 +191,11 @@ func (d *release) allPassed() bool {
 	if !d.Workload.Rollout.Complete || len(d.checking) > 0 || len(d.preparing) > 0 {
 		return false
 	}
-	passed := map[string]bool{}
+	passed := map[types.UID]bool{}
 	for i := range d.passed {
-		passed[d.passed[i].UID] = true
+		passed[types.UID(d.passed[i].UID)] = true
 	}
-	live := 0
-	for i := range d.Pods {
-		if !d.Pods[i].live() {
-			continue
-		}
-		if !passed[string(d.Pods[i].UID)] {
-			return false
-		}
-		live++
-	}
-	return live >= int(d.Workload.Replicas)
+	return d.everyPod(func(uid types.UID) bool { return passed[uid] })
 }
 
 // waitsForRestarted says that a pod does not run at this moment, or was restarted
@@ -243,29 +225,13 @@ func (d *release) waitsInVain(made bool) bool {
 	if made || !d.preOver() || d.Workload.waitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
 		return false
 	}
-	return len(d.preparing) > 0 || d.podsToCome()
+	return len(d.preparing) > 0 || !d.everyPod(d.isBatched)
 }
 
 // timesOut says that the state is to tell of that first: the pods that wait are
 // verified in the next turn.
 func (d *release) timesOut(made bool) bool {
 	return d.status.Status == v1alpha1.ChangeWorkloadRunning && d.waitsInVain(made)
-}
-
-// podsToCome says that not every pod the workload is to have is in a batch.
-func (d *release) podsToCome() bool {
-	live := 0
-	for i := range d.Pods {
-		if d.Pods[i].live() {
-			live++
-			if !d.batched[d.Pods[i].UID] {
-				return true
-			}
-		}
-	}
-	// Also while the workload says complete and its pods have not been seen; not
-	// while only old pods have yet to go.
-	return live < int(d.Workload.Replicas)
 }
 
 func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
