@@ -148,6 +148,8 @@ func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
 	return c.Type != "" && c.Phase != v1alpha1.CheckPending && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
+// failedReleaseCheck is the check of a policy that fails the release as a whole; nil for none.
+// One without a verdict does where that was written down when it ended.
 func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
 	if c := failedCheck(s.Checks); c != nil {
 		return c

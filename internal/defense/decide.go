@@ -411,7 +411,7 @@ func (d *release) explain() {
 	s.UnverifiedCount = d.unverifiedCount()
 	s.DefenseCheckFailPods, _ = bounded(d.failed)
 	s.FailCount = d.failCount()
-	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, d.failedCheck() != nil
+	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, failedReleaseCheck(s) != nil
 
 	d.explainBlock()
 	d.explainProgress()

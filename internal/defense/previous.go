@@ -105,7 +105,7 @@ func (d *release) correct() {
 	if d.orderCorrected() {
 		note("", "", "of the order")
 	}
-	if d.Change.Status.CheckFailed && d.failedCheck() == nil {
+	if d.Change.Status.CheckFailed && failedReleaseCheck(d.status) == nil {
 		note("", "", "of a check of the release")
 	}
 	if len(told) == 0 {

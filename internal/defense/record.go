@@ -368,10 +368,6 @@ func rankOfStuck(reason string) int {
 	}, reason) + 1
 }
 
-// failsAsAWhole says that a verdict on the release itself, and not on pods of it,
-// fails it.
-func (d *release) failsAsAWhole() bool { return d.failedOrder() != nil || d.failedCheck() != nil }
-
 // Event is an event to emit after the write that it is about has succeeded.
 type Event struct {
 	// Type is corev1.EventTypeNormal or EventTypeWarning.

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,7 +42,7 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		// Its node would be told to have ended well.
 		d.status.OrderPostDueTimeUnix = 0
 	}
-	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew() || d.failedCheck() != nil && !d.Change.Status.CheckFailed
+	isNew := before != v1alpha1.ChangeWorkloadSuspend || d.failedAnew() || failedReleaseCheck(d.status) != nil && !d.Change.Status.CheckFailed
 	if isNew && len(d.Change.Status.Corrections) > 0 {
 		// The batch may be seen as it was before it was corrected.
 		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
@@ -50,9 +51,9 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		d.correct() // of some of its pods
 	}
 	if before != v1alpha1.ChangeWorkloadSuspend {
-		message := d.describeWhole()
+		_, message := d.failure()
 		if len(d.failed) > 0 {
-			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), Describe(&d.failed[0]))
+			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), message)
 		}
 		if at := succeededAt(d.status); !at.IsZero() {
 			d.status.SuccessTimeUnix = at.Unix() // of an older build, which has it elsewhere until now
@@ -85,6 +86,23 @@ func (d *release) fail(before v1alpha1.ChangeWorkloadStatusType) {
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockingDisabled, "")
 	}
 }
+
+// failure is the reason for which the release failed its verification, and the first failure in words; both are empty
+// where it did not.
+func (d *release) failure() (reason, message string) {
+	if len(d.failed) > 0 {
+		return v1alpha1.ReasonPodFailed, Describe(&d.failed[0])
+	}
+	if message = d.describeOrder(); message != "" {
+		return v1alpha1.ReasonOrderCheckFailed, message
+	}
+	if c := failedReleaseCheck(d.status); c != nil {
+		return v1alpha1.ReasonCheckFailed, "the check " + Cut(describeCheck(c))
+	}
+	return "", ""
+}
+
+func (d *release) hasFailed() bool { reason, _ := d.failure(); return reason != "" }
 
 // failedAnew says that a pod failed that had not when the status was written. Where
 // the status does not list all that had, their number has to do.
@@ -205,18 +223,11 @@ func (d *release) liftRestored() {
 // to say of one that never failed.
 func (d *release) explainBlock() {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
-	failed := d.hasFailed()
-	reason := v1alpha1.ReasonPodFailed
-	switch {
-	case len(d.failed) > 0 || !failed:
-	case d.failedOrder() != nil:
-		reason = v1alpha1.ReasonOrderCheckFailed
-	default:
-		reason = v1alpha1.ReasonCheckFailed
-	}
+	reason, _ := d.failure()
+	failed := reason != ""
 	switch {
 	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && d.ownBlock():
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, reason,
+		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, cmp.Or(reason, v1alpha1.ReasonPodFailed),
 			"an override release has the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
 	case failed && d.Workload.blocked():
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready, "")

@@ -77,30 +77,15 @@ func (d *release) postOver() bool {
 	return d.orderPostOver() && d.waitsFor(v1alpha1.StageReleasePost) == nil
 }
 
-// failedCheck is the check of a policy that fails the release as a whole; nil for none.
-// One without a verdict does where that was written down when it ended.
-func (d *release) failedCheck() *v1alpha1.CheckStatus { return failedReleaseCheck(d.status) }
-
 // FailsRelease says that a check in the status of a release fails it as a whole.
 func FailsRelease(c *v1alpha1.CheckStatus) bool {
 	return failedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
 }
 
-// describeWhole says what fails the release as a whole; empty when nothing does.
-func (d *release) describeWhole() string {
-	if s := d.describeOrder(); s != "" {
-		return s
-	}
-	if c := d.failedCheck(); c != nil {
-		return "the check " + Cut(describeCheck(c))
-	}
-	return ""
-}
-
 // cancelWaiting gives up the checks that a release waits for, where another one has
 // failed it: as with a batch, the first failure decides.
 func (d *release) cancelWaiting() {
-	if d.failedCheck() != nil {
+	if failedReleaseCheck(d.status) != nil {
 		d.giveUp("another check failed first", func(c *v1alpha1.CheckStatus) bool { return !c.Background })
 	}
 }

@@ -63,9 +63,6 @@ func (d *release) explainStart() (wait time.Duration) {
 	return shortest(shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
 }
 
-// hasFailed says that the release failed its verification.
-func (d *release) hasFailed() bool { return len(d.failed) > 0 || d.failsAsAWhole() }
-
 func (d *release) start() start {
 	return start{
 		now: d.Now, settings: d.Settings, workload: d.Workload, status: d.status,

@@ -97,37 +97,34 @@ func (d *release) explainRollingOut() {
 // explainVerification says what the verification of the release came to. Pods that
 // come after its success are in the counts alone, until one fails.
 func (d *release) explainVerification() {
-	succeeded, goesOn := d.status.Status == v1alpha1.ChangeWorkloadSuccess, ""
-	if len(d.checking)+len(d.preparing) > 0 {
-		goesOn = "; the verification of other pods continues"
-	}
+	status, reason, message := metav1.ConditionUnknown, v1alpha1.ReasonChecking, ""
+	failure, first := d.failure()
+	toCome, pre, post := len(d.checking)+len(d.preparing), d.waitsFor(v1alpha1.StageReleasePre), d.waitsFor(v1alpha1.StageReleasePost)
 	switch {
-	case len(d.failed) > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s%s", Describe(&d.failed[0]), goesOn)
-	case d.failedOrder() != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s%s", d.describeOrder(), goesOn)
-	case d.failedCheck() != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed, "%s%s", d.describeWhole(), goesOn)
-	case succeeded && d.passCount()+len(d.checking)+len(d.preparing) == 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "")
-	case succeeded && d.unverifiedCount() > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified,
-			"%d of %d pods", d.unverifiedCount(), d.passCount())
-	case succeeded && d.passCount() > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "")
+	case failure != "":
+		status, reason, message = metav1.ConditionFalse, failure, first
+		if toCome > 0 {
+			message += "; the verification of other pods continues"
+		}
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
+		switch unverified, passed := d.unverifiedCount(), d.passCount(); {
+		case unverified > 0:
+			status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified, fmt.Sprintf("%d of %d pods", unverified, passed)
+		case passed > 0:
+			status, reason = metav1.ConditionTrue, v1alpha1.ReasonAllPassed
+		case toCome == 0:
+			reason = v1alpha1.ReasonNothingVerified
+		}
 	case d.unsettled && d.allPassed():
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; a pod that was restarted after that has to run for a minute")
-	case d.allPassed() && d.waitsFor(v1alpha1.StageReleasePost) != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the check %s is running",
-			d.waitsFor(v1alpha1.StageReleasePost).Name)
-	case d.waitsFor(v1alpha1.StageReleasePre) != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the pods wait for the check %s",
-			d.waitsFor(v1alpha1.StageReleasePre).Name)
+		message = "every pod passed; a pod that was restarted after that has to run for a minute"
+	case d.allPassed() && post != nil:
+		message = "every pod passed; the check " + post.Name + " is running"
+	case pre != nil:
+		message = "the pods wait for the check " + pre.Name
 	case d.allPassed():
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the POST check of the order is running")
-	default:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "")
+		message = "every pod passed; the POST check of the order is running"
 	}
+	d.condition(v1alpha1.ConditionVerified, status, reason, "%s", message)
 }
 
 // becomeStuck says what keeps a rollout from moving, with an event, since somebody
@@ -143,23 +140,22 @@ func (d *release) becomeStuck(why string) {
 // endConditions says of a release that ended that what was under way goes on no
 // more: its verification, or a block that was denied. Nothing is known of its pods.
 func (d *release) endConditions() {
-	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionVerified); said != nil && said.Reason == v1alpha1.ReasonChecking {
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer); waitsForServer(d.status) || c != nil && c.Status == metav1.ConditionUnknown {
-		d.condition(v1alpha1.ConditionServer, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionHeld) {
-		d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionEvictionBlocked) {
-		d.condition(v1alpha1.ConditionEvictionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
-	}
-	// It speaks of pods that are being replaced.
-	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable) != nil {
-		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
+	s := d.status
+	for _, c := range []struct {
+		kind   string
+		over   bool
+		status metav1.ConditionStatus
+	}{
+		{v1alpha1.ConditionBlocked, reasonOf(s, v1alpha1.ConditionBlocked) == v1alpha1.ReasonWriteDenied, metav1.ConditionFalse},
+		{v1alpha1.ConditionVerified, reasonOf(s, v1alpha1.ConditionVerified) == v1alpha1.ReasonChecking, metav1.ConditionUnknown},
+		{v1alpha1.ConditionServer, waitsForServer(s) || meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionServer, metav1.ConditionUnknown), metav1.ConditionUnknown},
+		{v1alpha1.ConditionHeld, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionHeld), metav1.ConditionFalse},
+		{v1alpha1.ConditionEvictionBlocked, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionEvictionBlocked), metav1.ConditionFalse},
+		// It speaks of pods that are being replaced.
+		{v1alpha1.ConditionPodsUnavailable, reasonOf(s, v1alpha1.ConditionPodsUnavailable) != "", metav1.ConditionFalse},
+	} {
+		if c.over {
+			d.condition(c.kind, c.status, v1alpha1.ReasonReleaseEnded, "")
+		}
 	}
 }

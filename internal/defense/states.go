@@ -294,6 +294,14 @@ func ConditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	return ""
 }
 
+// reasonOf returns the reason of a condition; empty where there is none.
+func reasonOf(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
+		return c.Reason
+	}
+	return ""
+}
+
 func stepMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil {
 		return c.Message
