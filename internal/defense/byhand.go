@@ -37,9 +37,9 @@ func (d *release) takeRequest() {
 	d.status.Status = d.formerState()
 	change := d.Change.DeepCopy()
 	change.Status = *d.status.DeepCopy()
-	to, refusal := RequestRollback(RollbackInput{
-		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled, Changes: append(slices.Clone(d.Others), *change), History: d.History,
-	}, LastSuccess)
+	in := d.rollbackInput()
+	in.Changes = append(slices.Clone(d.Others), *change)
+	to, refusal := RequestRollback(in, LastSuccess)
 	if refusal != "" {
 		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRequestRefused, "%s", refusal)
 		d.event(corev1.EventTypeWarning, v1alpha1.EventRollbackRefused, "a user wrote the state Rollback: "+refusal)
@@ -49,6 +49,13 @@ func (d *release) takeRequest() {
 	if _, asked := d.Workload.Annotations[v1alpha1.RollbackToAnnotation]; !asked {
 		d.plan.RollbackTo = to
 		d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, "to version "+to)
+	}
+}
+
+// rollbackInput is what a rollback of the release is decided from, with the other releases of the workload.
+func (d *release) rollbackInput() RollbackInput {
+	return RollbackInput{
+		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled, Changes: d.Others, Pods: d.Pods, History: d.History, Limit: d.Limit,
 	}
 }
 

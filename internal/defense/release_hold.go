@@ -482,5 +482,5 @@ func (d *release) waveIsFinished() bool {
 		from = min(h.Set.Partition, d.Workload.Replicas)
 		made = d.Workload.Replicas - from
 	}
-	return d.every(d.isFinished, from, made)
+	return d.everyPodFrom(from, made, d.isFinished)
 }

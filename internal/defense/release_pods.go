@@ -148,12 +148,18 @@ func (d *release) isFinished(uid types.UID) bool {
 	return d.batched[uid] || slices.ContainsFunc(d.preparing, func(p Pod) bool { return p.UID == uid })
 }
 
-// every reports whether all pods that the workload is to have, from an index on, are seen and are there.
-func (d *release) every(there func(uid types.UID) bool, from, wanted int32) bool {
+// everyPod reports whether every pod that the workload is to have is seen and is there: also while the workload says
+// complete, and not while only old pods have yet to go.
+func (d *release) everyPod(there func(uid types.UID) bool) bool {
+	return d.everyPodFrom(0, d.Workload.Replicas, there)
+}
+
+// everyPodFrom is everyPod of the wanted pods with this index and the next ones.
+func (d *release) everyPodFrom(index, wanted int32, there func(uid types.UID) bool) bool {
 	live := int32(0)
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		if !p.live() || p.Index < from {
+		if !p.live() || p.Index < index {
 			continue
 		}
 		if !there(p.UID) {
@@ -163,10 +169,6 @@ func (d *release) every(there func(uid types.UID) bool, from, wanted int32) bool
 	}
 	return live >= wanted
 }
-
-// everyPod reports whether every pod that the workload is to have is seen and is there: also while the workload says
-// complete, and not while only old pods have yet to go.
-func (d *release) everyPod(there func(uid types.UID) bool) bool { return d.every(there, 0, d.Workload.Replicas) }
 
 // deadline is until when a batch waits to be full. While a check of the release held
 // batches up, or a partition the pods, none was waited for.

@@ -38,7 +38,7 @@ func (d *release) explainStart() (wait time.Duration) {
 		d.explainHealingLimit()
 		return wait
 	}
-	s := d.start()
+	s := start{d.rollbackInput(), d.status}
 	still := s.judge()
 	if still.target() != "" && d.Unreachable == nil {
 		d.plan.NeedsNodes = still.nodes
@@ -61,13 +61,6 @@ func (d *release) explainStart() (wait time.Duration) {
 		d.recover()
 	}
 	return shortest(shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
-}
-
-func (d *release) start() start {
-	return start{
-		now: d.Now, settings: d.Settings, workload: d.Workload, status: d.status,
-		pods: d.Pods, changes: d.Others, history: d.History, limit: d.Limit,
-	}
 }
 
 // recover sets RolledBack to Recovered when pods that were stuck are well again. A
@@ -121,8 +114,8 @@ func (d *release) explainTolerated(still *standstill) {
 
 // explainHealingLimit says that a release which failed waits for the rollback limit.
 func (d *release) explainHealingLimit() {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
-	if why, _ := limited(d.status, d.Workload, d.Limit, d.Settings, d.Now); why != "" && said.Reason != v1alpha1.ReasonRollbackLimit {
+	why, _ := limited(d.status, d.Workload, d.Limit, d.Settings, d.Now)
+	if why != "" && reasonOf(d.status, v1alpha1.ConditionRolledBack) != v1alpha1.ReasonRollbackLimit {
 		d.refuseAs(v1alpha1.ReasonRollbackLimit, healingHeld+why)
 	}
 }
@@ -211,7 +204,7 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 	case first != nil:
 		d.becomeUnavailable(reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Stuck))
 	case w.NotMade != nil && d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		d.becomeUnavailable(v1alpha1.ReasonPodsSlow, fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
+		d.becomeUnavailable(v1alpha1.ReasonPodsSlow, w.NotMade.describe(w))
 	case quiet && d.unavailable():
 		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}

@@ -34,64 +34,53 @@ import (
 // so, whatever its pods do.
 func (d *release) explainProgress() {
 	w, wasComplete := d.Workload, d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
+	status, reason, message := metav1.ConditionFalse, "", ""
 	switch {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		d.explainComplete()
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
-			"the %s is %s%s%s", w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.Resume))
-	case w.Rollout.Complete || d.wasComplete():
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
-	case (w.Paused || w.OnDelete) && wasComplete:
-		d.explainComplete()
+		reason, message = v1alpha1.ReasonRolloutHalted, w.describeStop(w.Words.Resume)
+	case w.Rollout.Complete, w.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete), (w.Paused || w.OnDelete) && wasComplete:
+		// Also when it was complete when it was last heard of: an annotation changed just now, say.
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case w.OnDelete:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "%s", w.Rollout.Progress)
+		reason, message = v1alpha1.ReasonOnDelete, w.Rollout.Progress
 	case w.Paused && !d.plan.Resume:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is %s%s%s",
-			w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.GoOn))
+		reason, message = v1alpha1.ReasonRolloutPaused, w.describeStop(w.Words.GoOn)
 	case d.stuckOn != "":
-		d.becomeStuck("pods on node " + d.stuckOn + " do not come up")
+		reason, message = v1alpha1.ReasonRolloutStuck, "pods on node "+d.stuckOn+" do not come up"
+		d.warnOfStuck(message)
 	case w.NotMade != nil:
-		d.becomeStuck(fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
+		reason, message = v1alpha1.ReasonRolloutStuck, w.NotMade.describe(w)
+		d.warnOfStuck(message)
 	case w.Rollout.Stuck:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", w.Rollout.Message)
+		reason, message = v1alpha1.ReasonRolloutStuck, w.Rollout.Message
 	case w.Rollout.Partitioned || w.Partition > 0 && d.staysAt(v1alpha1.ReasonPartitioned, w.Partition):
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
-			"%d of %d pods", w.Partition, w.Replicas)
+		reason, message = v1alpha1.ReasonPartitioned, fmt.Sprintf("%d of %d pods", w.Partition, w.Replicas)
 	case wasComplete:
-		d.explainComplete()
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	default:
-		d.explainRollingOut()
+		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(NonEmpty(w.Rollout.Progress, d.describeAlike()), "; ")
 	}
-}
-
-// explainComplete says that the rollout is over, whatever its pods do now.
-func (d *release) explainComplete() {
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
-}
-
-// wasComplete says that the rollout was complete when it was last heard of, and
-// that nothing has been heard since: an annotation changed just now, say.
-func (d *release) wasComplete() bool {
-	return d.Workload.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
+	d.condition(v1alpha1.ConditionProgressing, status, reason, "%s", message)
 }
 
 // alikeReplaced is said where pods are replaced by others of the same template.
 const alikeReplaced = "pods of this template are replaced, too, because their revision was not found"
 
-// explainRollingOut says that pods are being replaced. Those that have the template
-// already are where the controller of the workload finds an earlier revision by its
-// bytes, and those were written by an older one.
-func (d *release) explainRollingOut() {
-	w, again := d.Workload, ""
-	if n := w.alike(); n > 0 {
-		again = fmt.Sprintf("%d %s", n, alikeReplaced)
-		said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
-		if said == nil || !strings.Contains(said.Message, alikeReplaced) {
-			d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, fmt.Sprintf("%d %s", n, alikeReplaced))
-		}
+// describeAlike says how many pods are replaced by others of the same template: the controller of the workload finds
+// an earlier revision by its bytes, and those were written by an older one. An event says so once.
+func (d *release) describeAlike() string {
+	n := d.Workload.alike()
+	if n == 0 {
+		return ""
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(NonEmpty(w.Rollout.Progress, again), "; "))
+	message := fmt.Sprintf("%d %s", n, alikeReplaced)
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
+	if said == nil || !strings.Contains(said.Message, alikeReplaced) {
+		d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, message)
+	}
+	return message
 }
 
 // explainVerification says what the verification of the release came to. Pods that
@@ -127,14 +116,11 @@ func (d *release) explainVerification() {
 	d.condition(v1alpha1.ConditionVerified, status, reason, "%s", message)
 }
 
-// becomeStuck says what keeps a rollout from moving, with an event, since somebody
-// has to do something about it.
-func (d *release) becomeStuck(why string) {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
-	if said == nil || said.Reason != v1alpha1.ReasonRolloutStuck {
+// warnOfStuck emits once an event of what keeps a rollout from moving, since a person has to act.
+func (d *release) warnOfStuck(why string) {
+	if reasonOf(d.status, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRolloutStuck {
 		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", why)
 }
 
 // endConditions says of a release that ended that what was under way goes on no

@@ -162,6 +162,10 @@ type NotMade struct {
 	Message string
 }
 
+func (n *NotMade) describe(w *Workload) string {
+	return fmt.Sprintf("%d of %d pods cannot be created: %s", n.Count, w.Replicas, Brief(n.Message))
+}
+
 func (n *NotMade) stuck() *Stuck {
 	return &Stuck{Reason: reasonNotMade, Message: Brief(n.Message), Slow: true}
 }
@@ -362,12 +366,14 @@ func OptedOut(labels map[string]string) bool {
 	return labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
 }
 
-// by names the command that resumes a rollout, where that is not `kubectl rollout resume`.
-func (w *Workload) by(command string) string {
+// describeStop says that the rollout is paused or halted, and by which command it is resumed, where that is not
+// `kubectl rollout resume`.
+func (w *Workload) describeStop(command string) string {
+	stop := fmt.Sprintf("the %s is %s%s", w.Kind(), w.Words.Halted(), w.Words.Means())
 	if w.Words.HaltedBy == "" || command == "" {
-		return ""
+		return stop
 	}
-	return "; resume it with " + Kubectl(command, w.Namespace)
+	return stop + "; resume it with " + Kubectl(command, w.Namespace)
 }
 
 // Lacking are pods of a workload that are asked for and not there. They may be made in
