@@ -32,7 +32,7 @@ import (
 // explainProgress says how far the rollout has come. Of a release that succeeded it
 // is over: what becomes of its pods later is told by PodsUnavailable. What is halted stays
 // so, whatever its pods do.
-func (d *release) explainProgress() {
+func explainProgress(d *release) {
 	w, wasComplete := d.Workload, d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
 	status, reason, message := metav1.ConditionFalse, "", ""
 	switch {
@@ -49,10 +49,10 @@ func (d *release) explainProgress() {
 		reason, message = v1alpha1.ReasonRolloutPaused, w.describeStop(w.Words.GoOn)
 	case d.stuckOn != "":
 		reason, message = v1alpha1.ReasonRolloutStuck, "pods on node "+d.stuckOn+" do not come up"
-		d.warnOfStuck(message)
+		warnOfStuck(d, message)
 	case w.NotMade != nil:
 		reason, message = v1alpha1.ReasonRolloutStuck, w.NotMade.describe(w)
-		d.warnOfStuck(message)
+		warnOfStuck(d, message)
 	case w.Rollout.Stuck:
 		reason, message = v1alpha1.ReasonRolloutStuck, w.Rollout.Message
 	case w.Rollout.Partitioned || w.Partition > 0 && d.staysAt(v1alpha1.ReasonPartitioned, w.Partition):
@@ -60,7 +60,7 @@ func (d *release) explainProgress() {
 	case wasComplete:
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	default:
-		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(NonEmpty(w.Rollout.Progress, d.describeAlike()), "; ")
+		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
 	}
 	d.condition(v1alpha1.ConditionProgressing, status, reason, "%s", message)
 }
@@ -70,7 +70,7 @@ const alikeReplaced = "pods of this template are replaced, too, because their re
 
 // describeAlike says how many pods are replaced by others of the same template: the controller of the workload finds
 // an earlier revision by its bytes, and those were written by an older one. An event says so once.
-func (d *release) describeAlike() string {
+func describeAlike(d *release) string {
 	n := d.Workload.alike()
 	if n == 0 {
 		return ""
@@ -85,10 +85,10 @@ func (d *release) describeAlike() string {
 
 // explainVerification says what the verification of the release came to. Pods that
 // come after its success are in the counts alone, until one fails.
-func (d *release) explainVerification() {
+func explainVerification(d *release) {
 	status, reason, message := metav1.ConditionUnknown, v1alpha1.ReasonChecking, ""
 	failure, first := d.failure()
-	toCome, pre, post := len(d.checking)+len(d.preparing), d.waitsFor(v1alpha1.StageReleasePre), d.waitsFor(v1alpha1.StageReleasePost)
+	toCome, pre, post := len(d.checking)+len(d.preparing), waitsForCheck(d.status, v1alpha1.StageReleasePre), waitsForCheck(d.status, v1alpha1.StageReleasePost)
 	switch {
 	case failure != "":
 		status, reason, message = metav1.ConditionFalse, failure, first
@@ -117,7 +117,7 @@ func (d *release) explainVerification() {
 }
 
 // warnOfStuck emits once an event of what keeps a rollout from moving, since a person has to act.
-func (d *release) warnOfStuck(why string) {
+func warnOfStuck(d *release, why string) {
 	if reasonOf(d.status, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRolloutStuck {
 		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
@@ -125,7 +125,7 @@ func (d *release) warnOfStuck(why string) {
 
 // endConditions says of a release that ended that what was under way goes on no
 // more: its verification, or a block that was denied. Nothing is known of its pods.
-func (d *release) endConditions() {
+func endConditions(d *release) {
 	s := d.status
 	for _, c := range []struct {
 		kind   string

@@ -17,8 +17,10 @@ limitations under the License.
 package defense
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -199,3 +201,61 @@ const (
 	// not in time.
 	VerdictInconclusive = "inconc"
 )
+
+// Words are how people speak of what halts the rollout of a workload, and by which
+// commands they let it go on. Those of a kind that knows a pause are zero, but for the
+// commands.
+type Words struct {
+	// HaltedBy is what a halted workload has, as in "partition 2147483647"; empty for a
+	// pause.
+	HaltedBy string
+	// Resume takes back what the operator halts the workload by, and leaves what a user
+	// wanted before that. GoOn has all pods replaced, whoever kept them from it. Both are
+	// commands of kubectl, without that word and without the namespace.
+	Resume, GoOn string
+}
+
+// Halted is the word for a rollout that was stopped.
+func (w *Words) Halted() string {
+	if w.HaltedBy == "" {
+		return "paused"
+	}
+	return "halted"
+}
+
+// Halt is the word for what stopped it.
+func (w *Words) Halt() string {
+	if w.HaltedBy == "" {
+		return "pause"
+	}
+	return "halt"
+}
+
+// Means is what follows these words: by what the rollout is stopped, where the word does
+// not say that.
+func (w *Words) Means() string {
+	if w.HaltedBy == "" {
+		return ""
+	}
+	return " (" + w.HaltedBy + ")"
+}
+
+// MaxRelease bounds the number of a release: every reader of JSON knows it exactly,
+// and no workload comes near it by being released.
+const MaxRelease int64 = 1<<53 - 1
+
+// ParseRelease reads the value of ReleaseAnnotation: 0 when it is no positive
+// number, and MaxRelease when it is a larger one.
+func ParseRelease(value string) int64 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if errors.Is(err, strconv.ErrRange) && n > 0 {
+		return MaxRelease
+	}
+	if err != nil || n < 0 {
+		return 0
+	}
+	return min(n, MaxRelease)
+}
+
+// NextRelease is the number of the release after this one; it stays at MaxRelease.
+func NextRelease(n int64) int64 { return min(n, MaxRelease-1) + 1 }
