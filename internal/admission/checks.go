@@ -156,9 +156,5 @@ func (a Checks) refusal(by []*Check) string {
 
 // briefly is a text in one line of at most so many bytes.
 func briefly(text string, limit int) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= limit {
-		return text
-	}
-	return defense.CutAtRune(text, limit-len("...")) + "..."
+	return defense.Shortened(strings.Join(strings.Fields(text), " "), limit)
 }

@@ -54,9 +54,7 @@ func FindCheck(checks []v1alpha1.CheckStatus, name string) *v1alpha1.CheckStatus
 // SetCheck puts a check among the others. The time at which it ended is that of
 // its first end.
 func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.Time) {
-	if len(c.Message) > maxCheckMessage {
-		c.Message = CutAtRune(c.Message, maxCheckMessage-len("...")) + "..."
-	}
+	c.Message = Shortened(c.Message, maxCheckMessage)
 	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), MaxFailedPods)]
 	known := FindCheck(*checks, c.Name)
 	if CheckIsOver(&c) && c.Phase != v1alpha1.CheckWatching && c.CompletionTime == nil {
@@ -156,16 +154,7 @@ func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
 // failedReleaseCheck is the check of a policy that fails the release as a whole; nil for none.
 // One without a verdict does where that was written down when it ended.
 func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
-	if c := failedCheck(s.Checks); c != nil {
-		return c
-	}
-	i := slices.IndexFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && hasNoVerdict(&c) && c.OnSilence == v1alpha1.SilenceFails
-	})
-	if i < 0 {
-		return nil
-	}
-	return &s.Checks[i]
+	return cmp.Or(failedCheck(s.Checks), silentCheck(s.Checks, namesOf(s.Checks), false))
 }
 
 // IsUnderWay says that a release has begun, has not ended, and that no check of its
@@ -173,8 +162,7 @@ func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus 
 func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
 	s := &c.Status
 	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
-		(s.OrderPreVerdict == nil || !VerdictFails(s.OrderPreVerdict.Verdict)) &&
-		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict)) && failedReleaseCheck(s) == nil
+		failedOrderCheck(s) == nil && failedReleaseCheck(s) == nil
 }
 
 // hasNoVerdict says that a check ended without one.

@@ -101,10 +101,10 @@ func DefenseOf(labels, annotations map[string]string, now time.Time) v1alpha1.Op
 func (h Denied) String() string {
 	var parts []string
 	if h.Blocked {
-		parts = append(parts, "its releases were blocked")
+		parts = append(parts, describeWhile(v1alpha1.WhileBlocked))
 	}
 	if len(h.Quarantine) > 0 {
-		parts = append(parts, "versions of it were in quarantine ("+strings.Join(h.Quarantine, ", ")+")")
+		parts = append(parts, describeWhile(v1alpha1.WhileQuarantined)+" ("+strings.Join(h.Quarantine, ", ")+")")
 	}
 	return strings.Join(parts, " and ")
 }

@@ -46,7 +46,7 @@ func followOrder(d *release) {
 		// judge suspends it. Where only a check of a policy failed, the order has its time:
 		// a batch that is made before it is accepted would be verified without it.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-	case orderAccepted(s.OrderStage):
+	case OrderIsOpen(s):
 		// An older build wrote one without the other.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case d.Cluster == "":
@@ -72,7 +72,7 @@ func orderPreOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 
 // orderPostOver says that nothing of the order stands in the way of success.
 func orderPostOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
-	return !orderAccepted(s.OrderStage) || s.OrderStage == v1alpha1.OrderPostFinish || cluster == ""
+	return !OrderIsOpen(s) || s.OrderStage == v1alpha1.OrderPostFinish || cluster == ""
 }
 
 // preOver says that batches may be made: the order's PRE check is over, and the checks
@@ -112,16 +112,6 @@ func endBefore(d *release) bool {
 	return left <= 0
 }
 
-// failedOrderCheck is the failing verdict on the order itself; nil when there is none.
-func failedOrderCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckVerdict {
-	for _, v := range []*v1alpha1.CheckVerdict{s.OrderPreVerdict, s.OrderPostVerdict} {
-		if v != nil && VerdictFails(v.Verdict) {
-			return v
-		}
-	}
-	return nil
-}
-
 // failedOrder is the failing verdict on the order itself, or on an entry of it
 // that no batch is known by; nil when there is none.
 func failedOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) *v1alpha1.CheckVerdict {
@@ -159,7 +149,7 @@ func markOrphans(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod)
 // mayKnowMore says that a start is under way, of the order or of a batch, whose answer
 // names an entry.
 func mayKnowMore(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) bool {
-	if s.OrderNodeID == "" && (s.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(s.OrderStage)) && s.OrderStage != v1alpha1.OrderEnded {
+	if s.OrderNodeID == "" && (s.OrderStage == v1alpha1.OrderPreWait || !OrderIsOpen(s)) && s.OrderStage != v1alpha1.OrderEnded {
 		return true
 	}
 	return slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {

@@ -65,28 +65,24 @@ func Kubectl(command, namespace string) string {
 
 // Brief makes a text one printable line that is not too long.
 func Brief(message string) string {
-	message = strings.Join(strings.Fields(Printable(message)), " ")
-	if len(message) <= maxStuckMessage {
-		return message
-	}
-	return CutAtRune(message, maxStuckMessage-len("...")) + "..."
+	return Shortened(strings.Join(strings.Fields(Printable(message)), " "), maxMessage)
 }
 
-// maxStuckMessage bounds the report of a stuck pod, in bytes.
-const maxStuckMessage = 256
+// maxMessage bounds a text of others in a message of the operator, in bytes.
+const maxMessage = 256
 
 // Cut makes a message of others printable, and not too long.
 func Cut(message string) string {
-	message = Printable(message)
-	if len(message) <= maxListedMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxListedMessage-len("...")], "") + "..."
+	return Shortened(Printable(message), maxMessage)
 }
 
-// maxListedMessage bounds a verdict's text in those lists; the ChangePod
-// has all of it.
-const maxListedMessage = 256
+// Shortened is a text of at most so many bytes: "..." stands for what it lacks.
+func Shortened(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return CutAtRune(text, limit-len("...")) + "..."
+}
 
 // CutAtRune shortens s to at most limit bytes of whole characters.
 func CutAtRune(s string, limit int) string {
