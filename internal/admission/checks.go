@@ -27,23 +27,6 @@ import (
 // The checks of policies at the stage Admission. They answer a request to release; what
 // cannot be measured lets pass.
 
-// IsChecked says that the checks of policies at the stage Admission have a say about a
-// request: it releases something, and is neither the operator's own nor an undo.
-// Only validation asks this: it looks at what would be stored.
-func (r *Request) IsChecked() bool {
-	if r.Own || defense.OptedOut(r.New.Labels) {
-		return false
-	}
-	switch r.Operation {
-	case Create:
-		return true
-	case Update:
-		return r.released() && !r.wentBack()
-	default:
-		return false
-	}
-}
-
 // Check is what one check of a policy came to about a request.
 type Check struct {
 	// Name is namespace/policy/check.
@@ -156,9 +139,5 @@ func (a Checks) refusal(by []*Check) string {
 
 // briefly is a text in one line of at most so many bytes.
 func briefly(text string, limit int) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= limit {
-		return text
-	}
-	return defense.CutAtRune(text, limit-len("...")) + "..."
+	return defense.Shortened(strings.Join(strings.Fields(text), " "), limit)
 }

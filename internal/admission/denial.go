@@ -30,18 +30,18 @@ import (
 
 // describeBlock is the message of a request that the block denies. CI shows no warnings,
 // so it says everything.
-func (r *Request) describeBlock() string {
+func describeBlock(r *Request) string {
 	since := ""
 	if seconds, err := strconv.ParseInt(r.Old.Labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
 		since = "; blocked since " + time.Unix(seconds, 0).UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("%s %s is suspended: %s%s. Override it, then release again: %s%s",
-		r.Kind, r.Name, defense.Brief(r.describeFailure()), since, r.overrideCommand(), r.waysOn())
+		r.Kind, r.Name, defense.Brief(describeFailure(r)), since, overrideCommand(r), waysOn(r))
 }
 
 // describeFailure says which release blocks the workload, and why. The text of the cause
 // is of others.
-func (r *Request) describeFailure() string {
+func describeFailure(r *Request) string {
 	if r.blockedByUser() {
 		return "a user blocked its releases"
 	}
@@ -51,7 +51,7 @@ func (r *Request) describeFailure() string {
 		which = fmt.Sprintf("release %s (version %s)", release, version)
 	}
 	why := ""
-	if failed := r.blockingRecord(); failed == nil {
+	if failed := blockingRecord(r); failed == nil {
 		if q, ok := defense.ParseQuarantine(r.Old.Annotations, time.Time{}).Reason(version); ok {
 			why = q.String()
 		}
@@ -65,7 +65,7 @@ func (r *Request) describeFailure() string {
 
 // blockingRecord is the record of the release that blocks the workload; nil where it is
 // not known.
-func (r *Request) blockingRecord() *v1alpha1.ChangeWorkload {
+func blockingRecord(r *Request) *v1alpha1.ChangeWorkload {
 	if r.Past == nil {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (r *Request) blockingRecord() *v1alpha1.ChangeWorkload {
 
 // overrideCommand sets the label that lets one release pass. One that was there before the
 // block counts only when it is set again.
-func (r *Request) overrideCommand() string {
+func overrideCommand(r *Request) string {
 	label := fmt.Sprintf("label %s %s %s", r.Kind, defense.ShellWord(r.Name), v1alpha1.IgnoredSuspendLabel)
 	set := defense.Kubectl(label+"="+v1alpha1.IgnoredSuspendValue+" --overwrite", r.Namespace)
 	if r.Old.ignoresSuspend() {
@@ -91,7 +91,7 @@ func (r *Request) overrideCommand() string {
 }
 
 // waysOn says what helps beside an override; empty where nothing does.
-func (r *Request) waysOn() string {
+func waysOn(r *Request) string {
 	if r.restores() {
 		return ". Or wait: version " + r.Old.Version + " is being restored, and the block ends when its rollout is complete"
 	}

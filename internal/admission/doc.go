@@ -20,7 +20,7 @@ limitations under the License.
 //	request.go             a request, and what it asks for
 //	denial.go              why a request is denied, and what to do
 //	undo.go                a user releases a good version again
-//	halt.go hold.go        what becomes of the operator's halt and hold
+//	rollout.go             what becomes of the operator's halt and hold
 //	optout.go              a workload leaves the defense
 //	checks.go              checks of policies before a release is stored
 //	unknown.go             labels and annotations that have no effect

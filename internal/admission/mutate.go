@@ -44,23 +44,23 @@ func Mutate(r Request) []Change {
 	case optedOut && (r.Own || r.Operation != Update):
 		return nil
 	case optedOut:
-		r.mutateOptedOut(&want)
+		mutateOptedOut(&r, &want)
 	case r.Operation == Create:
-		r.mutateCreated(&want)
+		mutateCreated(&r, &want)
 	case r.Operation != Update:
 		return nil
 	case r.Own:
-		r.mutateOwn(&want)
+		mutateOwn(&r, &want)
 	default:
-		r.mutateUpdated(&want)
+		mutateUpdated(&r, &want)
 	}
-	r.pace(&want)
+	pace(&r, &want)
 	changes := slices.Concat(
 		mapChanges(WorkloadLabel, r.New.Labels, want.Labels),
 		mapChanges(WorkloadAnnotation, r.New.Annotations, want.Annotations),
 		mapChanges(TemplateLabel, r.New.TemplateLabels, want.TemplateLabels),
 	)
-	changes = append(changes, r.haltChanges(&want)...)
+	changes = append(changes, haltChanges(&r, &want)...)
 	if want.Pacing != nil && want.Pace != r.New.Pace {
 		changes = append(changes, Change{Target: WorkloadPace, Pace: want.Pace})
 	}
@@ -73,7 +73,7 @@ func Validate(r Request) Verdict {
 		!r.touches() || r.overrides() || r.wentBack() {
 		return Verdict{Allowed: true}
 	}
-	return Verdict{Message: r.describeBlock()}
+	return Verdict{Message: describeBlock(&r)}
 }
 
 // ValidateQuarantine says whether a request releases a version that was rolled
@@ -92,7 +92,7 @@ func ValidateQuarantine(r Request) Verdict {
 
 // mutateCreated takes off what a manifest cloned from another workload brought
 // along, what the operator halted that one by included; the settings in it are the user's.
-func (r *Request) mutateCreated(want *Object) {
+func mutateCreated(r *Request, want *Object) {
 	if r.New.Annotations[v1alpha1.HaltedAnnotation] != "" {
 		want.Paused = false
 	}
@@ -103,28 +103,28 @@ func (r *Request) mutateCreated(want *Object) {
 		delete(want.Annotations, key)
 	}
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
-	r.stamp(want)
+	stamp(r, want)
 	want.Annotations[v1alpha1.ReleaseAnnotation] = "1"
-	r.releasedBy(want)
-	r.noteSeen(want)
+	releasedBy(r, want)
+	noteSeen(r, want)
 }
 
 // mutateOwn records the release that the operator's own write is. The template
 // stays as it was written: a rollback sets back the one of a ReplicaSet, which
 // is found again only if nothing in it changes.
-func (r *Request) mutateOwn(want *Object) {
+func mutateOwn(r *Request, want *Object) {
 	if r.released() {
-		r.release(want)
-		r.noteRestored(want)
+		release(r, want)
+		noteRestored(r, want)
 	}
-	r.markStale(want)
+	markStale(r, want)
 }
 
 // noteRestored corrects what a rollback says of the version that it goes to. A revision
 // that an older control plane wrote may lack fields of the template that the API server
 // sets by now, so that it comes to another version. Only by that one it is known that
 // the release was made by a rollback.
-func (r *Request) noteRestored(want *Object) {
+func noteRestored(r *Request, want *Object) {
 	if !r.rollsBack() {
 		return
 	}
@@ -140,41 +140,41 @@ func (r *Request) noteRestored(want *Object) {
 	}
 }
 
-func (r *Request) mutateUpdated(want *Object) {
+func mutateUpdated(r *Request, want *Object) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
 	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && defense.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, defense.BeforeOptIn) {
 		want.Annotations[v1alpha1.RollbackToAnnotation] = defense.BeforeOptIn + defense.CutAtRune(to, defense.MaxText)
 	}
 	if r.Releases() {
-		r.release(want)
-		r.noteSeen(want)
-		r.dropChangeCause(want)
-		r.noteAltered(want)
+		release(r, want)
+		noteSeen(r, want)
+		dropChangeCause(want)
+		noteAltered(r, want)
 		// A request is about the release it was made at, not about this one: kubectl
 		// rollout undo even brings those of earlier ones back.
 		delete(want.Annotations, v1alpha1.RollbackToAnnotation)
-		r.stamp(want)
+		stamp(r, want)
 	} else {
 		// Also when there was none: putting it in would restart all pods.
 		restore(want.TemplateLabels, r.Old.TemplateLabels, []string{v1alpha1.VersionLabel})
 	}
 	if r.overrides() && (r.Releases() || r.suspendTouched()) || r.overridesHalt() || r.overridesHold() {
-		r.useOverride(want)
+		useOverride(r, want)
 	}
 	if why, ok := r.undo(); ok && r.Releases() {
 		defense.ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
 	}
-	r.unquarantine(want)
-	r.noteOwner(want)
-	r.takeBackPause(want)
-	r.markStale(want)
+	unquarantine(r, want)
+	noteOwner(r, want)
+	takeBackPause(r, want)
+	markStale(r, want)
 }
 
 // markStale keeps the mark that tells a label that was there before the block
 // from an override. Only here is the object known as it is stored when the block
 // is set, by the operator or by hand, so only here it cannot be missed.
-func (r *Request) markStale(want *Object) {
+func markStale(r *Request, want *Object) {
 	switch {
 	case want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue:
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
@@ -189,7 +189,7 @@ func (r *Request) markStale(want *Object) {
 
 // stamp labels a template with its version. Where templates are not labelled the label
 // is one that a manifest brought along, which would restart pods when it changed.
-func (r *Request) stamp(want *Object) {
+func stamp(r *Request, want *Object) {
 	if r.Unstamped {
 		delete(want.TemplateLabels, v1alpha1.VersionLabel)
 	} else {
@@ -197,19 +197,19 @@ func (r *Request) stamp(want *Object) {
 	}
 }
 
-func (r *Request) release(want *Object) {
+func release(r *Request, want *Object) {
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
 	want.Annotations[v1alpha1.ReleaseAnnotation] =
 		strconv.FormatInt(defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
 	delete(want.Annotations, v1alpha1.SettingsAlteredAnnotation)
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation) // it was about the release before
-	r.releasedBy(want)
+	releasedBy(r, want)
 }
 
 // noteAltered records the settings that the release changes, for an event once
 // it is recorded.
-func (r *Request) noteAltered(want *Object) {
+func noteAltered(r *Request, want *Object) {
 	if altered := settings.DescribeAltered(r.Old.Annotations, r.New.Annotations); altered != "" {
 		want.Annotations[v1alpha1.SettingsAlteredAnnotation] = want.Annotations[v1alpha1.ReleaseAnnotation] + " " + altered
 	}
@@ -217,18 +217,18 @@ func (r *Request) noteAltered(want *Object) {
 
 // dropChangeCause keeps what explained the operator's rollback from explaining
 // this release, too.
-func (r *Request) dropChangeCause(want *Object) {
+func dropChangeCause(want *Object) {
 	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], defense.ChangeCausePrefix) {
 		delete(want.Annotations, v1alpha1.ChangeCauseAnnotation)
 	}
 }
 
-func (r *Request) releasedBy(want *Object) {
+func releasedBy(r *Request, want *Object) {
 	want.Annotations[v1alpha1.ReleasedByAnnotation] = r.releaser()
 }
 
 // useOverride records the override and uses it up.
-func (r *Request) useOverride(want *Object) {
+func useOverride(r *Request, want *Object) {
 	delete(want.Labels, v1alpha1.IgnoredSuspendLabel)
 	delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
 	want.Annotations[v1alpha1.OverrideAnnotation] = defense.Override{

@@ -25,22 +25,22 @@ import (
 
 // mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
 // finds it, and records who opts out while the defense has an effect.
-func (r *Request) mutateOptedOut(want *Object) {
+func mutateOptedOut(r *Request, want *Object) {
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
 	if !defense.OptedOut(r.Old.Labels) {
-		r.noteLeaving(want, "")
+		noteLeaving(r, want, "")
 	}
 }
 
 // noteOwner records who gives a workload an owner, because of which it is in observe mode,
 // while the defense has an effect.
-func (r *Request) noteOwner(want *Object) {
+func noteOwner(r *Request, want *Object) {
 	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !defense.OptedOut(r.Old.Labels) {
-		r.noteLeaving(want, defense.CutAtRune(strings.ReplaceAll(owner, " ", "/"), defense.MaxText))
+		noteLeaving(r, want, defense.CutAtRune(strings.ReplaceAll(owner, " ", "/"), defense.MaxText))
 	}
 }
 
-func (r *Request) noteLeaving(want *Object, owner string) {
+func noteLeaving(r *Request, want *Object, owner string) {
 	// Not what is known of an earlier time.
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation)
 	if while := defense.DefenseOf(r.Old.Labels, r.Old.Annotations, r.Now); while != "" {

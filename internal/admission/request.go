@@ -19,6 +19,7 @@ package admission
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -59,7 +60,7 @@ type Object struct {
 // ObservingOwner is the owner because of which a workload is in observe mode.
 func (o *Object) ObservingOwner() string { return defense.ObservingOwner(o.Owner, o.Labels) }
 
-// Request is one request to write a workload.
+// Request is one request to write a workload. Its methods are questions about it; what admission changes is decided by functions.
 type Request struct {
 	Operation Operation
 	// Now is the time by the clock of the API server: quarantines end by it.
@@ -277,7 +278,7 @@ func (r *Request) releaser() string {
 
 // noteSeen adds what an earlier call for this request saw, before another webhook
 // changed it: applied again, the template is first that one.
-func (r *Request) noteSeen(want *Object) {
+func noteSeen(r *Request, want *Object) {
 	seen := r.seenBefore()
 	if seen == r.New.Version {
 		// That call saw this template, too, and maybe noted what one before it saw.
@@ -307,4 +308,30 @@ func (r *Request) leadsTo() string {
 // and whatever becomes of a template this time, block and quarantine hold.
 func (r *Request) Releases() bool {
 	return r.released() && (r.Own || r.leadsTo() != r.Old.Version)
+}
+
+// UnknownWords names what the request says that the operator does not know, and settings
+// that cannot be used. The operator's own requests, and what is opted out, say nothing.
+func (r *Request) UnknownWords() []string {
+	if r.Own || defense.OptedOut(r.New.Labels) {
+		return nil
+	}
+	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
+}
+
+// IsChecked says that the checks of policies at the stage Admission have a say about a
+// request: it releases something, and is neither the operator's own nor an undo.
+// Only validation asks this: it looks at what would be stored.
+func (r *Request) IsChecked() bool {
+	if r.Own || defense.OptedOut(r.New.Labels) {
+		return false
+	}
+	switch r.Operation {
+	case Create:
+		return true
+	case Update:
+		return r.released() && !r.wentBack()
+	default:
+		return false
+	}
 }

@@ -107,7 +107,7 @@ func (r *Request) restores() bool {
 
 // unquarantine carries UnquarantineAnnotation out, and uses it up. One that comes
 // with another template is about the workload as it was.
-func (r *Request) unquarantine(want *Object) {
+func unquarantine(r *Request, want *Object) {
 	asked, ok := r.New.Annotations[v1alpha1.UnquarantineAnnotation]
 	if !ok {
 		// An earlier call for this request may have used it up.

@@ -53,15 +53,6 @@ func UnknownWords(labels, annotations map[string]string) []string {
 	return unknown
 }
 
-// UnknownWords names what the request says that the operator does not know, and settings
-// that cannot be used. The operator's own requests, and what is opted out, say nothing.
-func (r *Request) UnknownWords() []string {
-	if r.Own || defense.OptedOut(r.New.Labels) {
-		return nil
-	}
-	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
-}
-
 // UnusableSettings names the annotations of a workload by which it has settings of its own and
 // that cannot be used, one line each.
 func UnusableSettings(annotations map[string]string) (unusable []string) {

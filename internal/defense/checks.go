@@ -18,10 +18,15 @@ package defense
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
 // ServerCheck is the name of the check by AlterShield Server.
@@ -49,9 +54,7 @@ func FindCheck(checks []v1alpha1.CheckStatus, name string) *v1alpha1.CheckStatus
 // SetCheck puts a check among the others. The time at which it ended is that of
 // its first end.
 func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.Time) {
-	if len(c.Message) > maxCheckMessage {
-		c.Message = CutAtRune(c.Message, maxCheckMessage-len("...")) + "..."
-	}
+	c.Message = Shortened(c.Message, maxCheckMessage)
 	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), MaxFailedPods)]
 	known := FindCheck(*checks, c.Name)
 	if CheckIsOver(&c) && c.Phase != v1alpha1.CheckWatching && c.CompletionTime == nil {
@@ -148,17 +151,10 @@ func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
 	return c.Type != "" && c.Phase != v1alpha1.CheckPending && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
+// failedReleaseCheck is the check of a policy that fails the release as a whole; nil for none.
+// One without a verdict does where that was written down when it ended.
 func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
-	if c := failedCheck(s.Checks); c != nil {
-		return c
-	}
-	i := slices.IndexFunc(s.Checks, func(c v1alpha1.CheckStatus) bool {
-		return c.Type != "" && c.Mode != v1alpha1.ModeObserve && hasNoVerdict(&c) && c.OnSilence == v1alpha1.SilenceFails
-	})
-	if i < 0 {
-		return nil
-	}
-	return &s.Checks[i]
+	return cmp.Or(failedCheck(s.Checks), silentCheck(s.Checks, namesOf(s.Checks), false))
 }
 
 // IsUnderWay says that a release has begun, has not ended, and that no check of its
@@ -166,8 +162,7 @@ func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus 
 func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
 	s := &c.Status
 	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
-		(s.OrderPreVerdict == nil || !VerdictFails(s.OrderPreVerdict.Verdict)) &&
-		(s.OrderPostVerdict == nil || !VerdictFails(s.OrderPostVerdict.Verdict)) && failedReleaseCheck(s) == nil
+		failedOrderCheck(s) == nil && failedReleaseCheck(s) == nil
 }
 
 // hasNoVerdict says that a check ended without one.
@@ -197,5 +192,137 @@ func eventOf(before, now *v1alpha1.CheckStatus) string {
 		return v1alpha1.EventCheckError
 	default:
 		return ""
+	}
+}
+
+// The checks of policies of a release as a whole, beside the checks of its order. They
+// begin with a write of its release, and what they come to is put into the status by
+// [NoteReleaseCheck]; what that means for the release is decided here.
+
+// beginChecks writes down the checks that begin at a stage of the release, unless
+// some did before: which there are does not change.
+func beginChecks(s *v1alpha1.ChangeWorkloadStatus, begin []BeginCheck, now time.Time, stage v1alpha1.PolicyStage) {
+	if len(checksAt(s, stage)) > 0 {
+		return
+	}
+	for i := range begin {
+		if begin[i].Status.Stage == stage {
+			SetCheck(&s.Checks, begin[i].begun(now), now)
+		}
+	}
+}
+
+// checksAt are the checks of policies that began at a stage of the release.
+func checksAt(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) (at []*v1alpha1.CheckStatus) {
+	for i := range s.Checks {
+		if c := &s.Checks[i]; c.Stage == stage {
+			at = append(at, c)
+		}
+	}
+	return at
+}
+
+// waitsForCheck is the first check of a stage that the release waits for; nil for none.
+func waitsForCheck(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) *v1alpha1.CheckStatus {
+	for _, c := range checksAt(s, stage) {
+		if !c.Background && !CheckIsOver(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+// FailsRelease says that a check in the status of a release fails it as a whole.
+func FailsRelease(c *v1alpha1.CheckStatus) bool {
+	return failedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
+}
+
+// cancelWaiting gives up the checks that a release waits for, where another one has
+// failed it: as with a batch, the first failure decides.
+func cancelWaiting(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
+	if failedReleaseCheck(s) != nil {
+		giveUp(s, now, "another check failed first", func(c *v1alpha1.CheckStatus) bool { return !c.Background })
+	}
+}
+
+// MayBeginChecks says that checks of policies may begin with the next write of a
+// release.
+func MayBeginChecks(change *v1alpha1.ChangeWorkload) bool {
+	s := &change.Status
+	return s.Attempt == 0 || s.ObservedRelease < change.Spec.Release ||
+		IsVerified(s.Status) && s.Status != v1alpha1.ChangeWorkloadSuccess &&
+			!slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool { return c.Stage == v1alpha1.StageReleasePost })
+}
+
+// ReleaseChecksGoOn says that checks of policies of a release as a whole may still come
+// to something.
+func ReleaseChecksGoOn(change *v1alpha1.ChangeWorkload, now time.Time) bool {
+	return IsCurrentAttempt(change) &&
+		slices.ContainsFunc(change.Status.Checks, func(c v1alpha1.CheckStatus) bool { return CheckGoesOn(&c, now) })
+}
+
+// IsCurrentAttempt says that a release is at the attempt that is to be verified.
+func IsCurrentAttempt(change *v1alpha1.ChangeWorkload) bool {
+	return change.DeletionTimestamp == nil && change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release &&
+		IsVerified(change.Status.Status)
+}
+
+// ReleaseCheckInput is what a decision about a check of a release as a whole is made
+// from.
+type ReleaseCheckInput struct {
+	Now      time.Time
+	Settings settings.Settings
+	// Change is the release.
+	Change *v1alpha1.ChangeWorkload
+}
+
+// ReleaseCheckPlan is what to do about it.
+type ReleaseCheckPlan struct {
+	// Status is set when it is to be written.
+	Status *v1alpha1.ChangeWorkloadStatus
+	// Events say what was done; they are emitted after the status is written.
+	Events []Event
+}
+
+// NoteReleaseCheck puts what a check of a policy came to into the status of a release,
+// and whether one without a verdict fails it: a setting that is changed later fails no
+// release after the fact.
+func NoteReleaseCheck(in ReleaseCheckInput, c v1alpha1.CheckStatus) (plan ReleaseCheckPlan) {
+	known := FindCheck(in.Change.Status.Checks, c.Name)
+	if known == nil || !CheckGoesOn(known, in.Now) && CheckIsOver(known) || !IsCurrentAttempt(in.Change) {
+		return plan
+	}
+	if hasNoVerdict(&c) && c.OnSilence != v1alpha1.SilencePasses && c.OnSilence != v1alpha1.SilenceFails {
+		c.OnSilence = v1alpha1.SilencePasses
+		if in.Settings.SilenceFails {
+			c.OnSilence = v1alpha1.SilenceFails
+		}
+	}
+	status := in.Change.Status.DeepCopy()
+	SetCheck(&status.Checks, c, in.Now)
+	now := FindCheck(status.Checks, c.Name)
+	if equality.Semantic.DeepEqual(known, now) {
+		return plan
+	}
+	plan.Status = status
+	if reason := eventOf(known, now); reason != "" {
+		plan.Events = append(plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+			Message: fmt.Sprintf("version %s: check %s", in.Change.Spec.Reversion, describeCheck(now))})
+	}
+	return plan
+}
+
+// cancelChecks gives up the checks of a release that ends: it ends for good.
+func cancelChecks(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
+	giveUp(s, now, "the release ended before the check was over", func(*v1alpha1.CheckStatus) bool { return true })
+}
+
+func giveUp(s *v1alpha1.ChangeWorkloadStatus, now time.Time, why string, which func(*v1alpha1.CheckStatus) bool) {
+	for i := range s.Checks {
+		if c := &s.Checks[i]; CheckGoesOn(c, now) && which(c) {
+			canceled := *c
+			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, why
+			SetCheck(&s.Checks, canceled, now)
+		}
 	}
 }

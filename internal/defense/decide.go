@@ -44,15 +44,15 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		return ReleasePlan{}
 	case standingCurrent:
 		d.follow()
-		d.liftRestored()
-		d.noteOptOut() // a release that begins forgets what was noted before
-		d.followHold()
-		d.boundRecords()
+		liftRestored(d)
+		noteOptOut(d) // a release that begins forgets what was noted before
+		followHold(d)
+		boundRecords(d)
 		if d.status.Attempt > 0 {
-			d.keepPrevious()
+			keepPrevious(d)
 		}
 	case standingLeft:
-		d.noteOptOut()
+		noteOptOut(d)
 		d.cancel(standing)
 	default:
 		d.cancel(standing)
@@ -101,13 +101,13 @@ func (d *release) cancel(why standing) {
 		return
 	}
 	if why != standingLeft || IsOpen(d.status.Status) {
-		d.endOrder(v1alpha1.FinishCancel)
+		endOrder(d.status, d.Now, v1alpha1.FinishCancel)
 	}
 	if why == standingReplaced {
-		d.rememberLeft()
+		rememberLeft(d)
 	}
 	if why != standingLeft {
-		d.cancelChecks() // what they are about is another release's by now
+		cancelChecks(d.status, d.Now) // what they are about is another release's by now
 	}
 	if !IsOpen(d.status.Status) {
 		return
@@ -126,17 +126,17 @@ func (d *release) cancel(why standing) {
 		// decide that.
 		d.plan.NeedsLive = !d.Live
 	}
-	d.cancelChecks()
+	cancelChecks(d.status, d.Now)
 	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(NonEmpty(reason, stuck), "; "))
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", stuck)
-	d.endConditions()
+	endConditions(d)
 }
 
 // rollBack ends a release whose workload was set back to another version.
 func (d *release) rollBack(why QuarantineReason) {
-	d.endOrder(v1alpha1.FinishRollback)
+	endOrder(d.status, d.Now, v1alpha1.FinishRollback)
 	if s := d.status; s.FailCount > 0 || s.OrderFailed || s.CheckFailed {
-		d.leaveHistory() // the rollback may have come first, where the block was denied
+		leaveHistory(d) // the rollback may have come first, where the block was denied
 	}
 	if d.status.Status == v1alpha1.ChangeWorkloadRollback && meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionRolledBack) {
 		return
@@ -145,46 +145,46 @@ func (d *release) rollBack(why QuarantineReason) {
 	if why.By != "" {
 		reason, message = v1alpha1.EventReleaseUndone, why.By+" went back "+message
 	}
-	d.cancelChecks()
+	cancelChecks(d.status, d.Now)
 	d.enter(v1alpha1.ChangeWorkloadRollback, corev1.EventTypeWarning, reason, message)
 	d.plan.Events[len(d.plan.Events)-1].OfRelease = true
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, why.Cause, "%s", message)
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "%s", message)
-	d.endConditions()
+	endConditions(d)
 }
 
 // follow carries a release on.
 func (d *release) follow() {
 	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
-		if !d.endBefore() {
+		if !endBefore(d) {
 			return
 		}
 		d.startAttempt()
 	}
-	d.takeRequest()
-	d.explainDefense()
-	d.markOrphans()
-	d.followOrder()
+	takeRequest(d)
+	explainDefense(d)
+	markOrphans(d.status, d.Batches)
+	followOrder(d)
 	waits := d.explainServer()
 	if !IsVerified(d.status.Status) {
-		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, d.explainStart())
+		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, explainStart(d))
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
-			d.resume()
+			resumeRollout(d)
 		}
 		return
 	}
 	d.followSettings()
 	if d.status.Status == v1alpha1.ChangeWorkloadInit {
-		d.plan.RequeueAfter = shortest(d.explainStart(), waits)
+		d.plan.RequeueAfter = shortest(explainStart(d), waits)
 		return
 	}
 	wait := shortest(waits, d.sortPods())
-	wait = shortest(wait, d.fold())
-	d.correctFolded()
-	made := d.preOver() && d.makeBatches()
+	wait = shortest(wait, foldBatches(d))
+	correctFolded(d)
+	made := preOver(d.status, d.Cluster) && d.makeBatches()
 	d.judge(made)
-	d.resume()
-	wait = shortest(wait, d.explainStart())
+	resumeRollout(d)
+	wait = shortest(wait, explainStart(d))
 	d.explain()
 	d.requeueIn(wait)
 }
@@ -212,8 +212,8 @@ func (d *release) startAttempt() {
 		started = append(started, fmt.Sprintf("attempt %d", d.status.Attempt))
 	}
 	d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "")
-	d.beginChecks(v1alpha1.StageReleasePre)
-	d.explainProgress()
+	beginChecks(d.status, d.Begin, d.Now, v1alpha1.StageReleasePre)
+	explainProgress(d)
 	state := v1alpha1.ChangeWorkloadRunning
 	if d.Cluster != "" {
 		state = v1alpha1.ChangeWorkloadInit
@@ -228,7 +228,7 @@ func (d *release) startAttempt() {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventSettingsAltered, altered)
 	}
 	if q := ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
-		d.would(v1alpha1.DryRunDeny, DescribeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
+		dryRun(d, v1alpha1.DryRunDeny, DescribeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
 	} else if q.Holds(d.Change.Spec.Reversion) {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventAdmissionBypassed, DescribeQuarantine(d.Change.Spec.Reversion, q)+
 			"; the release is verified, and is not rolled back again")
@@ -254,20 +254,20 @@ func (d *release) judge(made bool) {
 	allPassed := d.allPassed()
 	if before != v1alpha1.ChangeWorkloadSuccess {
 		d.unsettled, d.settleIn = d.waitsForRestarted()
-		allPassed = allPassed && !d.unsettled && d.preOver()
+		allPassed = allPassed && !d.unsettled && preOver(d.status, d.Cluster)
 	}
 	if allPassed && before != v1alpha1.ChangeWorkloadSuccess && !d.hasFailed() {
-		d.beginChecks(v1alpha1.StageReleasePost)
+		beginChecks(d.status, d.Begin, d.Now, v1alpha1.StageReleasePost)
 	}
 	switch {
 	case d.hasFailed():
-		d.fail(before)
+		failRelease(d, before)
 
-	case allPassed && (before == v1alpha1.ChangeWorkloadSuccess || d.postOver()):
+	case allPassed && (before == v1alpha1.ChangeWorkloadSuccess || postOver(d.status, d.Cluster)):
 		if before != v1alpha1.ChangeWorkloadSuccess {
 			d.plan.NeedsLive = !d.Live
 			if before == v1alpha1.ChangeWorkloadSuspend {
-				d.correct()
+				noteCorrections(d)
 			}
 			eventType, message := corev1.EventTypeNormal, fmt.Sprintf("%d pods", d.passCount())
 			if n := d.unverifiedCount(); n > 0 {
@@ -276,23 +276,23 @@ func (d *release) judge(made bool) {
 			d.enter(v1alpha1.ChangeWorkloadSuccess, eventType, v1alpha1.EventReleaseSucceeded, message)
 			d.status.SuccessTimeUnix = cmp.Or(d.status.SuccessTimeUnix, d.Now.Unix())
 		}
-		if fails, _ := d.Settings.ServerSilence(); d.orderPostOver() || fails && d.orderPreOver() {
-			d.endOrder(v1alpha1.FinishSuccess)
+		if fails, _ := d.Settings.ServerSilence(); orderPostOver(d.status, d.Cluster) || fails && orderPreOver(d.status, d.Cluster) {
+			endOrder(d.status, d.Now, v1alpha1.FinishSuccess)
 		} else {
-			d.awaitOrderPost() // it was accepted after the release had succeeded
+			awaitOrderPost(d.status, d.Now) // it was accepted after the release had succeeded
 		}
 		d.succeed(before != v1alpha1.ChangeWorkloadSuccess)
 
 	case allPassed && before != v1alpha1.ChangeWorkloadSuspend:
-		d.awaitOrderPost()
+		awaitOrderPost(d.status, d.Now)
 		if before != v1alpha1.ChangeWorkloadRunning {
 			d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 		}
 
 	case before == v1alpha1.ChangeWorkloadSuspend:
-		d.correct()
+		noteCorrections(d)
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-		d.lift(d.ownBlock(), "the failing verdict was corrected")
+		liftBlock(d, ownBlock(d.Workload), "the failing verdict was corrected")
 
 	case before == v1alpha1.ChangeWorkloadSuccess:
 		d.succeed(false)
@@ -314,14 +314,14 @@ func (d *release) succeed(entered bool) {
 	if d.passCount() == 0 {
 		return
 	}
-	d.decideHistory()
-	d.proveIn = d.prove()
-	d.recordProof()
-	lift := hasOwnBlock(d.Workload) || entered && d.blockedAtStart()
-	if d.ownBlock() && !d.remembersBlock() {
+	decideHistory(d)
+	d.proveIn = proveRelease(d)
+	recordProof(d)
+	lift := hasOwnBlock(d.Workload) || entered && blockedAtStart(d.Workload, d.status)
+	if ownBlock(d.Workload) && !remembersBlock(d.Workload, d.Change) {
 		lift = false
 	}
-	d.lift(lift, "the release succeeded")
+	liftBlock(d, lift, "the release succeeded")
 	for i := range d.Others {
 		if d.Others[i].Spec.Release >= d.Change.Spec.Release {
 			continue
@@ -343,7 +343,7 @@ func (d *release) succeed(entered bool) {
 // alone, or when waiting for a full batch ends.
 func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
-	waiting := d.preOver() && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && d.podsToCome() && !d.overdue()
+	waiting := preOver(d.status, d.Cluster) && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && !d.everyPod(d.isBatched) && !d.overdue()
 	if waiting {
 		again = shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
 	}
@@ -357,7 +357,7 @@ const CountsPutOff = 3 * time.Second
 // finish leaves out a status write that would change nothing, and puts off one that
 // would tell only of more pods.
 func (d *release) finish() ReleasePlan {
-	d.pruneFolded()
+	pruneFolded(d)
 	if equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
 		return d.plan
 	}
@@ -399,7 +399,7 @@ func (d *release) putOff() time.Duration {
 // explain fills the lists, counts and conditions.
 func (d *release) explain() {
 	s := d.status
-	s.UnclaimedVerdicts = d.unclaimed()
+	s.UnclaimedVerdicts = unclaimed(d.status, d.Batches)
 	s.DefensePreparingPods = nil
 	for i := range d.preparing[:min(len(d.preparing), maxPreparing)] {
 		s.DefensePreparingPods = append(s.DefensePreparingPods, v1alpha1.PodResult{PodInfo: d.preparing[i].Info(d.Change.Spec.AppName)})
@@ -411,9 +411,9 @@ func (d *release) explain() {
 	s.UnverifiedCount = d.unverifiedCount()
 	s.DefenseCheckFailPods, _ = bounded(d.failed)
 	s.FailCount = d.failCount()
-	s.OrderFailed, s.CheckFailed = d.failedOrderCheck() != nil, d.failedCheck() != nil
+	s.OrderFailed, s.CheckFailed = failedOrderCheck(d.status) != nil, failedReleaseCheck(s) != nil
 
-	d.explainBlock()
-	d.explainProgress()
-	d.explainVerification()
+	explainBlock(d)
+	explainProgress(d)
+	explainVerification(d)
 }

@@ -18,25 +18,22 @@ limitations under the License.
 // and of the time. Nothing here talks to an API server, reads a clock, logs or keeps state: controllers load, call these functions
 // and apply what they return. docs/glossary.md has the words.
 //
-//	text.go words.go             texts for people, names of commands
+//	text.go                      texts for people, names of commands, numbers of releases
 //	cause.go stuck.go pod.go     pods, and why they do not come up
-//	ends.go pod_read.go          what is read of a pod
-//	pace.go hold_end.go          what a hold changes of a workload
-//	workload.go names.go         workloads, and names of their records
+//	workload.go pace.go names.go workloads, what a hold changes of them, and names of their records
 //	quarantine.go history.go     versions that are denied, and versions to go back to
 //	conditions.go states.go      conditions, states and batches of releases
-//	record.go                    what a decision about a release is made from, and leads to
-//	checks.go podhealth.go probe.go rules.go
-//	                             what checks of policies come to
+//	checks.go                    what checks of policies come to
 //	call.go entry.go step.go     calls to AlterShield Server, and the steps of an order entry
 //	order_record.go order.go batch_record.go batch_checks.go batch.go ending.go verdict.go ids.go
 //	                             orders, batches and verdicts
 //	hold.go hold_partition.go    when a hold lets pods go on
-//	start.go rollback_limit.go rollback.go refusal.go fate.go evict.go
-//	                             whether pods come up, rollbacks and evictions
-//	admitted.go enrolment.go deleted.go optout.go
+//	rollback.go start.go rollback_limit.go fate.go evict.go
+//	                             rollbacks, whether pods come up, and evictions
+//	admitted.go enrolment.go leaving.go
 //	                             what is recorded of a workload, and how it leaves
-//	release_*.go fold.go previous.go observing.go denied.go byhand.go waiting.go
+//	record.go                    what a decision about a release is made from, and leads to
+//	release_*.go fold.go defended.go waiting.go
 //	                             one matter of a release each
 //	decide.go                    what becomes of a release
 package defense

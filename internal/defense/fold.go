@@ -48,17 +48,6 @@ const (
 	foldAgain = time.Second
 )
 
-// passCount is how many pods of the attempt passed, those of folded batches
-// included.
-func (d *release) passCount() int { return len(d.passed) + int(d.foldedCount()) }
-
-func (d *release) foldedCount() int32 {
-	if d.status.Folded == nil {
-		return 0
-	}
-	return d.status.Folded.PassCount
-}
-
 // UnverifiedPods counts the pods of a batch that passed without a verdict of the server,
 // or of a user.
 func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
@@ -74,23 +63,10 @@ func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
 	return count
 }
 
-// unverifiedCount counts them in the attempt, those of folded batches included.
-func (d *release) unverifiedCount() (count int32) {
-	if d.status.Folded != nil {
-		count = d.status.Folded.UnverifiedCount
-	}
-	for i := range d.Batches {
-		if b := &d.Batches[i]; d.ofAttempt(b) && !isFolded(d.status.Folded, d.folded, b) {
-			count += UnverifiedPods(b)
-		}
-	}
-	return count
-}
-
 // sortFolded says that a batch does not count by itself, because it was folded. It
 // is removed. Where it has failed since, it is no longer folded: a verdict came
 // before it could be removed.
-func (d *release) sortFolded(b *v1alpha1.ChangePod) (folded bool) {
+func sortFolded(d *release, b *v1alpha1.ChangePod) (folded bool) {
 	number, f := BatchNumber(b), d.status.Folded
 	if !isFolded(f, d.folded, b) {
 		return false
@@ -117,14 +93,14 @@ func (d *release) sortFolded(b *v1alpha1.ChangePod) (folded bool) {
 	return false
 }
 
-// fold folds the batches of which it is sure that they may go, and asks for those
+// foldBatches folds the batches of which it is sure that they may go, and asks for those
 // of which it is not. It returns when to look again.
-func (d *release) fold() (wait time.Duration) {
+func foldBatches(d *release) (wait time.Duration) {
 	there := map[types.UID]bool{}
 	for i := range d.Pods {
 		there[d.Pods[i].UID] = true
 	}
-	failedFrom := d.failedFrom()
+	failedFrom := failedFrom(d)
 	for i := range d.Batches {
 		b := &d.Batches[i]
 		number := BatchNumber(b)
@@ -132,13 +108,13 @@ func (d *release) fold() (wait time.Duration) {
 		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && isFolded(d.status.Folded, d.folded, b) || anyThere(b, there) {
 			continue
 		}
-		if !mine && b.Spec.Release >= d.status.ObservedRelease || mine && d.waitsForVerdict(b) {
+		if !mine && b.Spec.Release >= d.status.ObservedRelease || mine && waitsForVerdict(d.status, b) {
 			continue
 		}
 		if _, failed := BatchResults(b); mine && len(failed) > 0 && number >= failedFrom {
 			continue
 		}
-		if left := d.untilFoldable(b); left > 0 {
+		if left := untilFoldable(d, b); left > 0 {
 			wait = shortest(wait, left)
 			continue
 		}
@@ -149,11 +125,11 @@ func (d *release) fold() (wait time.Duration) {
 			// Nothing is folded of a release that is over, and not known to be yet.
 			d.plan.NeedsLive = true
 		case d.Sure[b.UID] && mine:
-			d.foldBatch(b)
+			foldBatch(d, b)
 		case d.Sure[b.UID]:
-			if d.allGone(b) {
+			if allGone(d.Gone, b) {
 				// Of an attempt that is over: it counts for nothing.
-				d.addFolded(number)
+				addFolded(d, number)
 				d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
 			}
 		case len(d.plan.NeedsSure) < maxFoldedAtOnce:
@@ -170,7 +146,7 @@ func anyThere(b *v1alpha1.ChangePod, there map[types.UID]bool) bool {
 }
 
 // failedFrom returns the lowest number of the failed batches that stay without their pods.
-func (d *release) failedFrom() int32 {
+func failedFrom(d *release) int32 {
 	var failing []int32
 	for i := range d.Batches {
 		b := &d.Batches[i]
@@ -186,18 +162,18 @@ func (d *release) failedFrom() int32 {
 }
 
 // waitsForVerdict reports whether there is a verdict on a batch that it does not have yet.
-func (d *release) waitsForVerdict(b *v1alpha1.ChangePod) bool {
+func waitsForVerdict(s *v1alpha1.ChangeWorkloadStatus, b *v1alpha1.ChangePod) bool {
 	if b.Status.EndDueTimeUnix != 0 {
 		return true
 	}
-	return b.Status.ChangePodID != "" && slices.ContainsFunc(d.status.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
+	return b.Status.ChangePodID != "" && slices.ContainsFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool {
 		return u.NodeID == b.Status.ChangePodID
 	})
 }
 
 // untilFoldable is for how long a verdict may still come on a batch that ended
 // without one.
-func (d *release) untilFoldable(b *v1alpha1.ChangePod) time.Duration {
+func untilFoldable(d *release, b *v1alpha1.ChangePod) time.Duration {
 	if !endedUnverified(b) {
 		return 0
 	}
@@ -206,15 +182,15 @@ func (d *release) untilFoldable(b *v1alpha1.ChangePod) time.Duration {
 
 // foldBatch puts the counts of a batch into the status, unless the API server has a
 // pod of it that the cache does not show.
-func (d *release) foldBatch(b *v1alpha1.ChangePod) {
-	if !d.allGone(b) {
+func foldBatch(d *release, b *v1alpha1.ChangePod) {
+	if !allGone(d.Gone, b) {
 		return
 	}
 	if f := d.status.Folded; f != nil && len(f.Removing) >= maxRemoving {
 		return // somebody keeps them from being removed
 	}
 	number := BatchNumber(b)
-	f := d.addFolded(number)
+	f := addFolded(d, number)
 	passed, failed := BatchResults(b)
 	f.PassCount += int32(len(passed)) //nolint:gosec // a batch has at most 200
 	f.FailCount += int32(len(failed)) //nolint:gosec // the same
@@ -233,29 +209,20 @@ func (d *release) foldBatch(b *v1alpha1.ChangePod) {
 }
 
 // correctFolded counts the folded failures as corrected once no failed batch is left.
-func (d *release) correctFolded() {
+func correctFolded(d *release) {
 	if f := d.status.Folded; f != nil && f.FailCount > 0 && len(d.failed) == 0 {
 		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
 		f.PassCount, f.FailCount = f.PassCount+f.FailCount, 0
 	}
 }
 
-// failCount is the number of pods of the attempt that failed, those of folded batches included.
-func (d *release) failCount() int32 {
-	count := int32(len(d.failed)) //nolint:gosec // a workload has far fewer pods
-	if d.status.Folded != nil {
-		count += d.status.Folded.FailCount
-	}
-	return count
-}
-
 // allGone says that the API server has no pod of a batch any more.
-func (d *release) allGone(b *v1alpha1.ChangePod) bool {
-	return !slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return !d.Gone[types.UID(p.UID)] })
+func allGone(gone map[types.UID]bool, b *v1alpha1.ChangePod) bool {
+	return !slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return !gone[types.UID(p.UID)] })
 }
 
 // addFolded notes the number of a batch that is to be removed.
-func (d *release) addFolded(number int32) *v1alpha1.FoldedBatches {
+func addFolded(d *release, number int32) *v1alpha1.FoldedBatches {
 	if d.status.Folded == nil {
 		d.status.Folded = &v1alpha1.FoldedBatches{}
 	}
@@ -268,7 +235,7 @@ func (d *release) addFolded(number int32) *v1alpha1.FoldedBatches {
 }
 
 // pruneFolded forgets the batches that are gone, in a write that is made anyway.
-func (d *release) pruneFolded() {
+func pruneFolded(d *release) {
 	f := d.status.Folded
 	if f == nil || len(f.Removing) == 0 || equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
 		return
@@ -289,7 +256,7 @@ func (d *release) pruneFolded() {
 // boundRecords removes the oldest records of releases that ended, whatever keeps this
 // one from succeeding: it has no pods, or the server refuses it. Their orders are
 // ended first, for at most one deadline.
-func (d *release) boundRecords() {
+func boundRecords(d *release) {
 	var over []*v1alpha1.ChangeWorkload
 	for i := range d.Others {
 		if o := &d.Others[i]; o.Spec.Release < d.Change.Spec.Release && !IsOpen(o.Status.Status) {

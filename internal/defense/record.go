@@ -171,8 +171,9 @@ type ReleasePlan struct {
 	RequeueAfter time.Duration
 }
 
-// release is a decision in the making. Each of its matters (release_*.go, fold.go and others) has its methods in a file of its own,
-// because each reads and writes the same status.
+// release is a decision in the making. Its methods are what every matter uses of it: here to write what is decided, in
+// release_pods.go to ask what became of its pods, and in decide.go the steps of a decision in their order. The matters
+// (release_*.go, fold.go and others) are functions, of the status alone where they need no more.
 type release struct {
 	ReleaseInput
 	status *v1alpha1.ChangeWorkloadStatus
@@ -315,11 +316,6 @@ func withMessageOf(kind string, conditions, was []metav1.Condition) []metav1.Con
 	return conditions
 }
 
-// cancelChecks gives up the checks of a release that ends: it ends for good.
-func (d *release) cancelChecks() {
-	d.giveUp("the release ended before the check was over", func(*v1alpha1.CheckStatus) bool { return true })
-}
-
 // staysAt reports whether the condition Progressing of this release has the reason, and no
 // more pods than old run another version. A pod that crashes changes neither.
 func (d *release) staysAt(reason string, old int32) bool {
@@ -343,16 +339,6 @@ func notBefore(now time.Time, decided int64) time.Time {
 // server's within two seconds.
 const mostAhead = 5 * time.Second
 
-func (d *release) giveUp(why string, which func(*v1alpha1.CheckStatus) bool) {
-	for i := range d.status.Checks {
-		if c := &d.status.Checks[i]; CheckGoesOn(c, d.Now) && which(c) {
-			canceled := *c
-			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, why
-			SetCheck(&d.status.Checks, canceled, d.Now)
-		}
-	}
-}
-
 // wasProgressing reports whether the condition Progressing of this release has the reason.
 func (d *release) wasProgressing(reason string) bool {
 	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
@@ -367,10 +353,6 @@ func rankOfStuck(reason string) int {
 		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,
 	}, reason) + 1
 }
-
-// failsAsAWhole says that a verdict on the release itself, and not on pods of it,
-// fails it.
-func (d *release) failsAsAWhole() bool { return d.failedOrder() != nil || d.failedCheck() != nil }
 
 // Event is an event to emit after the write that it is about has succeeded.
 type Event struct {

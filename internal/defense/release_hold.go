@@ -47,36 +47,36 @@ const forHuman = 30 * 24 * time.Hour
 const checkGrace = 5 * time.Second
 
 // followHold lets the rollout of the release wait for its verdicts, and go on.
-func (d *release) followHold() {
+func followHold(d *release) {
 	w := d.Workload
 	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // what is overdue is waited for by events
-	lost := d.lostHold()
+	lost := lostHold(d)
 	begins := d.status.Attempt > 0 && (d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
 	switch {
 	case d.status.ObservedRelease != d.Change.Spec.Release || d.plan.Action == LiftBlock:
 		// The attempt has not begun; or the next turn is about it.
 	case lost != nil:
-		d.writeHold(lost)
+		writeHold(d, lost)
 	case w.Hold == nil && begins:
-		d.beginHold()
+		beginHold(d)
 	case w.Hold == nil:
-		d.noteHoldGone()
+		noteHoldGone(d)
 		d.status.Hold = nil
 	case d.Settings.Observe:
 		// What the operator holds is taken back.
 	case w.Hold.Over:
-		d.endAgain()
+		endAgain(d)
 	case !w.Hold.Own(w.Pace):
-		d.endHold(v1alpha1.ReasonHoldEdited)
+		endHold(d, v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !IsOpen(d.status.Status):
-		d.endFailedHold()
+		endFailedHold(d)
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
 		// With the last wave it is complete; or another replica has seen that.
-		d.endHold(v1alpha1.ReasonHoldVerified)
-	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, d.isUndo():
-		d.endHold(v1alpha1.ReasonReleaseEnded)
+		endHold(d, v1alpha1.ReasonHoldVerified)
+	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
+		endHold(d, v1alpha1.ReasonReleaseEnded)
 	default:
-		d.pace(begins)
+		followPace(d, begins)
 	}
 }
 
@@ -86,16 +86,16 @@ func (d *release) followHold() {
 //
 // A user may set the same value after the hold, so the record of a release is believed only
 // until the next release has begun.
-func (d *release) lostHold() *Hold {
+func lostHold(d *release) *Hold {
 	w, record, of := d.Workload, d.status.Hold, d.Change.Spec.Release
 	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
 		return nil
 	}
 	if w.Pace.ByPartition {
-		return d.lostPartition()
+		return lostPartition(w, record, of)
 	}
 	if record == nil && d.status.ObservedRelease != d.Change.Status.ObservedRelease {
-		record, of = d.recordBefore()
+		record, of = recordBefore(d.Others, of)
 	}
 	if record == nil || w.Hold != nil && w.Hold.Release == of || w.Pace.ProgressDeadlineSeconds != record.SetProgressDeadlineSeconds ||
 		record.SetProgressDeadlineSeconds == record.ProgressDeadlineSeconds {
@@ -107,9 +107,9 @@ func (d *release) lostHold() *Hold {
 
 // recordBefore is the record of a hold of the release before this one, with its number; nil
 // where that was not held.
-func (d *release) recordBefore() (record *v1alpha1.HoldRecord, release int64) {
-	for i := range d.Others {
-		if o := &d.Others[i]; o.Spec.Release < d.Change.Spec.Release && o.Spec.Release > release {
+func recordBefore(others []v1alpha1.ChangeWorkload, this int64) (record *v1alpha1.HoldRecord, release int64) {
+	for i := range others {
+		if o := &others[i]; o.Spec.Release < this && o.Spec.Release > release {
 			record, release = o.Status.Hold, o.Spec.Release
 		}
 	}
@@ -119,18 +119,17 @@ func (d *release) recordBefore() (record *v1alpha1.HoldRecord, release int64) {
 // lostPartition is the same where the partition was changed. A user may set the same one
 // at any time, so only that of this release is known again, as long as nothing said that
 // it ended.
-func (d *release) lostPartition() *Hold {
-	w, record := d.Workload, d.status.Hold
+func lostPartition(w *Workload, record *v1alpha1.HoldRecord, release int64) *Hold {
 	if w.Hold != nil || record == nil || record.Partition == nil || record.SetPartition == nil ||
 		*record.Partition == *record.SetPartition || *record.SetPartition != w.Pace.Partition {
 		return nil
 	}
-	return &Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace}
+	return &Hold{Release: release, Until: v1alpha1.HoldNone, Pace: Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace}
 }
 
 // recordHold keeps what the hold changed where it cannot be lost with the workload's
 // annotations.
-func (d *release) recordHold(h *Hold) {
+func recordHold(d *release, h *Hold) {
 	d.status.Hold = &v1alpha1.HoldRecord{
 		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds, SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
 	}
@@ -141,47 +140,47 @@ func (d *release) recordHold(h *Hold) {
 
 // beginHold holds the rollout of a release that admission did not hold: it was released
 // past it, or admission did not know that it is to.
-func (d *release) beginHold() {
+func beginHold(d *release) {
 	w := d.Workload
 	end, ended := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation])
 	switch {
 	case !d.Settings.Hold.Holds():
 	case w.Pace == (Pace{}):
-		d.notHeld("rollouts of a " + w.Kind() + " are not held")
+		notHeld(d, "rollouts of a "+w.Kind()+" are not held")
 	case ended && end.Release == d.Change.Spec.Release:
-		d.noteHoldGone()
-	case d.isUndo():
-		d.notHeld("the version succeeded before, and an undo is not held")
+		noteHoldGone(d)
+	case isUndo(d):
+		notHeld(d, "the version succeeded before, and an undo is not held")
 	case d.Settings.Observe:
-		d.notHeld("the workload is in observe mode")
-		if d.replaces() {
-			d.would(v1alpha1.DryRunHold, "the rollout would have waited for its verdicts")
+		notHeld(d, "the workload is in observe mode")
+		if replacesPods(d) {
+			dryRun(d, v1alpha1.DryRunHold, "the rollout would have waited for its verdicts")
 		}
-	case !d.replaces():
-		d.notHeld("it replaces no pods while others run")
+	case !replacesPods(d):
+		notHeld(d, "it replaces no pods while others run")
 	default:
 		own := w.Pace
 		if d.plan.Resume && own.ByPartition {
 			own.Partition = HaltedPartition(w.Annotations)
 		}
-		hold := d.begun(own)
+		hold := newHold(d, own)
 		if hold == nil {
-			d.notHeld("one batch is all that it may replace")
+			notHeld(d, "one batch is all that it may replace")
 			return
 		}
-		d.writeHold(hold)
-		d.holdStarted(", which admission did not see to; pods that are available by now are not waited for")
+		writeHold(d, hold)
+		holdStarted(d, ", which admission did not see to; pods that are available by now are not waited for")
 	}
 }
 
-// begun is a hold of this release that begins now; nil where it would keep no pod back.
-func (d *release) begun(own Pace) *Hold {
+// newHold is a hold of this release that begins now; nil where it would keep no pod back.
+func newHold(d *release, own Pace) *Hold {
 	s := &d.Settings
 	return d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, own, s.Hold, s.HoldAtMost, Wave{d.Workload.Replicas, s.BatchSize})
 }
 
-// replaces says that the rollout replaces pods while others run.
-func (d *release) replaces() bool {
+// replacesPods says that the rollout replaces pods while others run.
+func replacesPods(d *release) bool {
 	w := d.Workload
 	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && IsOpen(d.status.Status) &&
 		slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Replicas > 0 })
@@ -189,12 +188,12 @@ func (d *release) replaces() bool {
 
 // isUndo says that the release is of a version that succeeded, or that the operator
 // went back to: it has to be fast.
-func (d *release) isUndo() bool {
-	return Remembered(d.History, d.Change.Spec.Reversion) || d.restores()
+func isUndo(d *release) bool {
+	return Remembered(d.History, d.Change.Spec.Reversion) || isRestored(d)
 }
 
-// restores says that the release is the operator's own rollback.
-func (d *release) restores() bool {
+// isRestored says that the release is the operator's own rollback.
+func isRestored(d *release) bool {
 	for i := range d.Others {
 		if why, ok := rolledBack(d.Workload, &d.Others[i]); ok && why.To == d.Change.Spec.Reversion && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
 			return true
@@ -203,11 +202,11 @@ func (d *release) restores() bool {
 	return false
 }
 
-func (d *release) notHeld(why string) {
+func notHeld(d *release, why string) {
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonNotHeld, "%s", why)
 }
 
-func (d *release) holdStarted(more string) {
+func holdStarted(d *release, more string) {
 	first := "all pods are"
 	if d.Settings.Hold == v1alpha1.HoldFirstBatch {
 		first = "the first pods are"
@@ -217,23 +216,23 @@ func (d *release) holdStarted(more string) {
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
 
-// pace decides when the next pods may be made.
-func (d *release) pace(begins bool) {
+// followPace decides when the next pods may be made.
+func followPace(d *release, begins bool) {
 	w := d.Workload
 	if begins {
-		d.holdStarted("")
+		holdStarted(d, "")
 	}
 	if !d.holding() {
 		// Released past admission, while the one before was held.
-		if hold := d.begun(w.Hold.Kept(w.Pace)); hold != nil {
+		if hold := newHold(d, w.Hold.Kept(w.Pace)); hold != nil {
 			hold.Was = &w.Pace // by the hold before; else this looks as if its user had set it
-			d.writeHold(hold)
+			writeHold(d, hold)
 		} else {
-			d.endHold(v1alpha1.ReasonReleaseEnded)
+			endHold(d, v1alpha1.ReasonReleaseEnded)
 		}
 		return
 	}
-	pods, again := d.heldPods()
+	pods, again := heldPods(d)
 	fails, _ := d.Settings.ServerSilence()
 	atMost := d.Settings.HoldAtMost
 	if fails && d.status.Status == v1alpha1.ChangeWorkloadInit {
@@ -245,43 +244,43 @@ func (d *release) pace(begins bool) {
 	})
 	again = shortest(again, plan.Again)
 	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, again)
-	stuckIn, stuck := d.stuckIn()
+	stuckIn, stuck := stuckIn(d)
 	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, max(stuckIn, 0))
 	switch {
 	case plan.RanOut > 0 && fails:
-		d.failHold(plan.RanOut)
+		failHold(d, plan.RanOut)
 		return
 	case plan.Missing > 0 && stuck && stuckIn <= 0:
-		d.endHold(v1alpha1.ReasonHoldStuck)
+		endHold(d, v1alpha1.ReasonHoldStuck)
 		return
 	case plan.Done && plan.RanOut > 0:
-		d.ranOut(plan.RanOut)
-		d.endHold(v1alpha1.ReasonHoldRanOut)
+		ranOut(d, plan.RanOut)
+		endHold(d, v1alpha1.ReasonHoldRanOut)
 		return
 	case plan.Done:
-		d.endHold(v1alpha1.ReasonHoldVerified)
+		endHold(d, v1alpha1.ReasonHoldVerified)
 		return
 	case plan.Set != nil:
 		if plan.Opens && plan.RanOut > 0 {
-			d.ranOut(plan.RanOut)
+			ranOut(d, plan.RanOut)
 		}
 		is := w.Pace
 		plan.Set.Was = &is
-		d.writeHold(plan.Set)
+		writeHold(d, plan.Set)
 	case w.Pace != w.Hold.Set:
-		d.writeHold(w.Hold) // what was written last was not carried out
+		writeHold(d, w.Hold) // what was written last was not carried out
 	default:
-		d.recordHold(w.Hold)
+		recordHold(d, w.Hold)
 	}
 	if len(pods) > 0 { // before, what was said when it began is true
-		d.explainHold(&plan)
+		explainHold(d, &plan)
 	}
 }
 
 // stuckIn returns in how long the wave has waited long enough for a pod of an earlier version that is
 // not Ready, which keeps a StatefulSet from making the pods of the wave; stuck is false where all
 // such pods are Ready.
-func (d *release) stuckIn() (left time.Duration, stuck bool) {
+func stuckIn(d *release) (left time.Duration, stuck bool) {
 	w := d.Workload
 	unready := func(old OldRevision) bool { return old.Ready < old.Replicas-old.Lost }
 	if !w.Pace.ByPartition || !slices.ContainsFunc(w.OldRevisions, unready) {
@@ -292,17 +291,17 @@ func (d *release) stuckIn() (left time.Duration, stuck bool) {
 }
 
 // explainHold says what is waited for. Between two waves it says so of the next one.
-func (d *release) explainHold(p *HoldPlan) {
+func explainHold(d *release, p *HoldPlan) {
 	until, message := p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady), ""
 	switch {
 	case p.Over && !p.Opens:
 		return // it was said when the rollout went on
 	case p.Over && p.RanOut > 0:
-		message = d.describeRanOut(p.RanOut) + "; the rollout continues"
+		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues"
 	case p.Over:
 		message = "the pods are verified; the rollout continues"
 	case p.Waiting == 0 && p.RanOut > 0:
-		message = d.describeRanOut(p.RanOut) + "; the rollout continues when they are Ready"
+		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues when they are Ready"
 	case p.Waiting == 0:
 		message = "all pods so far are verified; the next pods are not created yet"
 	case !d.Now.Before(until):
@@ -314,19 +313,19 @@ func (d *release) explainHold(p *HoldPlan) {
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
 
-func (d *release) describeRanOut(pods int) string {
-	return fmt.Sprintf("%d pods have no verdict after %s", pods, d.Settings.HoldAtMost)
+func describeRanOut(atMost time.Duration, pods int) string {
+	return fmt.Sprintf("%d pods have no verdict after %s", pods, atMost)
 }
 
-func (d *release) ranOut(pods int) {
-	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldEnded, d.describeRanOut(pods)+"; the rollout continues without them, as silence does not fail")
+func ranOut(d *release, pods int) {
+	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldEnded, describeRanOut(d.Settings.HoldAtMost, pods)+"; the rollout continues without them, as silence does not fail")
 }
 
 // failHold fails the release because pods of it have no verdict.
-func (d *release) failHold(pods int) {
+func failHold(d *release, pods int) {
 	c := v1alpha1.CheckStatus{
 		Name: HoldCheck, Type: HoldCheck, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails,
-		Reason: v1alpha1.ReasonHoldRanOut, Message: d.describeRanOut(pods) + ", and silence fails", StartTime: timeOf(time.Unix(d.status.StartTimeUnix, 0)),
+		Reason: v1alpha1.ReasonHoldRanOut, Message: describeRanOut(d.Settings.HoldAtMost, pods) + ", and silence fails", StartTime: timeOf(time.Unix(d.status.StartTimeUnix, 0)),
 	}
 	if FindCheck(d.status.Checks, HoldCheck) == nil {
 		SetCheck(&d.status.Checks, c, d.Now)
@@ -337,14 +336,14 @@ func (d *release) failHold(pods int) {
 
 // heldPods are the pods of the release, as a hold looks at them, and how long until one
 // more is verified by time alone.
-func (d *release) heldPods() (pods []HeldPod, again time.Duration) {
+func heldPods(d *release) (pods []HeldPod, again time.Duration) {
 	verified := map[types.UID]int64{}
 	for i := range d.Batches {
 		b := &d.Batches[i]
 		if !d.ofAttempt(b) || b.Status.Status != v1alpha1.ChangePodExecuteDone {
 			continue
 		}
-		if left := d.watched(b); left > 0 {
+		if left := watched(d.Now, d.Since, b); left > 0 {
 			again = shortest(again, left)
 			continue
 		}
@@ -384,7 +383,7 @@ const checkTypePodHealth = "podHealth"
 // when none does. One that passes does not write that, so it counts by its time. What a
 // process that is gone had measured by then is not known: where a check is measured and
 // not read off what is written down, it is as late again as this process.
-func (d *release) watched(b *v1alpha1.ChangePod) (left time.Duration) {
+func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 	for i := range b.Status.Checks {
 		c := &b.Status.Checks[i]
 		if !c.Background || c.Mode == v1alpha1.ModeObserve || !CheckMayGoOn(c) {
@@ -393,21 +392,21 @@ func (d *release) watched(b *v1alpha1.ChangePod) (left time.Duration) {
 		over := timeOrZero(c.Deadline)
 		if c.Phase == v1alpha1.CheckWatching {
 			over = timeOrZero(c.DueTime)
-			if began := timeOrZero(c.StartTime); c.Type != checkTypePodHealth && d.Since.After(began) {
-				over = latest(over, d.Since.Add(over.Sub(began)))
+			if began := timeOrZero(c.StartTime); c.Type != checkTypePodHealth && since.After(began) {
+				over = latest(over, since.Add(over.Sub(began)))
 			}
 		}
-		left = max(left, over.Add(checkGrace).Sub(d.Now))
+		left = max(left, over.Add(checkGrace).Sub(now))
 	}
 	return left
 }
 
 // writeHold changes the pace of the rollout, in the write that does something else with
 // the workload, if there is one.
-func (d *release) writeHold(set *Hold) {
+func writeHold(d *release, set *Hold) {
 	d.plan.Hold = &HoldChange{Set: set}
 	if set != nil {
-		d.recordHold(set)
+		recordHold(d, set)
 	}
 	if d.plan.Action == LeaveWorkload {
 		d.plan.Action = PaceWorkload
@@ -415,19 +414,19 @@ func (d *release) writeHold(set *Hold) {
 }
 
 // endHold gives back what the hold changed, and says why.
-func (d *release) endHold(reason string) {
+func endHold(d *release, reason string) {
 	end := HoldEnd{Release: d.Change.Spec.Release, Reason: reason}
 	if reason == v1alpha1.ReasonHoldEdited {
 		end.User = UnknownUser
 	}
-	d.writeHold(nil)
+	writeHold(d, nil)
 	d.plan.Hold.End = end
 	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.describe())
-	d.noteHoldEnd(end)
+	noteHoldEnd(d, end)
 }
 
 // noteHoldEnd says that a hold ended. The catalog says why, except who did it.
-func (d *release) noteHoldEnd(end HoldEnd) {
+func noteHoldEnd(d *release, end HoldEnd) {
 	by := ""
 	if end.Reason == v1alpha1.ReasonHoldEdited {
 		by = "by " + cmp.Or(end.User, UnknownUser)
@@ -436,27 +435,27 @@ func (d *release) noteHoldEnd(end HoldEnd) {
 }
 
 // endAgain ends a hold as it was to be ended when admission did not see that.
-func (d *release) endAgain() {
+func endAgain(d *release) {
 	end, ok := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
 	if !ok || end.Release != d.Change.Spec.Release {
 		end = HoldEnd{Release: d.Change.Spec.Release, Reason: v1alpha1.ReasonReleaseEnded}
 	}
-	d.writeHold(nil)
+	writeHold(d, nil)
 	d.plan.Hold.End = end
 }
 
 // endFailedHold gives back what the hold changed, and pauses the rollout in the same
 // write: whoever resumes it gets the workload's own pace.
-func (d *release) endFailedHold() {
+func endFailedHold(d *release) {
 	if d.Settings.Blocking && !d.Workload.Paused && !d.plan.Halt {
-		d.halt()
+		haltRollout(d)
 	}
-	d.endHold(v1alpha1.ReasonVerificationFailed)
+	endHold(d, v1alpha1.ReasonVerificationFailed)
 }
 
 // noteHoldGone says of a hold that is gone why it is, once. Where nothing says so, the
 // workload was let go as a whole.
-func (d *release) noteHoldGone() {
+func noteHoldGone(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld)
 	end, ended := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
 	ended = ended && end.Release == d.Change.Spec.Release
@@ -467,33 +466,5 @@ func (d *release) noteHoldGone() {
 		end = HoldEnd{Reason: v1alpha1.ReasonReleaseEnded}
 	}
 	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.describe())
-	d.noteHoldEnd(end)
-}
-
-// waveIsFinished says that every pod that was made so far of a rollout that is held is
-// finished: no more come before they are verified, so their batch is not waited for to
-// be full.
-func (d *release) waveIsFinished() bool {
-	if !d.holding() {
-		return false
-	}
-	waiting := map[types.UID]bool{}
-	for i := range d.preparing {
-		waiting[d.preparing[i].UID] = true
-	}
-	live, from := int32(0), int32(0)
-	made := d.Workload.RevisionReplicas
-	if h := d.Workload.Hold; h.ByPartition {
-		from = min(h.Set.Partition, d.Workload.Replicas)
-		made = d.Workload.Replicas - from
-	}
-	for i := range d.Pods {
-		if p := &d.Pods[i]; p.live() && p.Index >= from {
-			live++
-			if !d.batched[p.UID] && !waiting[p.UID] {
-				return false
-			}
-		}
-	}
-	return live >= made
+	noteHoldEnd(d, end)
 }

@@ -69,7 +69,7 @@ func TestHeldPods(t *testing.T) {
 				Now: now, Since: c.since, Workload: &Workload{}, Change: change, Batches: []v1alpha1.ChangePod{*batch},
 				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-3 * time.Hour), ReadySince: now.Add(-3 * time.Hour)}},
 			}, status: change.Status.DeepCopy()}
-			pods, again := d.heldPods()
+			pods, again := heldPods(d)
 			if len(pods) != 1 || pods[0].Verified != c.verified || again != c.again {
 				t.Errorf("pods %+v, again %s, want verified %t and %s", pods, again, c.verified, c.again)
 			}
@@ -95,7 +95,7 @@ func TestHeldPodOfAnotherClock(t *testing.T) {
 				Now: now, Change: change, Workload: &Workload{Pace: Pace{ByPartition: true}},
 				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-2 * time.Minute), ReadySince: now.Add(-c.ready)}},
 			}, status: change.Status.DeepCopy()}
-			if pods, _ := d.heldPods(); len(pods) != 1 || !pods[0].ReadySince.Equal(now.Add(-c.want)) {
+			if pods, _ := heldPods(d); len(pods) != 1 || !pods[0].ReadySince.Equal(now.Add(-c.want)) {
 				t.Errorf("pods %+v, want one that is Ready for %s", pods, c.want)
 			}
 		})
@@ -123,7 +123,7 @@ func TestExplainHold(t *testing.T) {
 			d.Settings.HoldAtMost = 30 * time.Minute
 			for _, p := range c.plans {
 				p.Since = p.Since.UTC()
-				d.explainHold(&p)
+				explainHold(d, &p)
 			}
 			if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld); said == nil || Detail(said) != c.want {
 				t.Errorf("it says %+v, want %q", said, c.want)
@@ -187,7 +187,7 @@ func TestLostPartition(t *testing.T) {
 			if c.change != nil {
 				c.change(d)
 			}
-			h := d.lostHold()
+			h := lostHold(d)
 			if (h != nil) != c.restored {
 				t.Fatalf("it is restored as %+v", h)
 			}
@@ -231,7 +231,7 @@ func TestLostPace(t *testing.T) {
 			w := &Workload{Pace: c.is, Annotations: map[string]string{}}
 			d := &release{ReleaseInput: ReleaseInput{Change: change, Others: c.others, Workload: w}}
 			d.status = &v1alpha1.ChangeWorkloadStatus{ObservedRelease: 3, Hold: c.own}
-			h := d.lostHold()
+			h := lostHold(d)
 			own := Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
 			if (h != nil) != c.restored || h != nil && (h.Pace != own || h.Set != raised || h.Release != 3) {
 				t.Errorf("it is restored as %+v", h)
@@ -266,7 +266,7 @@ func TestSteppedWaveIsFinished(t *testing.T) {
 		"none is to come":     {at(5), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := c.d.waveIsFinished(); got != c.want {
+			if got := waveIsFinished(c.d); got != c.want {
 				t.Errorf("it is finished: %t", got)
 			}
 		})

@@ -23,12 +23,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
 // followOrder moves a release that waits for its order to be accepted.
-func (d *release) followOrder() {
+func followOrder(d *release) {
 	s := d.status
 	if !IsOpen(s.Status) {
 		return
@@ -36,16 +37,16 @@ func (d *release) followOrder() {
 	waits := s.Status == v1alpha1.ChangeWorkloadInit
 	switch {
 	case s.OrderStage == v1alpha1.OrderRefused:
-		d.cancelChecks()
+		cancelChecks(d.status, d.Now)
 		d.enter(v1alpha1.ChangeWorkloadFailed, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
 			"the order was refused: "+stepMessage(s, v1alpha1.StepAccepted))
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "")
 	case !waits:
-	case d.failedOrder() != nil:
+	case failedOrder(d.status, d.Batches) != nil:
 		// judge suspends it. Where only a check of a policy failed, the order has its time:
 		// a batch that is made before it is accepted would be verified without it.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-	case orderAccepted(s.OrderStage):
+	case OrderIsOpen(s):
 		// An older build wrote one without the other.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case d.Cluster == "":
@@ -60,63 +61,65 @@ func (d *release) followOrder() {
 
 // orderPreOver says that batches may be made: the order's PRE check is over, or
 // there is none.
-func (d *release) orderPreOver() bool {
-	switch d.status.OrderStage {
+func orderPreOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
+	switch s.OrderStage {
 	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted:
-		return d.Cluster == ""
+		return cluster == ""
 	default:
 		return true
 	}
 }
 
 // orderPostOver says that nothing of the order stands in the way of success.
-func (d *release) orderPostOver() bool {
-	return !orderAccepted(d.status.OrderStage) || d.status.OrderStage == v1alpha1.OrderPostFinish || d.Cluster == ""
+func orderPostOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
+	return !OrderIsOpen(s) || s.OrderStage == v1alpha1.OrderPostFinish || cluster == ""
+}
+
+// preOver says that batches may be made: the order's PRE check is over, and the checks
+// of policies with which the release began are.
+func preOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
+	return orderPreOver(s, cluster) && waitsForCheck(s, v1alpha1.StageReleasePre) == nil
+}
+
+// postOver says that nothing that was asked once all pods had passed stands in the
+// way of success.
+func postOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
+	return orderPostOver(s, cluster) && waitsForCheck(s, v1alpha1.StageReleasePost) == nil
 }
 
 // awaitOrderPost asks for the order's POST check, once its PRE check is over.
-func (d *release) awaitOrderPost() {
-	if d.status.OrderPostDueTimeUnix == 0 && d.status.OrderStage == v1alpha1.OrderPostWait {
-		d.status.OrderPostDueTimeUnix = d.Now.Unix()
+func awaitOrderPost(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
+	if s.OrderPostDueTimeUnix == 0 && s.OrderStage == v1alpha1.OrderPostWait {
+		s.OrderPostDueTimeUnix = now.Unix()
 	}
 }
 
-func (d *release) endOrder(how v1alpha1.FinishState) {
-	if OrderIsOpen(d.status) && d.status.OrderEnd == "" {
-		d.status.OrderEnd, d.status.OrderEndDueTimeUnix = how, d.Now.Unix()
+func endOrder(s *v1alpha1.ChangeWorkloadStatus, now time.Time, how v1alpha1.FinishState) {
+	if OrderIsOpen(s) && s.OrderEnd == "" {
+		s.OrderEnd, s.OrderEndDueTimeUnix = how, now.Unix()
 	}
 }
 
 // endBefore ends the order of an attempt before the next one begins, for at
 // most one deadline. It says that there is nothing left to wait for.
-func (d *release) endBefore() bool {
+func endBefore(d *release) bool {
 	if d.Cluster == "" || !OrderIsOpen(d.status) {
 		return true
 	}
-	d.endOrder(v1alpha1.FinishCancel)
+	endOrder(d.status, d.Now, v1alpha1.FinishCancel)
 	left := time.Unix(d.status.OrderEndDueTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
 	d.plan.RequeueAfter = max(left, 0)
 	return left <= 0
 }
 
-// failedOrderCheck is the failing verdict on the order itself; nil when there is none.
-func (d *release) failedOrderCheck() *v1alpha1.CheckVerdict {
-	for _, v := range []*v1alpha1.CheckVerdict{d.status.OrderPreVerdict, d.status.OrderPostVerdict} {
-		if v != nil && VerdictFails(v.Verdict) {
-			return v
-		}
-	}
-	return nil
-}
-
 // failedOrder is the failing verdict on the order itself, or on an entry of it
 // that no batch is known by; nil when there is none.
-func (d *release) failedOrder() *v1alpha1.CheckVerdict {
-	if v := d.failedOrderCheck(); v != nil {
+func failedOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) *v1alpha1.CheckVerdict {
+	if v := failedOrderCheck(s); v != nil {
 		return v
 	}
-	for i := range d.status.UnclaimedVerdicts {
-		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) && d.orphaned(u) {
+	for i := range s.UnclaimedVerdicts {
+		if u := &s.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) && orphaned(s, batches, u) {
 			return &u.CheckVerdict
 		}
 	}
@@ -124,20 +127,20 @@ func (d *release) failedOrder() *v1alpha1.CheckVerdict {
 }
 
 // orphaned says that nothing will claim a verdict: its entry is no batch's.
-func (d *release) orphaned(u *v1alpha1.UnclaimedVerdict) bool {
-	return u.Orphaned && foldedEntry(d.status, u.NodeID) == nil &&
-		!slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
+func orphaned(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod, u *v1alpha1.UnclaimedVerdict) bool {
+	return u.Orphaned && foldedEntry(s, u.NodeID) == nil &&
+		!slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
 }
 
 // markOrphans marks the failing verdicts that came while no start was under way that made
 // their entry: the process died, or the answer was lost, when it was made. A batch that is
 // made later changes nothing of that.
-func (d *release) markOrphans() {
-	if d.mayKnowMore() {
+func markOrphans(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) {
+	if mayKnowMore(s, batches) {
 		return
 	}
-	for i := range d.status.UnclaimedVerdicts {
-		if u := &d.status.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) {
+	for i := range s.UnclaimedVerdicts {
+		if u := &s.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) {
 			u.Orphaned = true
 		}
 	}
@@ -145,45 +148,45 @@ func (d *release) markOrphans() {
 
 // mayKnowMore says that a start is under way, of the order or of a batch, whose answer
 // names an entry.
-func (d *release) mayKnowMore() bool {
-	if d.status.OrderNodeID == "" && (d.status.OrderStage == v1alpha1.OrderPreWait || !orderAccepted(d.status.OrderStage)) && d.status.OrderStage != v1alpha1.OrderEnded {
+func mayKnowMore(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) bool {
+	if s.OrderNodeID == "" && (s.OrderStage == v1alpha1.OrderPreWait || !OrderIsOpen(s)) && s.OrderStage != v1alpha1.OrderEnded {
 		return true
 	}
-	return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
+	return slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
 		return b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone ||
 			b.Status.Status == v1alpha1.ChangePodPreSubmitted && !startedAgain(b.Status.Conditions, v1alpha1.ConditionSubmitted)
 	})
 }
 
-func (d *release) describeOrder() string {
-	v := d.failedOrder()
-	s := ""
+func describeOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) string {
+	v := failedOrder(s, batches)
+	text := ""
 	switch v {
 	case nil:
 		return ""
-	case d.status.OrderPreVerdict:
-		s = "the PRE check of the order failed: " + v.Verdict
-	case d.status.OrderPostVerdict:
+	case s.OrderPreVerdict:
+		text = "the PRE check of the order failed: " + v.Verdict
+	case s.OrderPostVerdict:
 		if v.LatePre {
 			return "of the order: " + Cut(v.Message)
 		}
-		s = "the POST check of the order failed: " + v.Verdict
+		text = "the POST check of the order failed: " + v.Verdict
 	default:
-		s = fmt.Sprintf("a check of order entry %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
+		text = fmt.Sprintf("a check of order entry %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
 	}
 	if v.Message != "" {
-		s += ": " + Cut(v.Message)
+		text += ": " + Cut(v.Message)
 	}
-	return s
+	return text
 }
 
 // unclaimed leaves out the verdicts that their batches have by now, or graver
 // ones.
-func (d *release) unclaimed() []v1alpha1.UnclaimedVerdict {
+func unclaimed(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) []v1alpha1.UnclaimedVerdict {
 	var left []v1alpha1.UnclaimedVerdict
-	for i := range d.status.UnclaimedVerdicts {
-		u := &d.status.UnclaimedVerdicts[i]
-		if !slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
+	for i := range s.UnclaimedVerdicts {
+		u := &s.UnclaimedVerdicts[i]
+		if !slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
 			return b.Status.ChangePodID == u.NodeID && !isWorse(verdictOf(&b.Status, u.Stage), u.CheckVerdict)
 		}) {
 			left = append(left, *u)

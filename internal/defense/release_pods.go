@@ -44,7 +44,7 @@ func (d *release) sortPods() (wait time.Duration) {
 			d.status.EntryTime, d.status.EntryTimeUnix = FormatTime(time.Unix(made, 0)), made
 		}
 		d.status.Batches = max(d.status.Batches, BatchNumber(b))
-		if !d.ofAttempt(b) || d.sortFolded(b) {
+		if !d.ofAttempt(b) || sortFolded(d, b) {
 			continue
 		}
 		for _, info := range b.Spec.PodInfos {
@@ -99,7 +99,7 @@ func (d *release) makeBatches() (made bool) {
 		d.makeBatch(size)
 		made = true
 	}
-	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete && !d.podsToFinish() || d.waveIsFinished() || d.overdue() && !d.timesOut(made)) {
+	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete && d.everyPod(d.isFinished) || waveIsFinished(d) || d.overdue() && !d.timesOut(made)) {
 		d.makeBatch(len(d.preparing))
 		made = true
 	}
@@ -137,43 +137,52 @@ func (d *release) makeBatch(size int) {
 	d.preparing = d.preparing[size:]
 	perBatch := max(d.Settings.BatchSize, 1)
 	b.Total = max(b.Number, (d.Workload.Replicas+perBatch-1)/perBatch)
-	b.Last = d.allBatched()
+	b.Last = d.everyPod(d.isBatched)
 	d.plan.Batches = append(d.plan.Batches, b)
 }
 
-// podsToFinish says that a pod of the workload is still to finish, or is not seen yet.
-func (d *release) podsToFinish() bool {
-	waiting := map[types.UID]bool{}
-	for i := range d.preparing {
-		waiting[d.preparing[i].UID] = true
-	}
-	live := 0
-	for i := range d.Pods {
-		if !d.Pods[i].live() {
-			continue
-		}
-		if uid := d.Pods[i].UID; !d.batched[uid] && !waiting[uid] {
-			return true
-		}
-		live++
-	}
-	return live < int(d.Workload.Replicas)
+func (d *release) isBatched(uid types.UID) bool { return d.batched[uid] }
+
+// isFinished reports whether a pod is in a batch, or waits to be in one.
+func (d *release) isFinished(uid types.UID) bool {
+	return d.batched[uid] || slices.ContainsFunc(d.preparing, func(p Pod) bool { return p.UID == uid })
 }
 
-// allBatched says that every pod the workload is to have is there and in a
-// batch.
-func (d *release) allBatched() bool {
-	live := 0
+// everyPod reports whether every pod that the workload is to have is seen and is there: also while the workload says
+// complete, and not while only old pods have yet to go.
+func (d *release) everyPod(there func(uid types.UID) bool) bool {
+	return d.everyPodFrom(0, d.Workload.Replicas, there)
+}
+
+// everyPodFrom is everyPod of the wanted pods with this index and the next ones.
+func (d *release) everyPodFrom(index, wanted int32, there func(uid types.UID) bool) bool {
+	live := int32(0)
 	for i := range d.Pods {
-		if !d.Pods[i].live() {
+		p := &d.Pods[i]
+		if !p.live() || p.Index < index {
 			continue
 		}
-		if !d.batched[d.Pods[i].UID] {
+		if !there(p.UID) {
 			return false
 		}
 		live++
 	}
-	return live >= int(d.Workload.Replicas)
+	return live >= wanted
+}
+
+// waveIsFinished says that every pod that was made so far of a rollout that is held is
+// finished: no more come before they are verified, so their batch is not waited for to
+// be full.
+func waveIsFinished(d *release) bool {
+	if !d.holding() {
+		return false
+	}
+	from, made := int32(0), d.Workload.RevisionReplicas
+	if h := d.Workload.Hold; h.ByPartition {
+		from = min(h.Set.Partition, d.Workload.Replicas)
+		made = d.Workload.Replicas - from
+	}
+	return d.everyPodFrom(from, made, d.isFinished)
 }
 
 // deadline is until when a batch waits to be full. While a check of the release held
@@ -183,7 +192,7 @@ func (d *release) deadline() time.Time {
 	if h := d.Workload.Hold; h != nil && h.ByPartition {
 		since = latest(since, time.Unix(h.OpenedAt, 0)) // nothing came before that
 	}
-	for _, c := range d.checksAt(v1alpha1.StageReleasePre) {
+	for _, c := range checksAt(d.status, v1alpha1.StageReleasePre) {
 		if !c.Background && c.CompletionTime != nil && c.CompletionTime.After(since) {
 			since = c.CompletionTime.Time
 		}
@@ -199,21 +208,11 @@ func (d *release) allPassed() bool {
 	if !d.Workload.Rollout.Complete || len(d.checking) > 0 || len(d.preparing) > 0 {
 		return false
 	}
-	passed := map[string]bool{}
+	passed := map[types.UID]bool{}
 	for i := range d.passed {
-		passed[d.passed[i].UID] = true
+		passed[types.UID(d.passed[i].UID)] = true
 	}
-	live := 0
-	for i := range d.Pods {
-		if !d.Pods[i].live() {
-			continue
-		}
-		if !passed[string(d.Pods[i].UID)] {
-			return false
-		}
-		live++
-	}
-	return live >= int(d.Workload.Replicas)
+	return d.everyPod(func(uid types.UID) bool { return passed[uid] })
 }
 
 // waitsForRestarted says that a pod does not run at this moment, or was restarted
@@ -240,32 +239,16 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 // a little behind, does not take back.
 func (d *release) waitsInVain(made bool) bool {
 	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-ClockTolerance))
-	if made || !d.preOver() || d.Workload.waitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
+	if made || !preOver(d.status, d.Cluster) || d.Workload.waitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
 		return false
 	}
-	return len(d.preparing) > 0 || d.podsToCome()
+	return len(d.preparing) > 0 || !d.everyPod(d.isBatched)
 }
 
 // timesOut says that the state is to tell of that first: the pods that wait are
 // verified in the next turn.
 func (d *release) timesOut(made bool) bool {
 	return d.status.Status == v1alpha1.ChangeWorkloadRunning && d.waitsInVain(made)
-}
-
-// podsToCome says that not every pod the workload is to have is in a batch.
-func (d *release) podsToCome() bool {
-	live := 0
-	for i := range d.Pods {
-		if d.Pods[i].live() {
-			live++
-			if !d.batched[d.Pods[i].UID] {
-				return true
-			}
-		}
-	}
-	// Also while the workload says complete and its pods have not been seen; not
-	// while only old pods have yet to go.
-	return live < int(d.Workload.Replicas)
 }
 
 func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
@@ -284,3 +267,53 @@ func resultsOf(infos []v1alpha1.PodInfo) []v1alpha1.PodResult {
 	}
 	return results
 }
+
+// passCount is how many pods of the attempt passed, those of folded batches
+// included.
+func (d *release) passCount() int { return len(d.passed) + int(d.foldedCount()) }
+
+func (d *release) foldedCount() int32 {
+	if d.status.Folded == nil {
+		return 0
+	}
+	return d.status.Folded.PassCount
+}
+
+// unverifiedCount is how many pods of the attempt passed without a verdict, those of folded batches included.
+func (d *release) unverifiedCount() (count int32) {
+	if d.status.Folded != nil {
+		count = d.status.Folded.UnverifiedCount
+	}
+	for i := range d.Batches {
+		if b := &d.Batches[i]; d.ofAttempt(b) && !isFolded(d.status.Folded, d.folded, b) {
+			count += UnverifiedPods(b)
+		}
+	}
+	return count
+}
+
+// failCount is the number of pods of the attempt that failed, those of folded batches included.
+func (d *release) failCount() int32 {
+	count := int32(len(d.failed)) //nolint:gosec // a workload has far fewer pods
+	if d.status.Folded != nil {
+		count += d.status.Folded.FailCount
+	}
+	return count
+}
+
+// failure is the reason for which the release failed its verification, and the first failure in words; both are empty
+// where it did not.
+func (d *release) failure() (reason, message string) {
+	if len(d.failed) > 0 {
+		return v1alpha1.ReasonPodFailed, Describe(&d.failed[0])
+	}
+	if message = describeOrder(d.status, d.Batches); message != "" {
+		return v1alpha1.ReasonOrderCheckFailed, message
+	}
+	if c := failedReleaseCheck(d.status); c != nil {
+		return v1alpha1.ReasonCheckFailed, "the check " + Cut(describeCheck(c))
+	}
+	return "", ""
+}
+
+func (d *release) hasFailed() bool { reason, _ := d.failure(); return reason != "" }

@@ -32,134 +32,116 @@ import (
 // explainProgress says how far the rollout has come. Of a release that succeeded it
 // is over: what becomes of its pods later is told by PodsUnavailable. What is halted stays
 // so, whatever its pods do.
-func (d *release) explainProgress() {
+func explainProgress(d *release) {
 	w, wasComplete := d.Workload, d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
+	status, reason, message := metav1.ConditionFalse, "", ""
 	switch {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		d.explainComplete()
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted,
-			"the %s is %s%s%s", w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.Resume))
-	case w.Rollout.Complete || d.wasComplete():
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
-	case (w.Paused || w.OnDelete) && wasComplete:
-		d.explainComplete()
+		reason, message = v1alpha1.ReasonRolloutHalted, w.describeStop(w.Words.Resume)
+	case w.Rollout.Complete, w.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete), (w.Paused || w.OnDelete) && wasComplete:
+		// Also when it was complete when it was last heard of: an annotation changed just now, say.
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case w.OnDelete:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "%s", w.Rollout.Progress)
+		reason, message = v1alpha1.ReasonOnDelete, w.Rollout.Progress
 	case w.Paused && !d.plan.Resume:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "the %s is %s%s%s",
-			w.Kind(), w.Words.Halted(), w.Words.Means(), w.by(w.Words.GoOn))
+		reason, message = v1alpha1.ReasonRolloutPaused, w.describeStop(w.Words.GoOn)
 	case d.stuckOn != "":
-		d.becomeStuck("pods on node " + d.stuckOn + " do not come up")
+		reason, message = v1alpha1.ReasonRolloutStuck, "pods on node "+d.stuckOn+" do not come up"
+		warnOfStuck(d, message)
 	case w.NotMade != nil:
-		d.becomeStuck(fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
+		reason, message = v1alpha1.ReasonRolloutStuck, w.NotMade.describe(w)
+		warnOfStuck(d, message)
 	case w.Rollout.Stuck:
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", w.Rollout.Message)
+		reason, message = v1alpha1.ReasonRolloutStuck, w.Rollout.Message
 	case w.Rollout.Partitioned || w.Partition > 0 && d.staysAt(v1alpha1.ReasonPartitioned, w.Partition):
-		d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned,
-			"%d of %d pods", w.Partition, w.Replicas)
+		reason, message = v1alpha1.ReasonPartitioned, fmt.Sprintf("%d of %d pods", w.Partition, w.Replicas)
 	case wasComplete:
-		d.explainComplete()
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	default:
-		d.explainRollingOut()
+		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
 	}
-}
-
-// explainComplete says that the rollout is over, whatever its pods do now.
-func (d *release) explainComplete() {
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete, "")
-}
-
-// wasComplete says that the rollout was complete when it was last heard of, and
-// that nothing has been heard since: an annotation changed just now, say.
-func (d *release) wasComplete() bool {
-	return d.Workload.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete)
+	d.condition(v1alpha1.ConditionProgressing, status, reason, "%s", message)
 }
 
 // alikeReplaced is said where pods are replaced by others of the same template.
 const alikeReplaced = "pods of this template are replaced, too, because their revision was not found"
 
-// explainRollingOut says that pods are being replaced. Those that have the template
-// already are where the controller of the workload finds an earlier revision by its
-// bytes, and those were written by an older one.
-func (d *release) explainRollingOut() {
-	w, again := d.Workload, ""
-	if n := w.alike(); n > 0 {
-		again = fmt.Sprintf("%d %s", n, alikeReplaced)
-		said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
-		if said == nil || !strings.Contains(said.Message, alikeReplaced) {
-			d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, fmt.Sprintf("%d %s", n, alikeReplaced))
-		}
+// describeAlike says how many pods are replaced by others of the same template: the controller of the workload finds
+// an earlier revision by its bytes, and those were written by an older one. An event says so once.
+func describeAlike(d *release) string {
+	n := d.Workload.alike()
+	if n == 0 {
+		return ""
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "%s", strings.Join(NonEmpty(w.Rollout.Progress, again), "; "))
+	message := fmt.Sprintf("%d %s", n, alikeReplaced)
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
+	if said == nil || !strings.Contains(said.Message, alikeReplaced) {
+		d.event(corev1.EventTypeWarning, v1alpha1.EventRevisionNotFound, message)
+	}
+	return message
 }
 
 // explainVerification says what the verification of the release came to. Pods that
 // come after its success are in the counts alone, until one fails.
-func (d *release) explainVerification() {
-	succeeded, goesOn := d.status.Status == v1alpha1.ChangeWorkloadSuccess, ""
-	if len(d.checking)+len(d.preparing) > 0 {
-		goesOn = "; the verification of other pods continues"
-	}
+func explainVerification(d *release) {
+	status, reason, message := metav1.ConditionUnknown, v1alpha1.ReasonChecking, ""
+	failure, first := d.failure()
+	toCome, pre, post := len(d.checking)+len(d.preparing), waitsForCheck(d.status, v1alpha1.StageReleasePre), waitsForCheck(d.status, v1alpha1.StageReleasePost)
 	switch {
-	case len(d.failed) > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "%s%s", Describe(&d.failed[0]), goesOn)
-	case d.failedOrder() != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonOrderCheckFailed, "%s%s", d.describeOrder(), goesOn)
-	case d.failedCheck() != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed, "%s%s", d.describeWhole(), goesOn)
-	case succeeded && d.passCount()+len(d.checking)+len(d.preparing) == 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonNothingVerified, "")
-	case succeeded && d.unverifiedCount() > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified,
-			"%d of %d pods", d.unverifiedCount(), d.passCount())
-	case succeeded && d.passCount() > 0:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "")
+	case failure != "":
+		status, reason, message = metav1.ConditionFalse, failure, first
+		if toCome > 0 {
+			message += "; the verification of other pods continues"
+		}
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
+		switch unverified, passed := d.unverifiedCount(), d.passCount(); {
+		case unverified > 0:
+			status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified, fmt.Sprintf("%d of %d pods", unverified, passed)
+		case passed > 0:
+			status, reason = metav1.ConditionTrue, v1alpha1.ReasonAllPassed
+		case toCome == 0:
+			reason = v1alpha1.ReasonNothingVerified
+		}
 	case d.unsettled && d.allPassed():
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; a pod that was restarted after that has to run for a minute")
-	case d.allPassed() && d.waitsFor(v1alpha1.StageReleasePost) != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the check %s is running",
-			d.waitsFor(v1alpha1.StageReleasePost).Name)
-	case d.waitsFor(v1alpha1.StageReleasePre) != nil:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the pods wait for the check %s",
-			d.waitsFor(v1alpha1.StageReleasePre).Name)
+		message = "every pod passed; a pod that was restarted after that has to run for a minute"
+	case d.allPassed() && post != nil:
+		message = "every pod passed; the check " + post.Name + " is running"
+	case pre != nil:
+		message = "the pods wait for the check " + pre.Name
 	case d.allPassed():
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "every pod passed; the POST check of the order is running")
-	default:
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "")
+		message = "every pod passed; the POST check of the order is running"
 	}
+	d.condition(v1alpha1.ConditionVerified, status, reason, "%s", message)
 }
 
-// becomeStuck says what keeps a rollout from moving, with an event, since somebody
-// has to do something about it.
-func (d *release) becomeStuck(why string) {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
-	if said == nil || said.Reason != v1alpha1.ReasonRolloutStuck {
+// warnOfStuck emits once an event of what keeps a rollout from moving, since a person has to act.
+func warnOfStuck(d *release, why string) {
+	if reasonOf(d.status, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRolloutStuck {
 		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
-	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutStuck, "%s", why)
 }
 
 // endConditions says of a release that ended that what was under way goes on no
 // more: its verification, or a block that was denied. Nothing is known of its pods.
-func (d *release) endConditions() {
-	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
-		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionVerified); said != nil && said.Reason == v1alpha1.ReasonChecking {
-		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer); waitsForServer(d.status) || c != nil && c.Status == metav1.ConditionUnknown {
-		d.condition(v1alpha1.ConditionServer, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionHeld) {
-		d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
-	}
-	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionEvictionBlocked) {
-		d.condition(v1alpha1.ConditionEvictionBlocked, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
-	}
-	// It speaks of pods that are being replaced.
-	if meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable) != nil {
-		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "")
+func endConditions(d *release) {
+	s := d.status
+	for _, c := range []struct {
+		kind   string
+		over   bool
+		status metav1.ConditionStatus
+	}{
+		{v1alpha1.ConditionBlocked, reasonOf(s, v1alpha1.ConditionBlocked) == v1alpha1.ReasonWriteDenied, metav1.ConditionFalse},
+		{v1alpha1.ConditionVerified, reasonOf(s, v1alpha1.ConditionVerified) == v1alpha1.ReasonChecking, metav1.ConditionUnknown},
+		{v1alpha1.ConditionServer, waitsForServer(s) || meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionServer, metav1.ConditionUnknown), metav1.ConditionUnknown},
+		{v1alpha1.ConditionHeld, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionHeld), metav1.ConditionFalse},
+		{v1alpha1.ConditionEvictionBlocked, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionEvictionBlocked), metav1.ConditionFalse},
+		// It speaks of pods that are being replaced.
+		{v1alpha1.ConditionPodsUnavailable, reasonOf(s, v1alpha1.ConditionPodsUnavailable) != "", metav1.ConditionFalse},
+	} {
+		if c.over {
+			d.condition(c.kind, c.status, v1alpha1.ReasonReleaseEnded, "")
+		}
 	}
 }

@@ -1211,7 +1211,7 @@ func TestDecideReleaseBoundsItsObject(t *testing.T) {
 		t.Errorf("%d failed, %d listed, want 5000 and %d", s.FailCount, len(s.DefenseCheckFailPods), maxListed)
 	}
 	for _, p := range s.DefenseCheckFailPods {
-		if len(p.Message) > maxListedMessage || !strings.HasSuffix(p.Message, "...") {
+		if len(p.Message) > maxMessage || !strings.HasSuffix(p.Message, "...") {
 			t.Fatalf("message of %d bytes is not cut: %q", len(p.Message), p.Message)
 		}
 	}

@@ -138,7 +138,7 @@ func (in *RollbackInput) NeedsPods() bool {
 	if change == nil || !in.Settings.Rollback {
 		return false
 	}
-	s := start{settings: in.Settings, workload: in.Workload, status: &change.Status}
+	s := start{*in, &change.Status}
 	succeeded, proven := succeededAt(s.status), in.Settings.RollbackProven
 	young := in.Now.Sub(succeeded) < proven+3*in.Settings.RollbackAfter+in.Settings.RollbackSlow
 	return succeeded.IsZero() || proven > 0 && (young || !s.failingSince().IsZero())
@@ -222,11 +222,7 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan Roll
 	}
 	r := in.rollback(v1alpha1.ReasonVerificationFailed, target.Version)
 	r.History = target
-	if failed := change.Status.DefenseCheckFailPods; len(failed) > 0 {
-		r.Why.Pod, r.Why.Reason, r.Why.Message = failed[0].Pod, failed[0].Verdict, Brief(failed[0].Message)
-	} else {
-		r.Why.Message = Brief(ConditionMessage(&change.Status, v1alpha1.ConditionVerified))
-	}
+	r.Why.Explain(change)
 	return in.planned(r), true
 }
 
@@ -265,10 +261,7 @@ func selfHealingTarget(w *Workload, history []Revision, changes []v1alpha1.Chang
 
 // neverStarted rolls a release back when its pods do not come up.
 func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackPlan {
-	s := start{
-		now: in.Now, settings: in.Settings, workload: in.Workload, status: &change.Status,
-		pods: in.Pods, changes: in.Changes, history: in.History, limit: in.Limit,
-	}
+	s := start{*in, &change.Status}
 	still := s.judge()
 	if still.old == nil && still.revision == nil || still.refusal != "" {
 		return RollbackPlan{RequeueAfter: still.wait}

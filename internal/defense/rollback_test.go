@@ -115,7 +115,7 @@ func (s *scene) state(state v1alpha1.ChangeWorkloadStatusType) *scene {
 func (s *scene) dueForHealing() *scene {
 	s.Pods, s.Settings.SelfHealing = nil, true
 	d := &release{ReleaseInput: ReleaseInput{Now: s.Now, Change: &s.Changes[0], Workload: s.Workload, History: s.History}, status: &s.Changes[0].Status}
-	d.explainSelfHealing()
+	explainSelfHealing(d)
 	d.status.DefenseCheckFailPods = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-1"}, Verdict: "fail", Message: "too many errors"}}
 	return s.state(v1alpha1.ChangeWorkloadSuspend)
 }

@@ -31,18 +31,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// start is what is looked at to say whether a release comes up.
+// start is what is looked at to say whether a release comes up: of Changes, the others at least.
 type start struct {
-	now      time.Time
-	settings settings.Settings
-	workload *Workload
-	status   *v1alpha1.ChangeWorkloadStatus
-	// pods of the workload's current revision.
-	pods []Pod
-	// changes are the other ChangeWorkloads of the workload, at least.
-	changes []v1alpha1.ChangeWorkload
-	history []Revision
-	limit   RollbackLimit
+	RollbackInput
+	status *v1alpha1.ChangeWorkloadStatus
 }
 
 // stuckPod is a pod that has been stuck for longer than it may, or pods that are not
@@ -103,7 +95,7 @@ func OnUnreachableNodes(pods []Pod, unreachable map[string]bool) []Pod {
 // judge says whether a release comes up. Whether its pods are verified does not
 // matter.
 func (s *start) judge() standstill {
-	if !s.settings.Rollback || !s.mayBeStuck() {
+	if !s.Settings.Rollback || !s.mayBeStuck() {
 		return standstill{}
 	}
 	var all []stuckPod
@@ -114,7 +106,7 @@ func (s *start) judge() standstill {
 	}
 	out.first = &all[0]
 	for i := range all {
-		out.count += all[i].pods(s.workload)
+		out.count += all[i].pods(s.Workload)
 		if node := all[i].node(); node != "" && len(out.nodes) < maxNodes && !slices.Contains(out.nodes, node) {
 			out.nodes = append(out.nodes, node)
 		}
@@ -140,10 +132,10 @@ func (s *start) mayBeStuck() bool {
 
 // slowLimit is how long a pod may be slow; 0 for ever.
 func (s *start) slowLimit() time.Duration {
-	if s.workload.ProgressDeadline == 0 {
+	if s.Workload.ProgressDeadline == 0 {
 		return 0
 	}
-	return max(s.settings.RollbackAfter, s.settings.RollbackSlow, s.workload.ProgressDeadline)
+	return max(s.Settings.RollbackAfter, s.Settings.RollbackSlow, s.Workload.ProgressDeadline)
 }
 
 // overdue are the pods that have been stuck for longer than they may, in this attempt
@@ -153,7 +145,7 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 		left := time.Duration(math.MaxInt64)
 		if limit > 0 {
 			h.due = h.since.Add(limit)
-			left = h.due.Sub(s.now)
+			left = h.due.Sub(s.Now)
 		}
 		if !s.counts(h.since, slow) {
 			return
@@ -162,7 +154,7 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 			if limit > 0 {
 				wait = shortest(wait, left)
 			}
-			toReport := h.since.Add(s.settings.RollbackAfter).Sub(s.now)
+			toReport := h.since.Add(s.Settings.RollbackAfter).Sub(s.Now)
 			switch {
 			case !slow:
 			case toReport > 0:
@@ -174,12 +166,12 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 		}
 		all = append(all, h)
 	}
-	for i := range s.pods {
-		p := &s.pods[i]
-		if !p.Stuck.isStuck(s.now) {
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if !p.Stuck.isStuck(s.Now) {
 			continue
 		}
-		limit, slow := s.settings.RollbackAfter, p.Stuck.slow(s.now, s.settings.RollbackAfter)
+		limit, slow := s.Settings.RollbackAfter, p.Stuck.slow(s.Now, s.Settings.RollbackAfter)
 		if slow {
 			limit = s.slowLimit()
 		}
@@ -187,13 +179,13 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 		if ofNode {
 			limit, slow = 0, true
 		}
-		since := p.Stuck.since(s.now, limit, s.failingSince())
-		if first := p.Stuck.firstCrash(s.now); p.Stuck.restarts >= Crashes && p.Stuck.lastRun < s.settings.RollbackProven && first.Before(since) {
+		since := p.Stuck.since(s.Now, limit, s.failingSince())
+		if first := p.Stuck.firstCrash(s.Now); p.Stuck.restarts >= Crashes && p.Stuck.lastRun < s.Settings.RollbackProven && first.Before(since) {
 			since = first
 		}
 		add(stuckPod{pod: p, cause: p.Stuck, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
 	}
-	if n := s.workload.NotMade; n != nil && n.Count > 0 {
+	if n := s.Workload.NotMade; n != nil && n.Count > 0 {
 		add(stuckPod{cause: n.stuck(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
 	}
 	slices.SortStableFunc(all, func(a, b stuckPod) int { return a.due.Compare(b.due) })
@@ -204,7 +196,7 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 // the node controller says so, or it has to be there, and the kubelet has never seen it.
 // That is told, and may last.
 func (s *start) isOfNode(p *Pod) bool {
-	return p.Lost || s.workload.PerNode && p.Stuck.Reason == reasonNotSeen
+	return p.Lost || s.Workload.PerNode && p.Stuck.Reason == reasonNotSeen
 }
 
 // inAttempt gives a pod that was there before its time, too.
@@ -215,7 +207,7 @@ func (s *start) inAttempt(since time.Time) time.Time {
 // counts reports whether it matters that a pod is stuck since then: after the Success of its
 // release, also once that is suspended, only if the pod fails, and began to soon.
 func (s *start) counts(since time.Time, slow bool) bool {
-	succeeded, proven := succeededAt(s.status), s.settings.RollbackProven
+	succeeded, proven := succeededAt(s.status), s.Settings.RollbackProven
 	return succeeded.IsZero() || !slow && proven > 0 && !since.After(succeeded.Add(proven))
 }
 
@@ -252,18 +244,18 @@ func (h *stuckPod) uid() types.UID {
 	return h.pod.UID
 }
 
-func (s *start) finish() Finish { return FinishOf(s.workload, s.settings) }
+func (s *start) finish() Finish { return FinishOf(s.Workload, s.Settings) }
 
 // progress is for how long the release is left alone, because a pod of it came
 // up just now and is well.
 func (s *start) progress() (left time.Duration) {
-	for i := range s.pods {
-		p := &s.pods[i]
+	for i := range s.Pods {
+		p := &s.Pods[i]
 		if p.Stuck != nil && p.Stuck.restarts >= Crashes {
 			continue
 		}
-		if finished, _ := p.Finished(s.finish(), s.now); finished {
-			left = max(left, p.finishedAt(s.finish(), s.now).Add(s.settings.RollbackAfter).Sub(s.now))
+		if finished, _ := p.Finished(s.finish(), s.Now); finished {
+			left = max(left, p.finishedAt(s.finish(), s.Now).Add(s.Settings.RollbackAfter).Sub(s.Now))
 		}
 	}
 	return left
@@ -276,13 +268,13 @@ func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 		return "", ""
 	}
 	var wellOn []string
-	for i := range s.pods {
-		if s.pods[i].steady(s.now) {
-			wellOn = append(wellOn, s.pods[i].Node)
+	for i := range s.Pods {
+		if s.Pods[i].steady(s.Now) {
+			wellOn = append(wellOn, s.Pods[i].Node)
 		}
 	}
-	if n := s.tolerated(); count <= n {
-		return fmt.Sprintf("%d of %d pods may be stuck", n, s.workload.Replicas), ""
+	if n := tolerated(s.Workload, s.Settings); count <= n {
+		return fmt.Sprintf("%d of %d pods may be stuck", n, s.Workload.Replicas), ""
 	}
 	node = all[0].node()
 	elsewhere := func(h stuckPod) bool { return h.node() != node }
@@ -294,31 +286,27 @@ func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 
 // everFinished reports whether a pod of the attempt has finished.
 func (s *start) everFinished() bool {
-	finished := func(p Pod) bool { ok, _ := p.Finished(s.finish(), s.now); return ok }
+	finished := func(p Pod) bool { ok, _ := p.Finished(s.finish(), s.Now); return ok }
 	return !succeededAt(s.status).IsZero() || s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
-		slices.ContainsFunc(s.pods, finished)
+		slices.ContainsFunc(s.Pods, finished)
 }
 
 // tolerated is how many pods may be stuck once one has finished: a part of all, and
 // fewer than are replaced at a time.
-func (s *start) tolerated() int {
-	return tolerated(s.workload, s.settings)
-}
-
 func tolerated(w *Workload, s settings.Settings) int {
 	return max(min(int(w.Replicas)*s.RollbackTolerate/100, int(w.InFlight)-1), 0)
 }
 
 // target says where the release is rolled back to, or why it is not.
 func (s *start) target(out *standstill) {
-	q := ParseQuarantine(s.workload.Annotations, s.now)
-	out.refusal = notByItself(s.workload, q)
-	if keeps := s.workload.Stateful && !s.settings.RollbackOwnProven; keeps && out.refusal == "" && !succeededAt(s.status).IsZero() {
-		out.refusal = "the release succeeded, and may have changed data; the " + s.workload.Kind() +
+	q := ParseQuarantine(s.Workload.Annotations, s.Now)
+	out.refusal = notByItself(s.Workload, q)
+	if keeps := s.Workload.Stateful && !s.Settings.RollbackOwnProven; keeps && out.refusal == "" && !succeededAt(s.status).IsZero() {
+		out.refusal = "the release succeeded, and may have changed data; the " + s.Workload.Kind() +
 			" is rolled back then only if its own setting rollback, or that of its namespace, names proven"
 	}
 	if out.refusal == "" {
-		out.old, out.refusal = runningTarget(s.workload, q, s.changes)
+		out.old, out.refusal = runningTarget(s.Workload, q, s.Changes)
 		if out.old == nil {
 			s.nothingReady(out, q)
 		}
@@ -328,7 +316,7 @@ func (s *start) target(out *standstill) {
 		out.wait = shortest(out.wait, lookAgain)
 		return
 	}
-	if why, left := limited(s.status, s.workload, s.limit, s.settings, s.now); why != "" {
+	if why, left := limited(s.status, s.Workload, s.Limit, s.Settings, s.Now); why != "" {
 		out.refusal, out.limited = why, true
 		out.wait = shortest(out.wait, left)
 	}
@@ -338,19 +326,19 @@ func (s *start) target(out *standstill) {
 // workload is Ready, so that nothing can be lost.
 func (s *start) nothingReady(out *standstill, q Quarantine) {
 	ready := int32(0)
-	for i := range s.pods {
-		if s.pods[i].steady(s.now) {
+	for i := range s.Pods {
+		if s.Pods[i].steady(s.Now) {
 			ready++
 		}
 	}
-	for i := range s.workload.OldRevisions {
-		ready += s.workload.OldRevisions[i].Ready
+	for i := range s.Workload.OldRevisions {
+		ready += s.Workload.OldRevisions[i].Ready
 	}
 	if ready > 0 {
 		out.refusal = fmt.Sprintf("%s; pods that are Ready: %d", out.refusal, ready)
 		return
 	}
-	if out.revision = provenSuccess(s.history, s.workload.Version, q, s.changes); out.revision == nil {
+	if out.revision = provenSuccess(s.History, s.Workload.Version, q, s.Changes); out.revision == nil {
 		out.refusal += "; the history has no other successful version"
 		return
 	}

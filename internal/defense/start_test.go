@@ -159,23 +159,22 @@ func TestCauses(t *testing.T) {
 // beginning is a release of ten replicas, of which some pods run well, and others
 // do not come up.
 func beginning(well, stuck int, change ...func(*start)) *start {
-	s := &start{
-		now: testNow, settings: settings.Default(),
-		workload: &Workload{
+	s := &start{RollbackInput{
+		Now: testNow, Settings: settings.Default(),
+		Workload: &Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", Version: versionB,
 			Replicas: 10, Rolling: true, InFlight: 5, ProgressDeadline: 10 * time.Minute,
 			Annotations:  map[string]string{v1alpha1.ReleaseAnnotation: "2"},
 			OldRevisions: []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 5, Ready: 5}},
 		},
-		status:  &v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, StartTimeUnix: ago(time.Hour).Unix()},
-		history: []Revision{{Name: "a", Version: versionA, Release: 1}},
-	}
+		History: []Revision{{Name: "a", Version: versionA, Release: 1}},
+	}, &v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, StartTimeUnix: ago(time.Hour).Unix()}}
 	for i := range well {
-		s.pods = append(s.pods, Pod{Name: fmt.Sprint("well-", i), UID: types.UID(fmt.Sprint("w", i)), Node: fmt.Sprint("n", i),
+		s.Pods = append(s.Pods, Pod{Name: fmt.Sprint("well-", i), UID: types.UID(fmt.Sprint("w", i)), Node: fmt.Sprint("n", i),
 			Ready: true, Created: ago(time.Hour), ReadySince: ago(30 * time.Minute)})
 	}
 	for i := range stuck {
-		s.pods = append(s.pods, Pod{Name: fmt.Sprint("bad-", i), UID: types.UID(fmt.Sprint("b", i)), Node: "bad-node", Created: ago(15 * time.Minute),
+		s.Pods = append(s.Pods, Pod{Name: fmt.Sprint("bad-", i), UID: types.UID(fmt.Sprint("b", i)), Node: "bad-node", Created: ago(15 * time.Minute),
 			Stuck: &Stuck{Container: "main", Reason: "ImagePullBackOff", created: ago(15 * time.Minute), begun: ago(3 * time.Minute), from: ago(3 * time.Minute)}})
 	}
 	if well > 0 {
@@ -188,9 +187,9 @@ func beginning(well, stuck int, change ...func(*start)) *start {
 }
 
 func (s *start) eachStuck(change func(*Stuck)) {
-	for i := range s.pods {
-		if s.pods[i].Stuck != nil {
-			change(s.pods[i].Stuck)
+	for i := range s.Pods {
+		if s.Pods[i].Stuck != nil {
+			change(s.Pods[i].Stuck)
 		}
 	}
 }
@@ -202,15 +201,15 @@ func slowFor(d time.Duration, reason string) func(*start) {
 }
 
 func onNodes(s *start) {
-	for i := range s.pods {
-		s.pods[i].Node = fmt.Sprint("n", i)
+	for i := range s.Pods {
+		s.Pods[i].Node = fmt.Sprint("n", i)
 	}
 }
 
 func succeeded(since time.Duration) func(*start) {
 	return func(s *start) {
 		s.status.Status, s.status.UpdateTimeUnix = v1alpha1.ChangeWorkloadSuccess, ago(since).Unix()
-		s.workload.OldRevisions = nil
+		s.Workload.OldRevisions = nil
 	}
 }
 
@@ -223,8 +222,8 @@ func suspended(since time.Duration) func(*start) {
 	}
 }
 
-func stateful(s *start)  { s.workload.GVK.Kind, s.workload.Stateful = "StatefulSet", true }
-func ownProven(s *start) { s.settings.RollbackOwnProven = true }
+func stateful(s *start)  { s.Workload.GVK.Kind, s.Workload.Stateful = "StatefulSet", true }
+func ownProven(s *start) { s.Settings.RollbackOwnProven = true }
 func ready(s *start)     { s.eachStuck(func(h *Stuck) { h.ready = true }) }
 
 // crashing has each stuck pod be in a crash loop, and have ended ten seconds ago, or
@@ -249,10 +248,10 @@ func TestJudgeStart(t *testing.T) {
 			for _, node := range nodes {
 				unreachable[node] = true
 			}
-			s.pods = OnUnreachableNodes(s.pods, unreachable)
+			s.Pods = OnUnreachableNodes(s.Pods, unreachable)
 		}
 	}
-	noOlds := func(s *start) { s.workload.OldRevisions = nil }
+	noOlds := func(s *start) { s.Workload.OldRevisions = nil }
 	for name, test := range map[string]struct {
 		start *start
 		// want is what becomes of it, in short.
@@ -274,78 +273,78 @@ func TestJudgeStart(t *testing.T) {
 		"a pull of three minutes":              {beginning(0, 5, slowFor(3*time.Minute, "ContainerCreating")), "slow", 7 * time.Minute},
 		"slow, not told yet":                   {beginning(0, 5, slowFor(time.Minute, "ContainerCreating")), "", time.Minute},
 		"slow for too long":                    {beginning(0, 5, slowFor(10*time.Minute, "ContainerCreating")), "running " + versionA, 0},
-		"slow, and may be for longer":          {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.settings.RollbackSlow = time.Hour }), "slow", 50 * time.Minute},
-		"slow, and the deadline is longer":     {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.workload.ProgressDeadline = time.Hour }), "slow", 50 * time.Minute},
-		"slow, without a deadline":             {beginning(0, 5, slowFor(time.Hour, "PodInitializing"), func(s *start) { s.workload.ProgressDeadline = 0 }), "slow", 0},
+		"slow, and may be for longer":          {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.Settings.RollbackSlow = time.Hour }), "slow", 50 * time.Minute},
+		"slow, and the deadline is longer":     {beginning(0, 5, slowFor(10*time.Minute, "PodInitializing"), func(s *start) { s.Workload.ProgressDeadline = time.Hour }), "slow", 50 * time.Minute},
+		"slow, without a deadline":             {beginning(0, 5, slowFor(time.Hour, "PodInitializing"), func(s *start) { s.Workload.ProgressDeadline = 0 }), "slow", 0},
 
 		"one of ten is stuck":             {beginning(9, 1, onNodes), "tolerated: 1 of 10 pods may be stuck", lookAgain},
 		"two of ten are stuck":            {beginning(8, 2, onNodes), "running " + versionA, 0},
 		"one of ten, none was ever well":  {beginning(0, 1, onNodes), "running " + versionA, 0},
-		"one of ten, replaced one by one": {beginning(9, 1, onNodes, func(s *start) { s.workload.InFlight = 1 }), "tolerated: only pods on node n9 are stuck, and the version runs on other nodes, on n9", lookAgain},
-		"nothing is tolerated":            {beginning(8, 2, onNodes, func(s *start) { s.settings.RollbackTolerate = 0 }), "running " + versionA, 0},
+		"one of ten, replaced one by one": {beginning(9, 1, onNodes, func(s *start) { s.Workload.InFlight = 1 }), "tolerated: only pods on node n9 are stuck, and the version runs on other nodes, on n9", lookAgain},
+		"nothing is tolerated":            {beginning(8, 2, onNodes, func(s *start) { s.Settings.RollbackTolerate = 0 }), "running " + versionA, 0},
 		"all on one node, others run":     {beginning(5, 5), "tolerated: only pods on node bad-node are stuck, and the version runs on other nodes, on bad-node", lookAgain},
 		"all on one node, nothing else":   {beginning(0, 5, func(s *start) { s.status.PassCount = 3 }), "running " + versionA, 0},
 		"all on no node": {beginning(5, 5, slowFor(time.Hour, "Unschedulable"), func(s *start) {
-			for i := range s.pods {
-				if s.pods[i].Stuck != nil {
-					s.pods[i].Node = ""
+			for i := range s.Pods {
+				if s.Pods[i].Stuck != nil {
+					s.Pods[i].Node = ""
 				}
 			}
 		}), "running " + versionA, 0},
-		"the only node that others run on":             {beginning(1, 5, func(s *start) { s.pods[0].Node = "bad-node" }), "running " + versionA, 0},
+		"the only node that others run on":             {beginning(1, 5, func(s *start) { s.Pods[0].Node = "bad-node" }), "running " + versionA, 0},
 		"the only node that any is on is unreachable":  {beginning(0, 5, onUnreachable("bad-node")), "slow", 0},
 		"each on its node, one of them is unreachable": {beginning(0, 2, onNodes, onUnreachable("n0")), "running " + versionA, 0},
 		"each on its node, and all are unreachable":    {beginning(0, 2, onNodes, onUnreachable("n0", "n1")), "slow", 0},
 		"well on a node that is unreachable":           {beginning(5, 0, onNodes, onUnreachable("n0")), "", 0},
-		"pods come up":                                 {beginning(5, 5, onNodes, func(s *start) { s.pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
+		"pods come up":                                 {beginning(5, 5, onNodes, func(s *start) { s.Pods[0].ReadySince = ago(50 * time.Second) }), "moves", 70 * time.Second},
 		"came up in a crash loop": {beginning(5, 5, onNodes, func(s *start) {
-			s.pods[0].ReadySince = ago(50 * time.Second)
-			s.pods[0].RestartedAt = ago(50 * time.Second)
+			s.Pods[0].ReadySince = ago(50 * time.Second)
+			s.Pods[0].RestartedAt = ago(50 * time.Second)
 		}), "running " + versionA, 0},
 		"came up after its second restart": {beginning(5, 5, onNodes, func(s *start) {
-			s.pods[0].ReadySince = ago(100 * time.Second)
-			s.pods[0].Stuck = &Stuck{ready: true, restarts: Crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
+			s.Pods[0].ReadySince = ago(100 * time.Second)
+			s.Pods[0].Stuck = &Stuck{ready: true, restarts: Crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
 		}), "running " + versionA, 0},
 
-		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.pods[0].Lost = true }), "slow", 0},
+		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.Pods[0].Lost = true }), "slow", 0},
 		"a node that never saw it":            {beginning(0, 1, slowFor(10*time.Minute, reasonNotSeen)), "running " + versionA, 0},
 		"a node that never saw it, where each has one": {
-			beginning(0, 1, slowFor(time.Hour, reasonNotSeen), func(s *start) { s.workload.PerNode = true }), "slow", 0,
+			beginning(0, 1, slowFor(time.Hour, reasonNotSeen), func(s *start) { s.Workload.PerNode = true }), "slow", 0,
 		},
-		"a lost node, and another pod that fails": {beginning(0, 2, func(s *start) { s.pods[0].Lost, s.pods[0].Stuck.Slow = true, true }), "running " + versionA, 0},
+		"a lost node, and another pod that fails": {beginning(0, 2, func(s *start) { s.Pods[0].Lost, s.Pods[0].Stuck.Slow = true, true }), "running " + versionA, 0},
 
 		"pods are not made": {beginning(0, 0, func(s *start) {
-			s.workload.NotMade = &NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
+			s.Workload.NotMade = &NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
 		}), "running " + versionA, 0},
 		"pods have not been made of late": {beginning(0, 0, func(s *start) {
-			s.workload.NotMade = &NotMade{Count: 3, Since: ago(4 * time.Minute), Message: "exceeded quota"}
+			s.Workload.NotMade = &NotMade{Count: 3, Since: ago(4 * time.Minute), Message: "exceeded quota"}
 		}), "slow", 6 * time.Minute},
 		"one is not made, one may be stuck": {beginning(9, 0, func(s *start) {
-			s.workload.NotMade = &NotMade{Count: 1, Since: ago(time.Hour), Message: "exceeded quota"}
+			s.Workload.NotMade = &NotMade{Count: 1, Since: ago(time.Hour), Message: "exceeded quota"}
 		}), "tolerated: 1 of 10 pods may be stuck", lookAgain},
 
 		"nothing is Ready: the history":    {beginning(0, 5, noOlds), "remembered " + versionA, 0},
-		"Recreate: the history":            {beginning(0, 10, noOlds, func(s *start) { s.workload.Rolling = false }), "remembered " + versionA, 0},
+		"Recreate: the history":            {beginning(0, 10, noOlds, func(s *start) { s.Workload.Rolling = false }), "remembered " + versionA, 0},
 		"pods are Ready: nothing is lost":  {beginning(5, 5, onNodes, noOlds), "refused: no pods of an older version run; pods that are Ready: 5", lookAgain},
-		"an old pod that is lost":          {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready, s.workload.OldRevisions[0].Lost = 4, 1 }), "running " + versionA, 0},
-		"old pods that are all lost":       {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready, s.workload.OldRevisions[0].Lost = 0, 5 }), "remembered " + versionA, 0},
-		"some old pods that are not Ready": {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready = 2 }), "refused: version " + versionA + ", whose pods still run, is not healthy: 2 of 5 pods are ready; pods that are Ready: 2", lookAgain},
-		"old pods that are not Ready":      {beginning(0, 5, func(s *start) { s.workload.OldRevisions[0].Ready = 0 }), "remembered " + versionA, 0},
+		"an old pod that is lost":          {beginning(0, 5, func(s *start) { s.Workload.OldRevisions[0].Ready, s.Workload.OldRevisions[0].Lost = 4, 1 }), "running " + versionA, 0},
+		"old pods that are all lost":       {beginning(0, 5, func(s *start) { s.Workload.OldRevisions[0].Ready, s.Workload.OldRevisions[0].Lost = 0, 5 }), "remembered " + versionA, 0},
+		"some old pods that are not Ready": {beginning(0, 5, func(s *start) { s.Workload.OldRevisions[0].Ready = 2 }), "refused: version " + versionA + ", whose pods still run, is not healthy: 2 of 5 pods are ready; pods that are Ready: 2", lookAgain},
+		"old pods that are not Ready":      {beginning(0, 5, func(s *start) { s.Workload.OldRevisions[0].Ready = 0 }), "remembered " + versionA, 0},
 		"Ready for a moment": {beginning(2, 5, onNodes, noOlds, func(s *start) {
 			for i := range 2 {
-				s.pods[i].RestartedAt, s.pods[i].ReadySince = ago(20*time.Second), ago(20*time.Second)
+				s.Pods[i].RestartedAt, s.Pods[i].ReadySince = ago(20*time.Second), ago(20*time.Second)
 			}
 		}), "remembered " + versionA, 0},
-		"nothing is Ready, no history":   {beginning(0, 5, noOlds, func(s *start) { s.history = nil }), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
-		"to a proven version":            {beginning(0, 5, noOlds, func(s *start) { s.history = append(s.history, Revision{Version: "c", Release: 7, Unproven: true}) }), "remembered " + versionA, 0},
-		"to an unproven one, if need be": {beginning(0, 5, noOlds, func(s *start) { s.history = []Revision{{Version: "c", Release: 7, Unproven: true}} }), "remembered c", 0},
+		"nothing is Ready, no history":   {beginning(0, 5, noOlds, func(s *start) { s.History = nil }), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
+		"to a proven version":            {beginning(0, 5, noOlds, func(s *start) { s.History = append(s.History, Revision{Version: "c", Release: 7, Unproven: true}) }), "remembered " + versionA, 0},
+		"to an unproven one, if need be": {beginning(0, 5, noOlds, func(s *start) { s.History = []Revision{{Version: "c", Release: 7, Unproven: true}} }), "remembered c", 0},
 		"not to one that is known to be bad": {beginning(0, 5, noOlds, func(s *start) {
-			s.changes = []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)}
+			s.Changes = []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)}
 		}), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
 		"not to one whose pods failed soon after its success": {beginning(0, 5, func(s *start) {
 			c := change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)
 			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFailing}}
-			s.changes, s.history = []v1alpha1.ChangeWorkload{c}, nil
+			s.Changes, s.History = []v1alpha1.ChangeWorkload{c}, nil
 		}), "refused: version " + versionA + ", whose pods still run, failed itself; pods that are Ready: 5", lookAgain},
 
 		"after the Success, at once":      {beginning(0, 10, succeeded(4*time.Minute)), "remembered " + versionA, 0},
@@ -357,13 +356,13 @@ func TestJudgeStart(t *testing.T) {
 		"suspended without a Success": {
 			beginning(0, 10, suspended(9*time.Minute), func(s *start) { s.status.SuccessTimeUnix = 0 }), "remembered " + versionA, 0,
 		},
-		"never after the Success": {beginning(0, 10, succeeded(time.Minute), func(s *start) { s.settings.RollbackProven = 0 }), "", 0},
+		"never after the Success": {beginning(0, 10, succeeded(time.Minute), func(s *start) { s.Settings.RollbackProven = 0 }), "", 0},
 		"after the Success, of a StatefulSet": {beginning(0, 10, succeeded(4*time.Minute), stateful),
 			"refused: the release succeeded, and may have changed data; the statefulset is rolled back then only if its own setting rollback, " +
 				"or that of its namespace, names proven", lookAgain},
 		"of a StatefulSet that wants it": {beginning(0, 10, succeeded(4*time.Minute), stateful, ownProven), "remembered " + versionA, 0},
 		"of a StatefulSet before any": {
-			beginning(0, 10, stateful, func(s *start) { s.workload.OldRevisions = nil }), "remembered " + versionA, 0,
+			beginning(0, 10, stateful, func(s *start) { s.Workload.OldRevisions = nil }), "remembered " + versionA, 0,
 		},
 		"runs for more than two minutes": {
 			beginning(0, 10, succeeded(290*time.Second), crashing(300*time.Second, 2, 135*time.Second)), "remembered " + versionA, 0,
@@ -390,25 +389,25 @@ func TestJudgeStart(t *testing.T) {
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodsUnavailable, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))}}
 		}), "remembered " + versionA, 0},
 
-		"turned off": {beginning(0, 5, func(s *start) { s.settings.Rollback = false }), "", 0},
-		"no room":    {beginning(0, 5, func(s *start) { s.limit = limitOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
+		"turned off": {beginning(0, 5, func(s *start) { s.Settings.Rollback = false }), "", 0},
+		"no room":    {beginning(0, 5, func(s *start) { s.Limit = limitOf(9, 8, 7, 6, 5) }), "braked", time.Minute},
 		"no room for its namespace": {beginning(0, 5, func(s *start) {
-			s.limit = limitOf(9, 8, 7)
-			for i := range s.limit.taken {
-				s.limit.taken[i].Namespace = s.workload.Namespace
+			s.Limit = limitOf(9, 8, 7)
+			for i := range s.Limit.taken {
+				s.Limit.taken[i].Namespace = s.Workload.Namespace
 			}
 		}), "braked", time.Minute},
-		"room again": {beginning(0, 5, func(s *start) { s.limit = limitOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
+		"room again": {beginning(0, 5, func(s *start) { s.Limit = limitOf(30, 29, 9, 8, 7) }), "running " + versionA, 0},
 		"room again, the release was held": {beginning(0, 5, func(s *start) {
-			s.limit = limitOf(15, 14, 13, 12, 11)
+			s.Limit = limitOf(15, 14, 13, 12, 11)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "braked", 2 * time.Minute},
 		"room again, the release was held of late": {beginning(0, 5, func(s *start) {
-			s.limit = limitOf(17, 16, 15, 14, 13)
+			s.Limit = limitOf(17, 16, 15, 14, 13)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(time.Minute))}}
 		}), "braked", 6 * time.Minute},
 		"and has had its time": {beginning(0, 5, func(s *start) {
-			s.limit = limitOf(17, 16, 15, 14, 13)
+			s.Limit = limitOf(17, 16, 15, 14, 13)
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Reason: v1alpha1.ReasonRollbackLimit, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(ago(8 * time.Minute))}}
 		}), "running " + versionA, 0},
 	} {

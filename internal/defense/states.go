@@ -113,19 +113,25 @@ func isOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) boo
 		batch.Spec.Attempt == change.Status.Attempt && batch.Spec.Release == change.Status.ObservedRelease
 }
 
-// OrderIsOpen says that the server knows the order of a release and was not
-// told how it ended, as far as its status says.
-func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool { return orderAccepted(s.OrderStage) }
-
-// orderAccepted says that the server knows the order and was not notified how
-// it ended.
-func orderAccepted(stage v1alpha1.OrderStage) bool {
-	switch stage {
+// OrderIsOpen reports whether the server knows the order of a release and was not
+// notified how it ended, as far as the status of the release says.
+func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
+	switch s.OrderStage {
 	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait, v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish:
 		return true
 	default:
 		return false
 	}
+}
+
+// failedOrderCheck is the failing verdict on the order itself; nil when there is none.
+func failedOrderCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckVerdict {
+	for _, v := range []*v1alpha1.CheckVerdict{s.OrderPreVerdict, s.OrderPostVerdict} {
+		if v != nil && VerdictFails(v.Verdict) {
+			return v
+		}
+	}
+	return nil
 }
 
 // OrderWaits says that something about the order of a release may still be to
@@ -290,6 +296,14 @@ func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEn
 func ConditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
 		return strings.TrimSuffix(cmp.Or(Detail(c), c.Message), ".")
+	}
+	return ""
+}
+
+// reasonOf returns the reason of a condition; empty where there is none.
+func reasonOf(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
+		return c.Reason
 	}
 	return ""
 }

@@ -126,8 +126,8 @@ func TestReadStuck(t *testing.T) {
 			if got := testNow.Sub(h.from); got != test.from {
 				t.Errorf("from %s before now, want %s", got, test.from)
 			}
-			if len(h.Message) > maxStuckMessage {
-				t.Errorf("a message of %d bytes, want at most %d", len(h.Message), maxStuckMessage)
+			if len(h.Message) > maxMessage {
+				t.Errorf("a message of %d bytes, want at most %d", len(h.Message), maxMessage)
 			}
 		})
 	}

@@ -17,8 +17,10 @@ limitations under the License.
 package defense
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -63,28 +65,24 @@ func Kubectl(command, namespace string) string {
 
 // Brief makes a text one printable line that is not too long.
 func Brief(message string) string {
-	message = strings.Join(strings.Fields(Printable(message)), " ")
-	if len(message) <= maxStuckMessage {
-		return message
-	}
-	return CutAtRune(message, maxStuckMessage-len("...")) + "..."
+	return Shortened(strings.Join(strings.Fields(Printable(message)), " "), maxMessage)
 }
 
-// maxStuckMessage bounds the report of a stuck pod, in bytes.
-const maxStuckMessage = 256
+// maxMessage bounds a text of others in a message of the operator, in bytes.
+const maxMessage = 256
 
 // Cut makes a message of others printable, and not too long.
 func Cut(message string) string {
-	message = Printable(message)
-	if len(message) <= maxListedMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxListedMessage-len("...")], "") + "..."
+	return Shortened(Printable(message), maxMessage)
 }
 
-// maxListedMessage bounds a verdict's text in those lists; the ChangePod
-// has all of it.
-const maxListedMessage = 256
+// Shortened is a text of at most so many bytes: "..." stands for what it lacks.
+func Shortened(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return CutAtRune(text, limit-len("...")) + "..."
+}
 
 // CutAtRune shortens s to at most limit bytes of whole characters.
 func CutAtRune(s string, limit int) string {
@@ -199,3 +197,61 @@ const (
 	// not in time.
 	VerdictInconclusive = "inconc"
 )
+
+// Words are how people speak of what halts the rollout of a workload, and by which
+// commands they let it go on. Those of a kind that knows a pause are zero, but for the
+// commands.
+type Words struct {
+	// HaltedBy is what a halted workload has, as in "partition 2147483647"; empty for a
+	// pause.
+	HaltedBy string
+	// Resume takes back what the operator halts the workload by, and leaves what a user
+	// wanted before that. GoOn has all pods replaced, whoever kept them from it. Both are
+	// commands of kubectl, without that word and without the namespace.
+	Resume, GoOn string
+}
+
+// Halted is the word for a rollout that was stopped.
+func (w *Words) Halted() string {
+	if w.HaltedBy == "" {
+		return "paused"
+	}
+	return "halted"
+}
+
+// Halt is the word for what stopped it.
+func (w *Words) Halt() string {
+	if w.HaltedBy == "" {
+		return "pause"
+	}
+	return "halt"
+}
+
+// Means is what follows these words: by what the rollout is stopped, where the word does
+// not say that.
+func (w *Words) Means() string {
+	if w.HaltedBy == "" {
+		return ""
+	}
+	return " (" + w.HaltedBy + ")"
+}
+
+// MaxRelease bounds the number of a release: every reader of JSON knows it exactly,
+// and no workload comes near it by being released.
+const MaxRelease int64 = 1<<53 - 1
+
+// ParseRelease reads the value of ReleaseAnnotation: 0 when it is no positive
+// number, and MaxRelease when it is a larger one.
+func ParseRelease(value string) int64 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if errors.Is(err, strconv.ErrRange) && n > 0 {
+		return MaxRelease
+	}
+	if err != nil || n < 0 {
+		return 0
+	}
+	return min(n, MaxRelease)
+}
+
+// NextRelease is the number of the release after this one; it stays at MaxRelease.
+func NextRelease(n int64) int64 { return min(n, MaxRelease-1) + 1 }

@@ -18,11 +18,9 @@ package defense
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -162,6 +160,10 @@ type NotMade struct {
 	Message string
 }
 
+func (n *NotMade) describe(w *Workload) string {
+	return fmt.Sprintf("%d of %d pods cannot be created: %s", n.Count, w.Replicas, Brief(n.Message))
+}
+
 func (n *NotMade) stuck() *Stuck {
 	return &Stuck{Reason: reasonNotMade, Message: Brief(n.Message), Slow: true}
 }
@@ -289,30 +291,10 @@ func (w *Workload) blocked() bool {
 	return ok
 }
 
-// MaxRelease bounds the number of a release: every reader of JSON knows it exactly,
-// and no workload comes near it by being released.
-const MaxRelease int64 = 1<<53 - 1
-
 // maxReleasesUnseen is how many releases of a workload may go unrecorded: those
 // while the operator was down. A number that is further ahead of the records was
 // not counted, but set by somebody while the workload was out of the defense.
 const maxReleasesUnseen = 1_000_000
-
-// ParseRelease reads the value of ReleaseAnnotation: 0 when it is no positive
-// number, and MaxRelease when it is a larger one.
-func ParseRelease(value string) int64 {
-	n, err := strconv.ParseInt(value, 10, 64)
-	if errors.Is(err, strconv.ErrRange) && n > 0 {
-		return MaxRelease
-	}
-	if err != nil || n < 0 {
-		return 0
-	}
-	return min(n, MaxRelease)
-}
-
-// NextRelease is the number of the release after this one; it stays at MaxRelease.
-func NextRelease(n int64) int64 { return min(n, MaxRelease-1) + 1 }
 
 // AppName is the application a workload belongs to.
 func (w *Workload) AppName() string {
@@ -362,12 +344,14 @@ func OptedOut(labels map[string]string) bool {
 	return labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
 }
 
-// by names the command that resumes a rollout, where that is not `kubectl rollout resume`.
-func (w *Workload) by(command string) string {
+// describeStop says that the rollout is paused or halted, and by which command it is resumed, where that is not
+// `kubectl rollout resume`.
+func (w *Workload) describeStop(command string) string {
+	stop := fmt.Sprintf("the %s is %s%s", w.Kind(), w.Words.Halted(), w.Words.Means())
 	if w.Words.HaltedBy == "" || command == "" {
-		return ""
+		return stop
 	}
-	return "; resume it with " + Kubectl(command, w.Namespace)
+	return stop + "; resume it with " + Kubectl(command, w.Namespace)
 }
 
 // Lacking are pods of a workload that are asked for and not there. They may be made in
@@ -385,4 +369,48 @@ type Lacking struct {
 // FinishOf is how long the pods of a workload have to have been well.
 func FinishOf(w *Workload, s settings.Settings) Finish {
 	return Finish{MinReady: w.MinReady, Settle: s.Settle}
+}
+
+// Refusal is what the controller of a workload says of a pod that it cannot make, at first
+// and at last.
+type Refusal struct {
+	First, Last time.Time
+	Message     string
+}
+
+// lackingSettle is how long pods are not there before somebody is asked why: a pod that is
+// replaced is not there for a moment.
+const lackingSettle = 10 * time.Second
+
+// AskAfter is how long until it is worth while to ask why they are not there; 0 when it
+// is.
+func (l *Lacking) AskAfter(now time.Time) time.Duration {
+	return max(l.Since.Add(lackingSettle).Sub(now), 0)
+}
+
+// longestBackOff is for how long the controllers of Kubernetes do not try again at most.
+const longestBackOff = 17 * time.Minute
+
+// RefusedBy is what these refusals say of pods that are not there. One that is older
+// than the newest pod is over: a pod was made since. So is one that was not said again
+// for so long that it would have been. nil when none counts.
+func (l *Lacking) RefusedBy(refusals []Refusal, now time.Time) *NotMade {
+	var last *Refusal
+	var since time.Time
+	for i := range refusals {
+		r := &refusals[i]
+		if r.Last.Before(l.Since) || now.Sub(r.Last) > longestBackOff {
+			continue
+		}
+		if since.IsZero() || r.First.Before(since) {
+			since = r.First
+		}
+		if last == nil || r.Last.After(last.Last) {
+			last = r
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return &NotMade{Count: l.Count, Since: latest(latest(since, l.Since), l.Seen), Message: last.Message}
 }

@@ -44,7 +44,7 @@ const templateGenerationLabel = extensionsv1beta1.DaemonSetTemplateGenerationKey
 
 // DaemonSet is the Kind of apps/v1 DaemonSets. It owns its pods itself, and remembers
 // its templates in ControllerRevisions. How many pods it is to have its status says.
-type DaemonSet struct{}
+type DaemonSet struct{ revisioned }
 
 var _ Kind = DaemonSet{}
 
@@ -53,12 +53,6 @@ func (DaemonSet) GroupVersionKind() schema.GroupVersionKind { return daemonSetKi
 
 // Resource implements Kind.
 func (DaemonSet) Resource() string { return "daemonsets" }
-
-// TemplatePath implements Kind.
-func (DaemonSet) TemplatePath() Path { return templatePath }
-
-// Stamps implements Kind.
-func (DaemonSet) Stamps() bool { return false }
 
 // Object implements Kind.
 func (DaemonSet) Object() client.Object { return newUnstructured(daemonSetKind) }
@@ -180,10 +174,11 @@ func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, a
 // readDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
 func readDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.DaemonSet, error) {
 	var d appsv1.DaemonSet
-	w, err := readNative(obj, &d)
+	w, _, err := read(obj, &d)
 	if err != nil {
 		return nil, nil, err
 	}
+	w.Unstamped, w.ProgressDeadline = true, standingStill
 	w.Replicas, w.MinReady = d.Status.DesiredNumberScheduled, time.Duration(d.Spec.MinReadySeconds)*time.Second
 	w.Stopping = stoppingOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations)
 	w.Rolling = !w.OnDelete && !w.Unknown // halted it still runs old pods until new ones do
@@ -244,9 +239,6 @@ func (DaemonSet) PodLabels() []string {
 	return []string{appsv1.ControllerRevisionHashLabelKey, templateGenerationLabel}
 }
 
-// IsCurrent implements Kind.
-func (DaemonSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool { return isOfRevision(w, pod) }
-
 // Stopping implements Kind.
 func (DaemonSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
 	var d appsv1.DaemonSet
@@ -296,18 +288,8 @@ func (DaemonSet) Words(w *defense.Workload) defense.Words {
 	return words
 }
 
-// Restore implements Control.
-func (DaemonSet) Restore(template map[string]any) []Op {
-	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
-}
-
 // SetPace implements Control.
 func (DaemonSet) SetPace(defense.Pacing, defense.Pace) []Op { return nil }
-
-// RevisionTemplate implements Kind.
-func (DaemonSet) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (map[string]any, string, error) {
-	return revisionTemplate(ctx, live, namespace, old)
-}
 
 // Revisions implements Kind.
 func (d DaemonSet) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {

@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -36,7 +35,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
@@ -50,7 +48,7 @@ import (
 // be computed from every field of the template, also from those this build does
 // not know. The template itself does not stay in the cache: on the way in it is
 // replaced by its version and hash.
-type Deployment struct{}
+type Deployment struct{ templated }
 
 var _ Kind = Deployment{}
 
@@ -63,9 +61,6 @@ func (Deployment) GroupVersionKind() schema.GroupVersionKind {
 
 // Resource implements Kind.
 func (Deployment) Resource() string { return "deployments" }
-
-// TemplatePath implements Kind.
-func (Deployment) TemplatePath() Path { return templatePath }
 
 // Stamps implements Kind.
 func (Deployment) Stamps() bool { return true }
@@ -172,25 +167,19 @@ func (Deployment) Words(w *defense.Workload) defense.Words {
 
 // Pace implements Kind.
 func (Deployment) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
-	var spec struct {
-		Spec struct {
-			Replicas                *int32 `json:"replicas"`
-			MinReadySeconds         int32  `json:"minReadySeconds"`
-			ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds"`
-			Strategy                struct {
-				Type appsv1.DeploymentStrategyType `json:"type"`
-			} `json:"strategy"`
-		} `json:"spec"`
+	var d appsv1.Deployment
+	if err := typeFields(stored, &d, "replicas", "minReadySeconds", "progressDeadlineSeconds", "strategy"); err != nil {
+		return nil, err
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": withoutTemplate(stored.Object)}, &spec); err != nil {
-		return nil, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
-	}
-	s := &spec.Spec
 	return &defense.Pacing{
-		Pace:     defense.Pace{MinReadySeconds: s.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(s.ProgressDeadlineSeconds, defaultProgressDeadline)},
-		Rolling:  s.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType || s.Strategy.Type == "",
-		Replicas: ptr.Deref(s.Replicas, 1),
+		Pace:     paceOfDeployment(&d.Spec),
+		Rolling:  d.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType || d.Spec.Strategy.Type == "",
+		Replicas: ptr.Deref(d.Spec.Replicas, 1),
 	}, nil
+}
+
+func paceOfDeployment(s *appsv1.DeploymentSpec) defense.Pace {
+	return defense.Pace{MinReadySeconds: s.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(s.ProgressDeadlineSeconds, defaultProgressDeadline)}
 }
 
 // defaultProgressDeadline is what the API server sets, in seconds.
@@ -221,11 +210,6 @@ func (Deployment) SetPace(from defense.Pacing, to defense.Pace) (ops []Op) {
 	return ops
 }
 
-// Restore implements Control.
-func (Deployment) Restore(template map[string]any) []Op {
-	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
-}
-
 // RevisionTemplate implements Kind. The label pod-template-hash is the deployment
 // controller's, which puts it on every ReplicaSet.
 func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
@@ -246,12 +230,9 @@ func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, name
 
 // Images implements Kind.
 func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
-	obj := newUnstructured(d.GroupVersionKind())
-	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
-		return nil, nil, client.IgnoreNotFound(err)
-	}
-	if obj.GetUID() != w.UID {
-		return nil, nil, nil
+	obj, err := getAgain(ctx, r, d, w)
+	if err != nil || obj == nil {
+		return nil, nil, err
 	}
 	others, err := d.others(ctx, r, w, obj)
 	if err != nil || len(others) == 0 {
@@ -263,12 +244,9 @@ func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Work
 // Revisions implements Kind. A ReplicaSet that is older than the Deployment was
 // another's, which left it behind.
 func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
-	obj := newUnstructured(d.GroupVersionKind())
-	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if obj.GetUID() != w.UID {
-		return nil, nil
+	obj, err := getAgain(ctx, r, d, w)
+	if err != nil || obj == nil {
+		return nil, err
 	}
 	others, err := d.others(ctx, r, w, obj)
 	if err != nil {
@@ -435,43 +413,15 @@ func older(a, b *unstructured.Unstructured) bool {
 
 // readDeployment reads a Deployment, trimmed or as the API server sent it.
 func readDeployment(obj *unstructured.Unstructured) (w *defense.Workload, hash string, err error) {
-	version, hash, err := versionAndHash(obj, Version)
-	if err != nil {
+	var deployment appsv1.Deployment
+	if w, hash, err = read(obj, &deployment); err != nil {
 		return nil, "", err
 	}
-	// The template is of no use here, and fields in it this build cannot type
-	// must not get in the way.
-	content := maps.Clone(obj.Object)
-	content["spec"] = withoutTemplate(obj.Object)
-	var deployment appsv1.Deployment
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &deployment); err != nil {
-		return nil, "", fmt.Errorf("read deployment %s/%s: %w", obj.GetNamespace(), obj.GetName(), err)
-	}
-	w = &defense.Workload{
-		GVK:             Deployment{}.GroupVersionKind(),
-		Namespace:       deployment.Namespace,
-		Name:            deployment.Name,
-		UID:             deployment.UID,
-		ResourceVersion: deployment.ResourceVersion,
-		Labels:          deployment.Labels,
-		Annotations:     deployment.Annotations,
-		Images:          imagesOf(obj),
-		Deleting:        deployment.DeletionTimestamp != nil,
-		Owner:           defense.OwnerOf(obj),
-		Version:         version,
-		Stamp:           stampOf(obj),
-		Replicas:        1,
-		Stopping:        defense.Stopping{Paused: deployment.Spec.Paused},
-		Rolling:         deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType,
-	}
-	w.SetPace(defense.Pace{
-		MinReadySeconds: deployment.Spec.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(deployment.Spec.ProgressDeadlineSeconds, defaultProgressDeadline),
-	})
-	if deployment.Spec.Replicas != nil {
-		w.Replicas = *deployment.Spec.Replicas
-	}
+	w.Stamp, w.Replicas = stampOf(obj), ptr.Deref(deployment.Spec.Replicas, 1)
+	w.Stopping = defense.Stopping{Paused: deployment.Spec.Paused}
+	w.Rolling = deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType
+	w.SetPace(paceOfDeployment(&deployment.Spec))
 	w.Words = Deployment{}.Words(w)
-	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
 	w.Rollout = rolloutOf(&deployment, w.Replicas)
 	w.InFlight = inFlight(&deployment.Spec, w.Replicas)
 	for i := range deployment.Status.Conditions {
@@ -519,74 +469,6 @@ func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
 // no decision reads.
 func trimDeployment(obj any) (any, error) {
 	return trimWorkload(obj, nil, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
-}
-
-// trimWorkload does so and keeps these fields of the spec. halted are those that it is
-// halted by.
-func trimWorkload(obj any, halted []Path, keep ...string) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
-	if _, due, err := HandBack(u.GetManagedFields(), templatePath); err == nil && due || owesHalt(u, halted) {
-		if err := unstructured.SetNestedField(u.Object, true, trimmedHandBackPath...); err != nil {
-			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-		}
-	}
-	if stamp := stampOf(u); stamp != "" {
-		if err := unstructured.SetNestedField(u.Object, stamp, trimmedStampPath...); err != nil {
-			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-		}
-	}
-	TrimMeta(u)
-	return trim(u, Version, keep...)
-}
-
-// stampOf reads the version label of the template off a trimmed object, or out of
-// the template of one that is not.
-func stampOf(u *unstructured.Unstructured) string {
-	if stamp, ok, err := unstructured.NestedString(u.Object, trimmedStampPath...); ok && err == nil {
-		return stamp
-	}
-	stamp, _, _ := unstructured.NestedString(u.Object, "spec", "template", "metadata", "labels", v1alpha1.VersionLabel)
-	return stamp
-}
-
-func trimReplicaSet(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
-	u.SetLabels(nil) // they are the template's
-	trimMeta(u, revisionAnnotation)
-	return trim(u, VersionOfReplicaSet, "replicas")
-}
-
-func trim(u *unstructured.Unstructured, version func(map[string]any) string, keep ...string) (any, error) {
-	v, hash, err := versionAndHash(u, version)
-	if err != nil {
-		return nil, err
-	}
-	images := imagesOf(u)
-	if status, ok := u.Object["status"].(map[string]any); ok {
-		trimStatus(status)
-	}
-	if spec, ok := u.Object["spec"].(map[string]any); ok {
-		for k := range spec {
-			if !slices.Contains(keep, k) {
-				delete(spec, k)
-			}
-		}
-	}
-	for path, value := range map[*[]string]string{&trimmedVersionPath: v, &trimmedHashPath: hash} {
-		if err := unstructured.SetNestedField(u.Object, value, *path...); err != nil {
-			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-		}
-	}
-	if err := unstructured.SetNestedStringSlice(u.Object, images, trimmedImagesPath...); err != nil {
-		return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-	}
-	return u, nil
 }
 
 func templateHash(u *unstructured.Unstructured) (string, error) {

@@ -30,7 +30,7 @@ import (
 
 func TestTemplateOf(t *testing.T) {
 	const template = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"busybox","resources":{}}],"activeDeadlineSeconds":9007199254740993}}`
-	want, err := VersionOfRaw([]byte(template))
+	want, err := versionOfRaw([]byte(template))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestTemplateOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version, err := VersionOfRaw(again); err != nil || version != want {
+	if version, err := versionOfRaw(again); err != nil || version != want {
 		t.Errorf("written again it is of version %s, %v, want %s: digits were lost", version, err, want)
 	}
 	for _, data := range []string{"", "{}", `{"spec":{"template":null}}`, `{"spec":{"template":7}}`} {

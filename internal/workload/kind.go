@@ -160,3 +160,14 @@ type Owner struct {
 var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 
 var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+
+// templated is what all kinds of apps/v1 have in common: their pod template is at spec.template.
+type templated struct{}
+
+// TemplatePath implements Kind.
+func (templated) TemplatePath() Path { return templatePath }
+
+// Restore implements Control.
+func (templated) Restore(template map[string]any) []Op {
+	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
+}

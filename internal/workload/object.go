@@ -17,10 +17,18 @@ limitations under the License.
 package workload
 
 import (
+	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 func newUnstructured(gvk schema.GroupVersionKind) *unstructured.Unstructured {
@@ -80,3 +88,70 @@ var (
 	// trimmedHandBackPath says that HandBack has something to do.
 	trimmedHandBackPath = []string{"altershield", "handBack"}
 )
+
+// read reads a workload, trimmed or as the API server sent it, with the hash of its template, and all but the template
+// into an object of its type: fields of the template that this build cannot type do not get in the way.
+func read(obj *unstructured.Unstructured, typed client.Object) (w *defense.Workload, hash string, err error) {
+	version, hash, err := versionAndHash(obj, Version)
+	if err != nil {
+		return nil, "", err
+	}
+	content := map[string]any{"metadata": obj.Object["metadata"], "spec": withoutTemplate(obj.Object), "status": obj.Object["status"]}
+	if content["status"] == nil {
+		content["status"] = map[string]any{}
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, typed); err != nil {
+		return nil, "", fmt.Errorf("read %s %s/%s: %w", strings.ToLower(obj.GetKind()), obj.GetNamespace(), obj.GetName(), err)
+	}
+	w = &defense.Workload{
+		GVK:             obj.GroupVersionKind(),
+		Namespace:       typed.GetNamespace(),
+		Name:            typed.GetName(),
+		UID:             typed.GetUID(),
+		ResourceVersion: typed.GetResourceVersion(),
+		Labels:          typed.GetLabels(),
+		Annotations:     typed.GetAnnotations(),
+		Images:          imagesOf(obj),
+		Deleting:        typed.GetDeletionTimestamp() != nil,
+		Owner:           defense.OwnerOf(typed),
+		Version:         version,
+	}
+	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
+	return w, hash, nil
+}
+
+// getAgain reads a workload that was read before; nil when it is gone.
+func getAgain(ctx context.Context, r client.Reader, kind Kind, w *defense.Workload) (*unstructured.Unstructured, error) {
+	obj := newUnstructured(kind.GroupVersionKind())
+	err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj)
+	if err != nil || obj.GetUID() != w.UID {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return obj, nil
+}
+
+// typeFields reads these fields of the spec of a workload, and nothing else, into an
+// object of its type.
+func typeFields(stored *unstructured.Unstructured, typed client.Object, fields ...string) error {
+	spec, _ := stored.Object["spec"].(map[string]any)
+	some := map[string]any{}
+	for _, name := range fields {
+		if value := spec[name]; value != nil {
+			some[name] = value
+		}
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": some}, typed); err != nil {
+		return fmt.Errorf("read %s %s/%s: %w", strings.ToLower(stored.GetKind()), stored.GetNamespace(), stored.GetName(), err)
+	}
+	return nil
+}
+
+// stampOf reads the version label of the template off a trimmed object, or out of
+// the template of one that is not.
+func stampOf(u *unstructured.Unstructured) string {
+	if stamp, ok, err := unstructured.NestedString(u.Object, trimmedStampPath...); ok && err == nil {
+		return stamp
+	}
+	stamp, _, _ := unstructured.NestedString(u.Object, "spec", "template", "metadata", "labels", v1alpha1.VersionLabel)
+	return stamp
+}

@@ -307,6 +307,15 @@ func podsOfRevision(ctx context.Context, r client.Reader, w *defense.Workload) (
 	return pods, nil
 }
 
+// revisioned is what StatefulSets and DaemonSets have in common, which own their pods themselves.
+type revisioned struct{ templated }
+
+// Stamps implements Kind.
+func (revisioned) Stamps() bool { return false }
+
+// IsCurrent implements Kind.
+func (revisioned) IsCurrent(w *defense.Workload, pod metav1.Object) bool { return isOfRevision(w, pod) }
+
 func isOfRevision(w *defense.Workload, pod metav1.Object) bool {
 	ref := metav1.GetControllerOf(pod)
 	return ref != nil && ref.UID == w.UID && w.Revision != "" && pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey] == w.Revision
@@ -321,8 +330,8 @@ func ownerOfPod(kind schema.GroupVersionKind, pod metav1.Object) (Owner, bool) {
 	return Owner{Key: KeyOf(pod.GetNamespace(), ref), UID: ref.UID}, true
 }
 
-// revisionTemplate reads the template of a revision from the API server.
-func revisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
+// RevisionTemplate implements Kind.
+func (revisioned) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
 	var r appsv1.ControllerRevision
 	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, &r); err != nil {
 		return nil, "", client.IgnoreNotFound(err)
@@ -369,12 +378,9 @@ func nativeImages(
 func readEarlier(
 	ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string,
 ) ([]revision, *unstructured.Unstructured, error) {
-	obj := newUnstructured(kind.GroupVersionKind())
-	if err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
-		return nil, nil, client.IgnoreNotFound(err)
-	}
-	if obj.GetUID() != w.UID {
-		return nil, nil, nil
+	obj, err := getAgain(ctx, r, kind, w)
+	if err != nil || obj == nil {
+		return nil, nil, err
 	}
 	version, _, err := versionAndHash(obj, Version)
 	if err != nil {

@@ -23,14 +23,12 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -47,7 +45,7 @@ import (
 
 // StatefulSet is the Kind of apps/v1 StatefulSets. It owns its pods itself, and
 // remembers its templates in ControllerRevisions.
-type StatefulSet struct{}
+type StatefulSet struct{ revisioned }
 
 var (
 	_ Kind    = StatefulSet{}
@@ -73,12 +71,6 @@ func (StatefulSet) GroupVersionKind() schema.GroupVersionKind { return statefulS
 
 // Resource implements Kind.
 func (StatefulSet) Resource() string { return "statefulsets" }
-
-// TemplatePath implements Kind.
-func (StatefulSet) TemplatePath() Path { return templatePath }
-
-// Stamps implements Kind.
-func (StatefulSet) Stamps() bool { return false }
 
 // Object implements Kind.
 func (StatefulSet) Object() client.Object { return newUnstructured(statefulSetKind) }
@@ -173,10 +165,11 @@ func getStatefulSet(ctx context.Context, r client.Reader, key types.NamespacedNa
 // readStatefulSet reads a StatefulSet, trimmed or as the API server sent it.
 func readStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.StatefulSet, error) {
 	var s appsv1.StatefulSet
-	w, err := readNative(obj, &s)
+	w, _, err := read(obj, &s)
 	if err != nil {
 		return nil, nil, err
 	}
+	w.Unstamped, w.ProgressDeadline = true, standingStill
 	strategy := &s.Spec.UpdateStrategy
 	w.Replicas, w.MinReady = ptr.Deref(s.Spec.Replicas, 1), time.Duration(s.Spec.MinReadySeconds)*time.Second
 	if s.Spec.Ordinals != nil {
@@ -302,11 +295,6 @@ func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *defense.Workloa
 // PodLabels implements Kind.
 func (StatefulSet) PodLabels() []string { return []string{appsv1.ControllerRevisionHashLabelKey} }
 
-// IsCurrent implements Kind.
-func (StatefulSet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
-	return isOfRevision(w, pod)
-}
-
 // Stopping implements Kind.
 func (StatefulSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
 	var s appsv1.StatefulSet
@@ -314,22 +302,6 @@ func (StatefulSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping
 		return defense.Stopping{}, err
 	}
 	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy, stored.GetAnnotations()), nil
-}
-
-// typeFields reads these fields of the spec of a workload, and nothing else, into an
-// object of its type.
-func typeFields(stored *unstructured.Unstructured, typed client.Object, fields ...string) error {
-	spec, _ := stored.Object["spec"].(map[string]any)
-	some := map[string]any{}
-	for _, name := range fields {
-		if value := spec[name]; value != nil {
-			some[name] = value
-		}
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{"spec": some}, typed); err != nil {
-		return fmt.Errorf("read %s %s/%s: %w", strings.ToLower(stored.GetKind()), stored.GetNamespace(), stored.GetName(), err)
-	}
-	return nil
 }
 
 // Pace implements Kind: rollouts of StatefulSets are held by their partition.
@@ -411,11 +383,6 @@ func patchCommand(kind, name string, path Path, value any) string {
 	return fmt.Sprintf("patch %s --type=merge -p %s", defense.ShellWord(kind+"/"+name), defense.ShellWord(string(patch)))
 }
 
-// Restore implements Control.
-func (StatefulSet) Restore(template map[string]any) []Op {
-	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
-}
-
 // SetPace implements Control.
 func (StatefulSet) SetPace(from defense.Pacing, to defense.Pace) []Op {
 	if from.Pace == to || from.Partition == defense.NoPartition || to.Partition == defense.NoPartition {
@@ -433,11 +400,6 @@ func setPartition(bare bool, from, to int32) []Op {
 	return replaceField(partitionPath, from, to)
 }
 
-// RevisionTemplate implements Kind.
-func (StatefulSet) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (map[string]any, string, error) {
-	return revisionTemplate(ctx, live, namespace, old)
-}
-
 // Revisions implements Kind.
 func (s StatefulSet) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
 	return nativeRevisions(ctx, r, s, w, markOfStatefulSet)
@@ -452,37 +414,4 @@ func (s StatefulSet) Images(ctx context.Context, r client.Reader, w *defense.Wor
 func (StatefulSet) OwnerOfPod(_ context.Context, _ client.Reader, pod metav1.Object) (Owner, bool, error) {
 	owner, ok := ownerOfPod(statefulSetKind, pod)
 	return owner, ok, nil
-}
-
-// readNative reads what StatefulSets and DaemonSets have in common, and the rest of
-// one, but for its template, into an object of its type.
-func readNative(obj *unstructured.Unstructured, typed client.Object) (*defense.Workload, error) {
-	version, _, err := versionAndHash(obj, Version)
-	if err != nil {
-		return nil, err
-	}
-	content := map[string]any{"metadata": obj.Object["metadata"], "spec": withoutTemplate(obj.Object), "status": obj.Object["status"]}
-	if content["status"] == nil {
-		content["status"] = map[string]any{}
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, typed); err != nil {
-		return nil, fmt.Errorf("read %s %s/%s: %w", obj.GetKind(), obj.GetNamespace(), obj.GetName(), err)
-	}
-	w := &defense.Workload{
-		GVK:              obj.GroupVersionKind(),
-		Namespace:        typed.GetNamespace(),
-		Name:             typed.GetName(),
-		UID:              typed.GetUID(),
-		ResourceVersion:  typed.GetResourceVersion(),
-		Labels:           typed.GetLabels(),
-		Annotations:      typed.GetAnnotations(),
-		Images:           imagesOf(obj),
-		Deleting:         typed.GetDeletionTimestamp() != nil,
-		Owner:            defense.OwnerOf(typed),
-		Version:          version,
-		Unstamped:        true,
-		ProgressDeadline: standingStill,
-	}
-	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
-	return w, nil
 }

@@ -18,6 +18,7 @@ package workload
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -268,3 +269,61 @@ func pointedTo(v reflect.Value) (n int) {
 
 // revisionAnnotation numbers the revisions of a Deployment.
 const revisionAnnotation = "deployment.kubernetes.io/revision"
+
+// trimWorkload does so and keeps these fields of the spec. halted are those that it is
+// halted by.
+func trimWorkload(obj any, halted []Path, keep ...string) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	if _, due, err := HandBack(u.GetManagedFields(), templatePath); err == nil && due || owesHalt(u, halted) {
+		if err := unstructured.SetNestedField(u.Object, true, trimmedHandBackPath...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	if stamp := stampOf(u); stamp != "" {
+		if err := unstructured.SetNestedField(u.Object, stamp, trimmedStampPath...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	TrimMeta(u)
+	return trim(u, Version, keep...)
+}
+
+func trimReplicaSet(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	u.SetLabels(nil) // they are the template's
+	trimMeta(u, revisionAnnotation)
+	return trim(u, VersionOfReplicaSet, "replicas")
+}
+
+func trim(u *unstructured.Unstructured, version func(map[string]any) string, keep ...string) (any, error) {
+	v, hash, err := versionAndHash(u, version)
+	if err != nil {
+		return nil, err
+	}
+	images := imagesOf(u)
+	if status, ok := u.Object["status"].(map[string]any); ok {
+		trimStatus(status)
+	}
+	if spec, ok := u.Object["spec"].(map[string]any); ok {
+		for k := range spec {
+			if !slices.Contains(keep, k) {
+				delete(spec, k)
+			}
+		}
+	}
+	for path, value := range map[*[]string]string{&trimmedVersionPath: v, &trimmedHashPath: hash} {
+		if err := unstructured.SetNestedField(u.Object, value, *path...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	if err := unstructured.SetNestedStringSlice(u.Object, images, trimmedImagesPath...); err != nil {
+		return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+	}
+	return u, nil
+}

@@ -41,16 +41,7 @@ func Version(template map[string]any) string {
 	return digest(canonical(template, v1alpha1.VersionLabel))
 }
 
-// VersionOfRaw is Version for a pod template as the API server sent it. It
-// fails if templateJSON is not one JSON object.
-func VersionOfRaw(templateJSON []byte) (string, error) {
-	template, err := decodeTemplate(templateJSON)
-	if err != nil {
-		return "", err
-	}
-	return Version(template), nil
-}
-
+// decodeTemplate reads a pod template as the API server sent it.
 func decodeTemplate(templateJSON []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(templateJSON))
 	// Integers above 2^53 must not lose digits on the way.

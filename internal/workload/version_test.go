@@ -89,12 +89,12 @@ func TestVersion(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			raw, err := VersionOfRaw([]byte(tt.template))
+			raw, err := versionOfRaw([]byte(tt.template))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if raw != tt.want {
-				t.Errorf("VersionOfRaw() = %s, want %s", raw, tt.want)
+				t.Errorf("versionOfRaw() = %s, want %s", raw, tt.want)
 			}
 			if got := Version(decode(t, tt.template)); got != tt.want {
 				t.Errorf("Version() = %s, want %s", got, tt.want)
@@ -106,7 +106,7 @@ func TestVersion(t *testing.T) {
 // mustVersion also holds that a variant is not the walkthrough itself.
 func mustVersion(t *testing.T, template string) string {
 	t.Helper()
-	v, err := VersionOfRaw([]byte(template))
+	v, err := versionOfRaw([]byte(template))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestVersionDiffers(t *testing.T) {
 	seen := map[string]string{walkthroughVersion: "the walkthrough"}
 	for name, tt := range tests {
 		changed := strings.Replace(walkthrough, tt.old, tt.new, 1)
-		got, err := VersionOfRaw([]byte(changed))
+		got, err := versionOfRaw([]byte(changed))
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -203,8 +203,8 @@ func TestCanonicalZeroValues(t *testing.T) {
 
 func TestVersionOfRawFails(t *testing.T) {
 	for _, data := range []string{"", "null", "[]", `"a"`, "{", "{} {}", walkthrough + "x"} {
-		if v, err := VersionOfRaw([]byte(data)); err == nil {
-			t.Errorf("VersionOfRaw(%q) = %s, want an error", data, v)
+		if v, err := versionOfRaw([]byte(data)); err == nil {
+			t.Errorf("versionOfRaw(%q) = %s, want an error", data, v)
 		}
 	}
 }
@@ -285,12 +285,12 @@ func TestCanonicalIsEncodingJSON(t *testing.T) {
 			}
 			var shuffled bytes.Buffer
 			shuffle(&shuffled, rand.New(rand.NewSource(seed)), content)
-			raw, err := VersionOfRaw(shuffled.Bytes())
+			raw, err := versionOfRaw(shuffled.Bytes())
 			if err != nil {
 				t.Fatal(err)
 			}
 			if got := Version(content); got != raw || got != digest([]byte(want)) {
-				t.Errorf("Version() = %s, VersionOfRaw() of it shuffled = %s, want %s", got, raw, digest([]byte(want)))
+				t.Errorf("Version() = %s, versionOfRaw() of it shuffled = %s, want %s", got, raw, digest([]byte(want)))
 			}
 			// What a server prints that omits creationTimestamp.
 			omitted := strings.ReplaceAll(string(data), `"creationTimestamp":"`+created.Format(time.RFC3339)+`",`, "")
@@ -397,7 +397,7 @@ func BenchmarkVersionOfRaw(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := VersionOfRaw(data); err != nil {
+				if _, err := versionOfRaw(data); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -101,23 +101,23 @@ func DefenseOf(labels, annotations map[string]string, now time.Time) v1alpha1.Op
 func (h Denied) String() string {
 	var parts []string
 	if h.Blocked {
-		parts = append(parts, "its releases were blocked")
+		parts = append(parts, describeWhile(v1alpha1.WhileBlocked))
 	}
 	if len(h.Quarantine) > 0 {
-		parts = append(parts, "versions of it were in quarantine ("+strings.Join(h.Quarantine, ", ")+")")
+		parts = append(parts, describeWhile(v1alpha1.WhileQuarantined)+" ("+strings.Join(h.Quarantine, ", ")+")")
 	}
 	return strings.Join(parts, " and ")
 }
 
 // noteOptOut keeps, and tells once, that a user opted the workload out, or gave it an owner,
 // while the defense had an effect.
-func (d *release) noteOptOut() {
+func noteOptOut(d *release) {
 	if d.Workload == nil {
 		return
 	}
 	o, ok := ParseOptOut(d.Workload.Annotations[v1alpha1.OptedOutAnnotation])
 	if !ok || o.Release != d.Change.Spec.Release {
-		o, ok = d.ownedUnseen()
+		o, ok = ownedUnseen(d)
 	}
 	if !ok {
 		return
@@ -133,7 +133,7 @@ func (d *release) noteOptOut() {
 // ownedUnseen is an owner that a blocked workload got past admission. The condition Defended,
 // which is about to change, says that it had none before. A halt or a hold is taken back, which
 // tells of the owner.
-func (d *release) ownedUnseen() (o OptOut, ok bool) {
+func ownedUnseen(d *release) (o OptOut, ok bool) {
 	owner := d.Workload.ObservingOwner()
 	if owner == "" || OptedOut(d.Workload.Labels) || !d.Workload.blocked() || d.Change.Status.Attempt == 0 ||
 		d.status.OptedOut != nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || loweredMessage(&d.Change.Status) != "" {
@@ -157,4 +157,67 @@ func describeWhile(while v1alpha1.OptOutWhile) string {
 		v1alpha1.WhileHeld:        "its rollout was held",
 		v1alpha1.WhileQuarantined: "versions of it were in quarantine",
 	}[while]
+}
+
+// DeniedWorkload is a workload whose releases are denied, by its identity.
+type DeniedWorkload struct {
+	Workload Workload
+	By       Denied
+}
+
+// DeletionInput is what is known of a workload that may have been deleted, or created
+// again.
+type DeletionInput struct {
+	// Denied is the workload of this name whose releases were denied when it was seen
+	// last; nil when there was none.
+	Denied *DeniedWorkload
+	// Deleted is the one that was deleted before; nil when none is known.
+	Deleted *DeniedWorkload
+	// Now is the workload of this name; nil when there is none.
+	Now *Workload
+	// NamespaceEnding: its namespace is gone, or going.
+	NamespaceEnding bool
+}
+
+// DeletionPlan is what to remember, and to tell.
+type DeletionPlan struct {
+	// ForgetDenied: the workload whose releases were denied is not there any more.
+	ForgetDenied bool
+	// Deleted, told of the workload whose releases were denied, says that somebody deleted it: it is
+	// to be remembered. Nil when nobody did.
+	Deleted *Event
+	// ForgetDeleted: what was deleted before is over; the name is taken again.
+	ForgetDeleted bool
+	// CreatedAgain is told of the workload that is there now; nil when it is no other
+	// one than before.
+	CreatedAgain *Event
+}
+
+// DecideDeletion says whether a workload was deleted while its releases were denied,
+// and whether one of its name was created after that: neither the block nor the
+// quarantine survives it. What goes with its namespace is not told.
+func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
+	deleted := in.Deleted
+	if was := in.Denied; was != nil {
+		if in.Now != nil && in.Now.UID == was.Workload.UID {
+			return plan
+		}
+		plan.ForgetDenied = true
+		if in.NamespaceEnding {
+			return plan
+		}
+		plan.Deleted = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
+			Message: fmt.Sprintf("the %s was deleted while %s", was.Workload.Kind(), was.By)}
+		deleted = was
+	}
+	if deleted == nil || in.Now == nil {
+		return plan
+	}
+	plan.ForgetDeleted = true
+	if in.Now.UID != deleted.Workload.UID {
+		plan.CreatedAgain = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
+			Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: neither block nor quarantine survives that",
+				in.Now.ReleasedBy(), in.Now.Kind(), deleted.By)}
+	}
+	return plan
 }

@@ -18,8 +18,10 @@ package defense
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,13 +34,13 @@ import (
 
 // explainStart says of a release whose pods do not come up what becomes of it,
 // each time that is something else. It returns when to look again.
-func (d *release) explainStart() (wait time.Duration) {
-	wait = d.explainUnavailable()
+func explainStart(d *release) (wait time.Duration) {
+	wait = explainUnavailable(d)
 	if d.hasFailed() && d.Settings.SelfHealing && healingIsDue(d.status) {
-		d.explainHealingLimit()
+		explainHealingLimit(d)
 		return wait
 	}
-	s := d.start()
+	s := start{rollbackInputOf(d), d.status}
 	still := s.judge()
 	if still.target() != "" && d.Unreachable == nil {
 		d.plan.NeedsNodes = still.nodes
@@ -48,40 +50,30 @@ func (d *release) explainStart() (wait time.Duration) {
 	}
 	switch {
 	case still.limited:
-		d.explainNoRollback(v1alpha1.ReasonRollbackLimit, still.first, still.refusal)
+		explainNoRollback(d, v1alpha1.ReasonRollbackLimit, still.first, still.refusal)
 	case still.refusal != "":
-		d.explainNoRollback(v1alpha1.ReasonRollbackRefused, still.first, still.refusal)
+		explainNoRollback(d, v1alpha1.ReasonRollbackRefused, still.first, still.refusal)
 	case still.tolerated != "":
-		d.explainTolerated(&still)
-	case still.target() != "" && d.Settings.Observe && !d.needsCause(still.first):
-		d.wouldRollBack(still.target(), fmt.Sprintf("%s does not come up: %s", still.first.name(d.Workload), d.describeCause(still.first)))
+		explainTolerated(d, &still)
+	case still.target() != "" && d.Settings.Observe && !needsCause(d, still.first):
+		wouldRollBack(d, still.target(), fmt.Sprintf("%s does not come up: %s", still.first.name(d.Workload), describeCause(d, still.first)))
 	case still.first == nil && still.slow != nil:
-		d.explainNoRollback(v1alpha1.ReasonStillWaiting, still.slow, d.describePatience(still.slow))
+		explainNoRollback(d, v1alpha1.ReasonStillWaiting, still.slow, describePatience(still.slow))
 	case still.first == nil && still.slow == nil:
-		d.recover()
+		recoverStart(d)
 	}
 	return shortest(shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
 }
 
-// hasFailed says that the release failed its verification.
-func (d *release) hasFailed() bool { return len(d.failed) > 0 || d.failsAsAWhole() }
-
-func (d *release) start() start {
-	return start{
-		now: d.Now, settings: d.Settings, workload: d.Workload, status: d.status,
-		pods: d.Pods, changes: d.Others, history: d.History, limit: d.Limit,
-	}
-}
-
-// recover sets RolledBack to Recovered when pods that were stuck are well again. A
+// recoverStart sets RolledBack to Recovered when pods that were stuck are well again. A
 // container that crashes is up for moments, so this waits until the rollout is
 // complete. For a release that failed, what was reported of the failure stays.
-func (d *release) recover() {
+func recoverStart(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
 	if said == nil || said.Reason == v1alpha1.ReasonRecovered {
 		return
 	}
-	over := rankOfStuck(said.Reason) > 0 && d.Workload.Rollout.Complete && !d.unavailable()
+	over := rankOfStuck(said.Reason) > 0 && d.Workload.Rollout.Complete && !unavailable(d.status)
 	if d.hasFailed() {
 		over = over && said.Reason != v1alpha1.ReasonRollbackRefused && !healingIsDue(d.status)
 	} else {
@@ -94,19 +86,19 @@ func (d *release) recover() {
 
 // explainNoRollback reports once why a release whose pods are stuck is not rolled back:
 // condition RolledBack, and an event of its reason.
-func (d *release) explainNoRollback(reason string, first *stuckPod, why string) {
+func explainNoRollback(d *release, reason string, first *stuckPod, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
 	if said != nil && said.Status == metav1.ConditionFalse && rankOfStuck(said.Reason) >= rankOfStuck(reason) {
 		return
 	}
-	if d.needsCause(first) {
+	if needsCause(d, first) {
 		return
 	}
-	d.refuseAs(reason, fmt.Sprintf("%s does not come up: %s; not rolled back: %s", first.name(d.Workload), d.describeCause(first), why))
+	refuseAs(d, reason, fmt.Sprintf("%s does not come up: %s; not rolled back: %s", first.name(d.Workload), describeCause(d, first), why))
 }
 
 // refuseAs says why a release is not rolled back, with an event.
-func (d *release) refuseAs(reason, message string) {
+func refuseAs(d *release, reason, message string) {
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, reason, "%s", message)
 	event := v1alpha1.EventRollbackRefused
 	if reason == v1alpha1.ReasonStillWaiting || reason == v1alpha1.ReasonTolerated {
@@ -117,20 +109,20 @@ func (d *release) refuseAs(reason, message string) {
 
 // explainTolerated reports that a release goes on although pods are stuck. If all of
 // them are on one node, somebody has to look at it.
-func (d *release) explainTolerated(still *standstill) {
-	d.explainNoRollback(v1alpha1.ReasonTolerated, still.first, still.tolerated)
+func explainTolerated(d *release, still *standstill) {
+	explainNoRollback(d, v1alpha1.ReasonTolerated, still.first, still.tolerated)
 	d.stuckOn = still.stuckOn
 }
 
 // explainHealingLimit says that a release which failed waits for the rollback limit.
-func (d *release) explainHealingLimit() {
-	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
-	if why, _ := limited(d.status, d.Workload, d.Limit, d.Settings, d.Now); why != "" && said.Reason != v1alpha1.ReasonRollbackLimit {
-		d.refuseAs(v1alpha1.ReasonRollbackLimit, healingHeld+why)
+func explainHealingLimit(d *release) {
+	why, _ := limited(d.status, d.Workload, d.Limit, d.Settings, d.Now)
+	if why != "" && reasonOf(d.status, v1alpha1.ConditionRolledBack) != v1alpha1.ReasonRollbackLimit {
+		refuseAs(d, v1alpha1.ReasonRollbackLimit, healingHeld+why)
 	}
 }
 
-func (d *release) describePatience(h *stuckPod) string {
+func describePatience(h *stuckPod) string {
 	if h.ofNode {
 		return "its node does not answer, which this version has no part in"
 	}
@@ -149,7 +141,7 @@ func (h *stuckPod) name(w *Workload) string {
 }
 
 // describeCause says what a pod is stuck at, and of what goes on for how long.
-func (d *release) describeCause(h *stuckPod) string {
+func describeCause(d *release, h *stuckPod) string {
 	s := h.cause.String()
 	if h.cause.Slow {
 		s += fmt.Sprintf(" (for %s)", d.Now.Sub(h.since).Round(time.Second))
@@ -162,7 +154,7 @@ func (d *release) describeCause(h *stuckPod) string {
 
 // needsCause asks for the events of a pod before it is reported, if its status
 // does not say what it waits for.
-func (d *release) needsCause(h *stuckPod) bool {
+func needsCause(d *release, h *stuckPod) bool {
 	if h.pod == nil || !h.cause.needsEvents() {
 		return false
 	}
@@ -175,7 +167,7 @@ func (d *release) needsCause(h *stuckPod) bool {
 
 // explainUnavailable says since when pods of the release fail, in any state, and
 // of one that succeeded also that pods are slow. It returns when to look again.
-func (d *release) explainUnavailable() (wait time.Duration) {
+func explainUnavailable(d *release) (wait time.Duration) {
 	var first *Pod
 	count, reason := 0, ""
 	note := func(p *Pod, why string) {
@@ -190,7 +182,7 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 	quiet := true
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		if left := d.untilQuiet(p); left > 0 {
+		if left := untilQuiet(d, p); left > 0 {
 			quiet, wait = false, shortest(wait, left)
 		}
 		if !p.live() || !p.Stuck.isStuck(d.Now) {
@@ -212,10 +204,10 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 	}
 	switch w := d.Workload; {
 	case first != nil:
-		d.becomeUnavailable(reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Stuck))
+		becomeUnavailable(d, reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Stuck))
 	case w.NotMade != nil && d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		d.becomeUnavailable(v1alpha1.ReasonPodsSlow, fmt.Sprintf("%d of %d pods cannot be created: %s", w.NotMade.Count, w.Replicas, Brief(w.NotMade.Message)))
-	case quiet && d.unavailable():
+		becomeUnavailable(d, v1alpha1.ReasonPodsSlow, w.NotMade.describe(w))
+	case quiet && unavailable(d.status):
 		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}
 	return wait
@@ -223,18 +215,18 @@ func (d *release) explainUnavailable() (wait time.Duration) {
 
 // untilQuiet is for how long a pod that was restarted may still be in a crash
 // loop: it has to be up for as long as a pod may take to fail.
-func (d *release) untilQuiet(p *Pod) time.Duration {
-	if !p.live() || p.RestartedAt.IsZero() || !d.unavailable() {
+func untilQuiet(d *release, p *Pod) time.Duration {
+	if !p.live() || p.RestartedAt.IsZero() || !unavailable(d.status) {
 		return 0
 	}
 	return p.Bounded(p.RestartedAt, d.Now).Add(max(restartSettle, d.Settings.RollbackAfter)).Sub(d.Now)
 }
 
-func (d *release) unavailable() bool {
-	return meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionPodsUnavailable)
+func unavailable(s *v1alpha1.ChangeWorkloadStatus) bool {
+	return meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionPodsUnavailable)
 }
 
-func (d *release) becomeUnavailable(reason, message string) {
+func becomeUnavailable(d *release, reason, message string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodsUnavailable)
 	if said != nil && said.Status == metav1.ConditionTrue && (said.Reason == reason || said.Reason == v1alpha1.ReasonPodsFailing) {
 		return
@@ -245,13 +237,13 @@ func (d *release) becomeUnavailable(reason, message string) {
 	}
 }
 
-// prove says whether a release that succeeded runs well for long enough to be
+// proveRelease says whether a release that succeeded runs well for long enough to be
 // gone back to. It returns when to look again.
-func (d *release) prove() (wait time.Duration) {
+func proveRelease(d *release) (wait time.Duration) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProven)
 	if d.Settings.History == 0 || said != nil && said.Status != metav1.ConditionUnknown {
 		if said != nil && said.Status == metav1.ConditionFalse {
-			d.leaveHistory() // the process may have died before it was done
+			leaveHistory(d) // the process may have died before it was done
 		}
 		return 0
 	}
@@ -272,7 +264,7 @@ func (d *release) prove() (wait time.Duration) {
 		d.condition(v1alpha1.ConditionProven, metav1.ConditionFalse, v1alpha1.ReasonPodsFailing, "%s", message)
 		d.warn(v1alpha1.ConditionProven, v1alpha1.EventPodsUnavailable, message+" failed or were restarted soon after Success; no rollback targets this version")
 		d.plan.Remember = false
-		d.leaveHistory()
+		leaveHistory(d)
 		return 0
 	}
 	if available := d.Workload.availableSince(d.Pods, d.Now); !available.IsZero() {
@@ -288,4 +280,94 @@ func (d *release) prove() (wait time.Duration) {
 			"it has to run well for %s", d.Settings.RollbackProven)
 	}
 	return wait
+}
+
+// takeRequest takes the state Rollback, which only somebody else can have written
+// on the release the workload is at, for a request to roll it back. The state is
+// what it was before: it is Rollback once that is done.
+func takeRequest(d *release) {
+	if d.status.Status != v1alpha1.ChangeWorkloadRollback {
+		return
+	}
+	d.plan.NeedsLive = !d.Live
+	d.status.Status = formerState(d.status)
+	change := d.Change.DeepCopy()
+	change.Status = *d.status.DeepCopy()
+	in := rollbackInputOf(d)
+	in.Changes = append(slices.Clone(d.Others), *change)
+	to, refusal := RequestRollback(in, LastSuccess)
+	if refusal != "" {
+		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRequestRefused, "%s", refusal)
+		d.event(corev1.EventTypeWarning, v1alpha1.EventRollbackRefused, "a user wrote the state Rollback: "+refusal)
+		return
+	}
+	// A request that is there already comes first.
+	if _, asked := d.Workload.Annotations[v1alpha1.RollbackToAnnotation]; !asked {
+		d.plan.RollbackTo = to
+		d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, "to version "+to)
+	}
+}
+
+// rollbackInputOf is what a rollback of the release is decided from, with the other releases of the workload.
+func rollbackInputOf(d *release) RollbackInput {
+	return RollbackInput{
+		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled, Changes: d.Others, Pods: d.Pods, History: d.History, Limit: d.Limit,
+	}
+}
+
+// formerState is the state that the rest of the status speaks of.
+func formerState(s *v1alpha1.ChangeWorkloadStatus) v1alpha1.ChangeWorkloadStatusType {
+	verified := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified)
+	switch {
+	case s.OrderStage == v1alpha1.OrderRefused:
+		return v1alpha1.ChangeWorkloadFailed
+	case s.OrderStage == v1alpha1.OrderSubmitting, s.OrderStage == v1alpha1.OrderDenied:
+		return v1alpha1.ChangeWorkloadInit
+	case verified == nil:
+		return v1alpha1.ChangeWorkloadRunning
+	case verified.Status == metav1.ConditionFalse:
+		return v1alpha1.ChangeWorkloadSuspend
+	case verified.Reason == v1alpha1.ReasonAllPassed, verified.Reason == v1alpha1.ReasonPassedUnverified,
+		verified.Reason == v1alpha1.ReasonNothingVerified:
+		return v1alpha1.ChangeWorkloadSuccess
+	default:
+		return v1alpha1.ChangeWorkloadRunning
+	}
+}
+
+// explainSelfHealing says that a release that failed is to be rolled back, or why
+// it is not.
+func explainSelfHealing(d *release) {
+	target, refusal := selfHealingTarget(d.Workload, d.History, d.Others, d.Now)
+	if refusal != "" {
+		refuseRollback(d, refusal)
+		return
+	}
+	if d.Settings.Observe {
+		wouldRollBack(d, target.Version, "it failed its verification")
+		return
+	}
+	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed,
+		"to version %s", target.Version)
+}
+
+// refuseRollback reports it once, even if the details change.
+func refuseRollback(d *release, why string) {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
+	if said != nil && said.Reason == v1alpha1.ReasonRollbackRefused {
+		return
+	}
+	refuseAs(d, v1alpha1.ReasonRollbackRefused, why)
+}
+
+// untilAsked is how long until it is asked again why pods of a workload are not there; 0
+// when none is lacking.
+func untilAsked(w *Workload, now time.Time) time.Duration {
+	if w.Lacking == nil {
+		return 0
+	}
+	if after := w.Lacking.AskAfter(now); after > 0 {
+		return after
+	}
+	return lookAgain
 }

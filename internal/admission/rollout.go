@@ -17,9 +17,14 @@ limitations under the License.
 package admission
 
 import (
+	"fmt"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 )
+
+// The halt of a workload and the hold of its rollout, in requests of users: a manifest that is applied again leaves
+// them, and a user resumes by an override, by another release or by a value of the user's own.
 
 // NeedsHold says that the answer to a request depends on whether the rollout is to be
 // held: it is a release of a workload that can be, and that has pods to replace.
@@ -29,7 +34,7 @@ func (r *Request) NeedsHold() bool {
 }
 
 // pace sets what a hold changes of the workload, and gives it back.
-func (r *Request) pace(want *Object) {
+func pace(r *Request, want *Object) {
 	if r.New.Pacing == nil {
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
 		return
@@ -47,24 +52,24 @@ func (r *Request) pace(want *Object) {
 	held := pacing.HoldOf(r.Old.Annotations)
 	switch {
 	case r.Own:
-		r.paceOwn(want, held)
+		paceOwn(r, want, held)
 	case defense.OptedOut(r.New.Labels):
 		if held != nil {
-			r.giveBack(want, held)
+			giveBack(r, want, held)
 		}
 	case r.Releases():
-		r.paceRelease(want, held)
+		paceRelease(r, want, held)
 	case held == nil:
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
 	case held.Over, r.New.ObservingOwner() != "":
-		r.giveBack(want, held) // its owner's write is not undone
+		giveBack(r, want, held) // its owner's write is not undone
 	case r.New.Pace == r.Old.Pace:
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	case r.reapplied(held) && !r.overridesHold():
 		pacing.Pace = r.Old.Pace
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	default:
-		r.giveBack(want, held)
+		giveBack(r, want, held)
 		want.Annotations[v1alpha1.HoldEndedAnnotation] = defense.HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}.String()
 	}
 }
@@ -72,13 +77,13 @@ func (r *Request) pace(want *Object) {
 // paceOwn carries out what the operator's own write says of a hold. It changes only
 // what it says: nobody else's server-side apply conflicts with the operator then, as
 // the API server does not count what admission changes.
-func (r *Request) paceOwn(want *Object, held *defense.Hold) {
+func paceOwn(r *Request, want *Object, held *defense.Hold) {
 	now := r.New.HoldOf(r.New.Annotations)
 	switch {
 	case now != nil && now.Over:
-		r.giveBack(want, now)
+		giveBack(r, want, now)
 	case r.released() && held != nil && now != nil:
-		r.giveBack(want, held) // its rollback
+		giveBack(r, want, held) // its rollback
 	case now != nil && now.Own(r.New.Pace):
 		want.Pacing.Pace = now.Set
 	}
@@ -86,7 +91,7 @@ func (r *Request) paceOwn(want *Object, held *defense.Hold) {
 
 // giveBack gives back what the hold changed, and nobody else since. What a user asks for
 // and the API server does not take, it refuses.
-func (r *Request) giveBack(want *Object, held *defense.Hold) {
+func giveBack(r *Request, want *Object, held *defense.Hold) {
 	want.Pacing.Pace = held.Kept(r.New.Pace)
 	if r.Own {
 		want.Pacing.Pace = held.Fitting(want.Pacing.Pace)
@@ -96,7 +101,7 @@ func (r *Request) giveBack(want *Object, held *defense.Hold) {
 
 // paceRelease holds the rollout that the request begins, or gives back what the hold of
 // the one before changed. What the request itself says of it is the user's own.
-func (r *Request) paceRelease(want *Object, held *defense.Hold) {
+func paceRelease(r *Request, want *Object, held *defense.Hold) {
 	delete(want.Annotations, v1alpha1.HoldEndedAnnotation) // it was about the release before
 	release := defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
 	own := r.New.Pace
@@ -140,4 +145,86 @@ func (r *Request) overridesHold() bool {
 	}
 	held := r.New.HoldOf(r.Old.Annotations)
 	return held != nil && !held.Over && r.reapplied(held) && r.New.Pace == held.Pace && r.hasOverride()
+}
+
+// halted reports whether the stored workload is halted by the operator.
+func (r *Request) halted() bool {
+	return r.Old.Paused && r.Old.Annotations[v1alpha1.HaltedAnnotation] != ""
+}
+
+// halts reports whether the request halts the workload.
+func (r *Request) halts() bool {
+	return r.Old.Annotations[v1alpha1.HaltedAnnotation] == "" && r.New.Annotations[v1alpha1.HaltedAnnotation] != ""
+}
+
+// takeBackPause resumes what an earlier version's failure paused when another
+// one is released that is not blocked, and takes away what says so as soon as
+// the workload is resumed, by whomever: a pause that is set later is not the
+// operator's. A pause that the client sets in this request is its own.
+func takeBackPause(r *Request, want *Object) {
+	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
+		return
+	}
+	_, back := r.undo()
+	switch {
+	case r.Old.Paused && r.Releases() && (back || r.overrides() || !r.Old.suspended()):
+		want.Paused = false
+	case r.reappliesHalted() && !r.hasOverride():
+		want.Paused = true
+	}
+	if !r.Old.Paused || !want.Paused {
+		delete(want.Annotations, v1alpha1.HaltedAnnotation)
+		delete(want.Annotations, v1alpha1.HaltedFromAnnotation)
+	}
+}
+
+// reappliesHalted reports whether the request writes what the workload had before it was
+// halted, as a manifest does. A kind that knows a pause has a command to resume, and few
+// manifests have the field.
+func (r *Request) reappliesHalted() bool {
+	if !r.halted() || r.New.Paused || r.New.Unknown || r.Old.Words.HaltedBy == "" || r.New.ObservingOwner() != "" {
+		return false
+	}
+	return r.New.Pacing == nil || r.New.Partition == defense.HaltedPartition(r.Old.Annotations)
+}
+
+// overridesHalt reports whether the request resumes the workload by an override.
+func (r *Request) overridesHalt() bool { return r.reappliesHalted() && r.hasOverride() }
+
+// haltChanges are the changes of what halts the workload.
+func haltChanges(r *Request, want *Object) []Change {
+	if r.New.Paused == want.Paused {
+		return nil
+	}
+	if want.Paused {
+		return []Change{{Target: WorkloadPaused}}
+	}
+	haltedAs := r.Old.Annotations
+	if r.Operation == Create {
+		haltedAs = r.New.Annotations
+	}
+	return []Change{{Target: WorkloadPaused, Remove: true, Value: haltedAs[v1alpha1.HaltedFromAnnotation]}}
+}
+
+// PutBack is the warning of a request that sets what a halt or a hold changed, and of which
+// these changes put that back; empty where they do not.
+func (r *Request) PutBack(changes []Change) string {
+	if r.Own || r.Operation != Update || r.Releases() {
+		return ""
+	}
+	for _, c := range changes {
+		what := ""
+		switch {
+		case c.Target == WorkloadPaused && !c.Remove:
+			failed := r.Old.Annotations[v1alpha1.HaltedAnnotation]
+			what = fmt.Sprintf("the rollout stays halted%s, because version %s failed", r.Old.Words.Means(), failed)
+		case c.Target == WorkloadPace && c.Pace == r.Old.Pace:
+			what = "the rollout stays held, until its pods are verified"
+		default:
+			continue
+		}
+		return fmt.Sprintf("%s: the value in this request is one from before; to resume: %s",
+			what, defense.Kubectl("altershield resume "+defense.ShellWord(r.Kind+"/"+r.Name), r.Namespace))
+	}
+	return ""
 }
