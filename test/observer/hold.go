@@ -38,7 +38,7 @@ type holds struct {
 	// any more; sets is what is known of ReplicaSets.
 	going, ended map[types.UID]*hold
 	sets         map[types.UID]*setHistory
-	// fields are by workload, as long as its annotation says what a hold changed.
+	// fields are by workload, until what a hold changed is given back.
 	fields map[types.UID]*heldFields
 	// outages are when no replica of the operator worked.
 	outages []outage
@@ -206,17 +206,27 @@ func (f *heldFields) explains(is pace) bool {
 	return true
 }
 
+// stand reports whether a field still has a value that only a hold set.
+func (f *heldFields) stand(is pace) bool {
+	for name, value := range is.fields() {
+		if value != f.own[name] && slices.Contains(f.set[name], value) {
+			return true
+		}
+	}
+	return false
+}
+
 // checkGivenBack is S10 of the write that ends a hold: each field has the user's own
 // value, or one that a user set: in the same request, or past admission.
 func (w *world) checkGivenBack(before, after *appsv1.Deployment, by Writer, defended bool) (findings []finding) {
 	f := w.holds.fields[after.UID]
-	if f == nil || heldText(after) != "" || by == Other && (!defended || optedOut(before) || optedOut(after)) {
+	if f == nil || heldText(before) == "" || heldText(after) != "" || by == Other && (!defended || optedOut(before) || optedOut(after)) {
 		return nil
 	}
 	stood := paceOf(before).fields()
 	for name, is := range paceOf(after).fields() {
 		edited := by == Other && is != stood[name]
-		kept := is == stood[name] && !slices.Contains(f.set[name], is)
+		kept := is == stood[name] && !slices.Contains(f.set[name], is) // a user had set it
 		if is != f.own[name] && !edited && !kept {
 			findings = append(findings, found(HoldHarmless, "the hold is gone, and %s is %d; the user's is %d", name, is, f.own[name]))
 		}
@@ -286,11 +296,11 @@ func fenced(d *appsv1.Deployment) (room, need int32) {
 
 // keepHold remembers the hold of a version of a workload.
 func (w *world) keepHold(e event, before, d *workload, by Writer) {
-	text := heldText(d.Deployment)
+	text, f := heldText(d.Deployment), w.holds.fields[d.UID]
 	as, held := readHold(text)
 	if held {
 		w.keepFields(before, d, &as, by)
-	} else if text == "" {
+	} else if text == "" && f != nil && !f.stand(paceOf(d.Deployment)) {
 		delete(w.holds.fields, d.UID)
 	}
 	if !held || as.over() || by != Operator && !w.holds.fields[d.UID].explains(paceOf(d.Deployment)) {

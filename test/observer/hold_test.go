@@ -92,6 +92,8 @@ func TestGivenBack(t *testing.T) {
 		"the operator takes it, outside":       {story: join(user(makeNamespace(false)), begins, operators(shut)), want: twice},
 		"not held":                             {story: join(users(paced(7, 800)))},
 		"nobody is there":                      {story: join(begins, step{does: stops}, users(shut))},
+		"nobody was there":                     {story: join(begins, step{does: stops}, users(shut), step{does: starts}, operators(shut, held), lifted)},
+		"nobody was there, and it is lost":     {story: join(begins, step{does: stops}, users(shut), step{does: starts}, operators(shut, held), operators(shut)), want: []string{"S10 at 7", "S10 at 7"}},
 		"the operator changes what is not held": {
 			story: join(operators(paced(7, 600))), want: []string{"S6 at 2"},
 		},
