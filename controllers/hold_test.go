@@ -239,8 +239,12 @@ var holdStories = []world.Story{
 	}},
 	{Name: "hold, and apply again what was before", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
+		before := w.Deployment("web").Generation
 		patch(w, `{"spec":{"minReadySeconds":0,"progressDeadlineSeconds":600}}`)
 		isHeld(w, 3)
+		if after := w.Deployment("web").Generation; after != before {
+			w.Failf("the generation was %d and is %d", before, after)
+		}
 		patch(w, `{"spec":{"replicas":6}}`)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)

@@ -20,8 +20,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -128,13 +126,6 @@ func (w *world) checked(ctx context.Context, ns string) {
 		}
 		g.Expect(pods).To(BeNumerically(">=", len(w.podsOf(ctx, g, ns, "web"))))
 	}).WithContext(ctx).Should(Succeed())
-}
-
-// pass passes the checks that go on of the current release of web, as a user does who
-// needs to see no more.
-func (w *world) pass(ctx context.Context, ns string) {
-	GinkgoHelper()
-	w.passBatches(ctx, w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web")))
 }
 
 // passBatches passes the checks that go on of batches.
@@ -260,43 +251,6 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 6, ptr.To[int32](101)
 		Expect(paceOf(w.applyServerSide(ctx, manifest))).To(Equal([]int32{6, 101}), "without a conflict")
 		w.leaveUnfinished("nothing is verified, or not for a long time")
-	})
-
-	It("is not touched by kubectl apply each second", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		manifest := paced(ns)
-		file := filepath.Join(GinkgoT().TempDir(), "web.json")
-		write := func() {
-			GinkgoHelper()
-			data, err := json.Marshal(manifest)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(os.WriteFile(file, data, 0o600)).To(Succeed())
-		}
-		apply := func() { GinkgoHelper(); w.kubectl(ctx, "apply", "-f", file) }
-		write()
-		apply()
-		w.verified(ctx, ns, "web")
-		w.newDefensePolicy(ctx, holdPolicy(ns, v1alpha1.HoldEveryBatch, someday), v1alpha1.ReasonInForce)
-		manifest.Spec.Template.Labels["test"] = "second"
-		write()
-		apply()
-		w.waits(ctx, ns, 2, 5, 3)
-		w.checked(ctx, ns)
-		w.restful(ctx, ns)
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-		for range 5 {
-			apply()
-			Expect(w.getDeployment(ctx, Default, ns, "web").Generation).To(Equal(d.Generation))
-		}
-		Eventually(func(g Gomega) {
-			apply()
-			w.pass(ctx, ns)
-			g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
-		}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
-		d = w.givenBack(ctx, ns, 5, 100, v1alpha1.ReasonHoldVerified)
-		apply()
-		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal(paceOf(d)))
 	})
 
 	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
