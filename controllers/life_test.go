@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -85,6 +86,42 @@ var lifeStories = []world.Story{
 			w.Failf("its pods have the version %s, and had none", version)
 		}
 	}},
+	{Name: "settings change while it runs", Options: world.Options{Nodes: 3, Images: map[string]world.Image{"late": {Ready: 30 * time.Second}}}, Run: func(w *world.World) {
+		w.Set(settings.NameBranch, true, "3")
+		w.Set(settings.NameTimeouts, true, "wait=90s,pre=120s,post=120s")
+		create(w, web(7))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		c, full := w.Change("web"), 0
+		for _, b := range w.Batches(c) {
+			if len(b.Spec.PodInfos) == 3 {
+				full++
+			}
+		}
+		if c.Spec.CountThreshold != 3 || c.Spec.WaitTimeThreshold != 90 || full == 0 || c.Status.PassCount != 7 {
+			w.Failf("%d batches of 3 pods, %d pods passed, thresholds %d and %d", full, c.Status.PassCount, c.Spec.CountThreshold, c.Spec.WaitTimeThreshold)
+		}
+		w.Set(settings.NameTimeouts, true, "wait=2s,pre=120s,post=120s")
+		patch(w, imagePatch("late"))
+		seen(w, v1alpha1.ChangeWorkloadTimeOutPreThreshold)
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "versions that succeeded are kept", Options: world.Options{Settings: on(settings.NameHistory, "2")}, Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		for _, value := range []string{"second", "third"} {
+			release(w, value)
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+		}
+		keeps(w, "second", "third")
+		verdict(w, "unpass")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		keeps(w, "second")
+		verdict(w, "pass")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		keeps(w, "second", "third")
+		must(w, w.Delete(w.Deployment("web")))
+		keeps(w)
+	}},
 	{Name: "AlterShield Server answers nothing", Options: withServer(soon()), Run: func(w *world.World) {
 		must(w, w.Server().SetOutage(simulator.Hang))
 		began := time.Now()
@@ -139,6 +176,23 @@ var lifeStories = []world.Story{
 			w.Failf("orders, starts, finishes and ends, -want +got:\n%s", diff)
 		}
 	}},
+}
+
+// keeps waits until the history has the templates with these labels, and nothing else of the pods.
+func keeps(w *world.World, want ...string) {
+	w.Until(fmt.Sprintf("the history has %q", want), func() bool {
+		var kept []string
+		for _, r := range world.List[*appsv1.ControllerRevision](w, "ControllerRevision") {
+			_, ofPods := r.Labels["test"]
+			for _, value := range []string{"second", "third"} {
+				if strings.Contains(string(r.Data.Raw), fmt.Sprintf("\"test\":%q", value)) && !ofPods && len(r.OwnerReferences) == 1 {
+					kept = append(kept, value)
+				}
+			}
+		}
+		slices.Sort(kept)
+		return slices.Equal(kept, want)
+	})
 }
 
 func podUIDs(w *world.World) (uids []types.UID) {
