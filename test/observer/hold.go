@@ -21,7 +21,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -125,32 +125,28 @@ type setHistory struct {
 // outage has no end while it goes on.
 type outage struct{ from, to time.Time }
 
-func readHold(text string) (h heldAs, held bool) {
-	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
-}
-
-// holdOf is the hold of a Deployment, if it has one that can be read.
+// holdOf is the hold of a workload, if it has one that can be read.
 func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
-	return readHold(d.Annotations[v1alpha1.HeldAnnotation])
-}
-
-// heldText is what the annotation of a hold says, of a StatefulSet too.
-func heldText(d *appsv1.Deployment) string {
-	_, ofSet, _ := strings.Cut(d.Annotations[heldPartition], " ")
-	return cmp.Or(ofSet, d.Annotations[v1alpha1.HeldAnnotation])
+	text := d.Annotations[v1alpha1.HeldAnnotation]
+	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
 }
 
 // minReadySeconds is when a pod is finished: by the workload's own pace.
 func minReadySeconds(d *appsv1.Deployment) int32 {
-	if h, held := holdOf(d); held {
+	_, native := d.Annotations[restAnnotation]
+	if h, held := holdOf(d); held && !native {
 		return h.MinReadySeconds
 	}
 	return d.Spec.MinReadySeconds
 }
 
 func paceOf(d *appsv1.Deployment) pace {
-	if rest, ok := d.Annotations[restAnnotation]; ok {
-		return pace{Partition: partitionIn(d.Annotations[heldPartition], rest)}
+	if _, native := d.Annotations[restAnnotation]; native {
+		partition, err := strconv.ParseInt(d.Annotations[partitionAnnotation], 10, 32)
+		if err != nil {
+			partition = int64(noPartition) // a DaemonSet
+		}
+		return pace{Partition: int32(partition)}
 	}
 	return pace{MinReadySeconds: d.Spec.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
 }
@@ -220,7 +216,7 @@ func (f *heldFields) stand(is pace) bool {
 // value, or one that a user set: in the same request, or past admission.
 func (w *world) checkGivenBack(before, after *appsv1.Deployment, by Writer, defended bool) (findings []finding) {
 	f := w.holds.fields[after.UID]
-	if f == nil || heldText(before) == "" || heldText(after) != "" || by == Other && (!defended || optedOut(before) || optedOut(after)) {
+	if f == nil || before.Annotations[v1alpha1.HeldAnnotation] == "" || after.Annotations[v1alpha1.HeldAnnotation] != "" || by == Other && (!defended || optedOut(before) || optedOut(after)) {
 		return nil
 	}
 	stood := paceOf(before).fields()
@@ -296,8 +292,8 @@ func fenced(d *appsv1.Deployment) (room, need int32) {
 
 // keepHold remembers the hold of a version of a workload.
 func (w *world) keepHold(e event, before, d *workload, by Writer) {
-	text, f := heldText(d.Deployment), w.holds.fields[d.UID]
-	as, held := readHold(text)
+	text, f := d.Annotations[v1alpha1.HeldAnnotation], w.holds.fields[d.UID]
+	as, held := holdOf(d.Deployment)
 	if held {
 		w.keepFields(before, d, &as, by)
 	} else if text == "" && f != nil && !f.stand(paceOf(d.Deployment)) {

@@ -34,7 +34,7 @@ import (
 // these pods are in flight at once, and how many serve, its controller sees to: the strategy
 // that says so is the user's, which is S6, and a partition takes no pod.
 func (w *world) followPartition(h *hold, d *workload, as *heldAs, begins bool, by Writer, now time.Time) {
-	_, h.byPartition = d.Annotations[heldPartition]
+	_, h.byPartition = d.Annotations[partitionAnnotation]
 	was, replicas := h.is, ptr.Deref(d.Spec.Replicas, 1)
 	h.is = paceOf(d.Deployment).Partition
 	if begins || as.Set.Partition > h.Set.Partition {
