@@ -132,11 +132,6 @@ func (s *stage) try(input string, args ...string) (string, error) {
 	return output(command)
 }
 
-func (s *stage) kubectl(args ...string) {
-	out, err := s.try("", args...)
-	s.Expect(err).NotTo(HaveOccurred(), out)
-}
-
 // apply applies the manifest of the workload, as a tool that has it in Git does.
 func (s *stage) apply(m manifest) {
 	s.kind = m.kind
