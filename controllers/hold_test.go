@@ -20,6 +20,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -238,8 +239,12 @@ var holdStories = []world.Story{
 	}},
 	{Name: "hold, and apply again what was before", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
+		before := w.Deployment("web").Generation
 		patch(w, `{"spec":{"minReadySeconds":0,"progressDeadlineSeconds":600}}`)
 		isHeld(w, 3)
+		if after := w.Deployment("web").Generation; after != before {
+			w.Failf("the generation was %d and is %d", before, after)
+		}
 		patch(w, `{"spec":{"replicas":6}}`)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
@@ -435,4 +440,19 @@ var holdStories = []world.Story{
 		patch(w, `{"spec":{"replicas":0}}`)
 		givenBack(w, 0, 600)
 	}},
+}
+
+// TestHoldTakesFewWrites: the operator patches a held Deployment at most twice for each wave, and once to give back.
+func TestHoldTakesFewWrites(t *testing.T) {
+	for name, waves := range map[string]int{"hold every wave": 2, "hold every wave, with quick verdicts": 3, "hold, with values of its own": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			story := holdStories[slices.IndexFunc(holdStories, func(s world.Story) bool { return s.Name == name })]
+			e := world.Reference(t, story)
+			patches := len(slices.DeleteFunc(e.Writes, func(write string) bool { return write != "patch Deployment web" }))
+			if patches < waves || patches > 2*waves+1 {
+				t.Errorf("%d patches for %d waves", patches, waves)
+			}
+		})
+	}
 }

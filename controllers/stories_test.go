@@ -27,6 +27,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
@@ -101,10 +103,17 @@ var stories = []world.Story{
 	}},
 	{Name: "halt, and correct", Moving: true, Run: func(w *world.World) {
 		failInFlight(w, slow(3))
-		w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
+		w.Until("it is halted, and says so", func() bool {
+			d := w.Deployment("web")
+			said := d.Annotations[v1alpha1.HaltedAnnotation] == version(w) && conditionOf(w.Change("web"), v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutHalted
+			return d.Spec.Paused && labelled(w, v1alpha1.SuspendLabel) && said
+		})
 		verdict(w, "pass")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Until("it is resumed", func() bool { return !w.Deployment("web").Spec.Paused })
+		w.Until("it is resumed", func() bool {
+			d := w.Deployment("web")
+			return !d.Spec.Paused && d.Annotations[v1alpha1.HaltedAnnotation] == "" && !labelled(w, v1alpha1.SuspendLabel)
+		})
 	}},
 	{Name: "halt, and release again", Moving: true, Run: func(w *world.World) {
 		failInFlight(w, slow(3))
@@ -291,6 +300,11 @@ var stories = []world.Story{
 		releaseStuck(w)
 		if err := w.Patch("web", imagePatch("bad")); err == nil {
 			w.Failf("a version was released that was rolled back")
+		}
+		d := w.Deployment("web")
+		said := d.Annotations[v1alpha1.QuarantineReasonAnnotation] + d.Annotations[v1alpha1.ChangeCauseAnnotation]
+		if *d.Spec.Replicas != 2 || strings.Count(said, "ImagePull") < 2 {
+			w.Failf("it has %d replicas, and says %s", *d.Spec.Replicas, said)
 		}
 	}},
 	{Name: "only observe a release that never starts", Run: func(w *world.World) {
@@ -816,11 +830,14 @@ func quarantined(w *world.World) int {
 	return len(strings.Split(w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation], ","))
 }
 
+// conditionOf is the reason of a condition of a release; empty where it has none.
 func conditionOf(c *v1alpha1.ChangeWorkload, kind string) string {
-	for _, condition := range c.Status.Conditions {
-		if condition.Type == kind {
-			return condition.Reason
-		}
+	return conditionIn(c.Status.Conditions, kind)
+}
+
+func conditionIn(conditions []metav1.Condition, kind string) string {
+	if c := meta.FindStatusCondition(conditions, kind); c != nil {
+		return c.Reason
 	}
 	return ""
 }

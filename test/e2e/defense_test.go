@@ -22,21 +22,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
-
-// behave makes pods behave as a label says, see the kwok stages.
-func behave(behavior string, annotations map[string]string) func(*appsv1.Deployment) {
-	return func(d *appsv1.Deployment) {
-		d.Spec.Template.Labels[controlplane.BehaviorLabel] = behavior
-		d.Spec.Template.Annotations = annotations
-	}
-}
 
 var _ = Describe("a release", func() {
 	w := inSharedWorld()

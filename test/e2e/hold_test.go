@@ -20,8 +20,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -130,13 +128,6 @@ func (w *world) checked(ctx context.Context, ns string) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// pass passes the checks that go on of the current release of web, as a user does who
-// needs to see no more.
-func (w *world) pass(ctx context.Context, ns string) {
-	GinkgoHelper()
-	w.passBatches(ctx, w.batchesOf(ctx, Default, w.currentChange(ctx, Default, ns, "web")))
-}
-
 // passBatches passes the checks that go on of batches.
 func (w *world) passBatches(ctx context.Context, batches []v1alpha1.ChangePod) {
 	GinkgoHelper()
@@ -186,20 +177,6 @@ func paceOf(d *appsv1.Deployment) []int32 {
 	return []int32{d.Spec.MinReadySeconds, ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
 }
 
-// expectFewWrites checks that a hold took no more writes than two for each wave, one to
-// give back, and one each time that no verdict came for as long as a step, of a rollout
-// that was held so often at least.
-func (w *world) expectFewWrites(ctx context.Context, ns string, waves int, step time.Duration) {
-	GinkgoHelper()
-	Expect(w.watcher.Settle(ctx)).To(Succeed())
-	figures, err := w.watcher.HeldWrites(ns, "web")
-	Expect(err).NotTo(HaveOccurred())
-	AddReportEntry("writes of holds", fmt.Sprintf("%d writes for %d waves", figures.Writes, figures.Waves))
-	Expect(figures.Waves).To(BeNumerically(">=", waves))
-	took := time.Since(w.currentChange(ctx, Default, ns, "web").CreationTimestamp.Time)
-	Expect(figures.Writes).To(And(BeNumerically(">=", 1), BeNumerically("<=", 2*figures.Waves+1+int(took/(step*3/4)))))
-}
-
 var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func() {
 	w := inHoldWorld(shortHold...)
 
@@ -216,7 +193,6 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Eventually(func(g Gomega) {
 			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElements(v1alpha1.EventHoldStarted, v1alpha1.EventHoldEnded))
 		}).WithContext(ctx).Should(Succeed())
-		w.expectFewWrites(ctx, ns, 2, holdStep)
 	})
 
 	It("leaves its fields to who applies them, server-side", func(ctx SpecContext) {
@@ -275,44 +251,6 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 6, ptr.To[int32](101)
 		Expect(paceOf(w.applyServerSide(ctx, manifest))).To(Equal([]int32{6, 101}), "without a conflict")
 		w.leaveUnfinished("nothing is verified, or not for a long time")
-	})
-
-	It("is not touched by kubectl apply each second", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		manifest := paced(ns)
-		file := filepath.Join(GinkgoT().TempDir(), "web.json")
-		write := func() {
-			GinkgoHelper()
-			data, err := json.Marshal(manifest)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(os.WriteFile(file, data, 0o600)).To(Succeed())
-		}
-		apply := func() { GinkgoHelper(); w.kubectl(ctx, "apply", "-f", file) }
-		write()
-		apply()
-		w.verified(ctx, ns, "web")
-		w.newDefensePolicy(ctx, holdPolicy(ns, v1alpha1.HoldEveryBatch, someday), v1alpha1.ReasonInForce)
-		manifest.Spec.Template.Labels["test"] = "second"
-		write()
-		apply()
-		w.waits(ctx, ns, 2, 5, 3)
-		w.checked(ctx, ns)
-		w.restful(ctx, ns)
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Annotations).To(HaveKey(v1alpha1.HeldAnnotation))
-		for range 5 {
-			apply()
-			Expect(w.getDeployment(ctx, Default, ns, "web").Generation).To(Equal(d.Generation))
-		}
-		Eventually(func(g Gomega) {
-			apply()
-			w.pass(ctx, ns)
-			g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
-		}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
-		d = w.givenBack(ctx, ns, 5, 100, v1alpha1.ReasonHoldVerified)
-		apply()
-		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal(paceOf(d)))
-		w.expectFewWrites(ctx, ns, 2, holdStep)
 	})
 
 	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
@@ -441,7 +379,6 @@ var _ = Describe("many rollouts that are held", Ordered, SpecPriority(longest), 
 			w.givenBack(ctx, r.ns, 0, 600, v1alpha1.ReasonHoldVerified)
 			Expect(over[i]).To(BeNumerically(">=", time.Duration(r.waves)*r.verdict), "each wave waits for its verdict")
 			AddReportEntry(fmt.Sprintf("%d pods, %s/%s, verdicts after %s: over after %s", r.replicas, r.surge, r.unavailable, r.verdict, over[i]))
-			w.expectFewWrites(ctx, r.ns, int(r.waves), 10*time.Minute)
 		}
 	}, NodeTimeout(time.Hour))
 })

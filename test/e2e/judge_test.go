@@ -26,7 +26,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
@@ -44,8 +43,6 @@ type judge interface {
 	Unfinished(namespaces []string) ([]string, error)
 	// WritesIn are the operator's writes in a namespace.
 	WritesIn(namespace string) ([]observer.Request, error)
-	// HeldWrites say what it took to hold the rollouts of a Deployment.
-	HeldWrites(namespace, name string) (observer.HoldFigures, error)
 }
 
 // ownJudge is the observer of a world of this process.
@@ -67,10 +64,6 @@ func (j ownJudge) Unfinished(namespaces []string) ([]string, error) {
 
 func (j ownJudge) WritesIn(namespace string) ([]observer.Request, error) {
 	return j.o.WritesIn(namespace)
-}
-
-func (j ownJudge) HeldWrites(namespace, name string) (observer.HoldFigures, error) {
-	return j.o.HeldWrites(namespace, name), nil
 }
 
 const judgeService = "judge"
@@ -107,12 +100,6 @@ func (s judgeServer) Unfinished(namespaces []string, open *[]string) error {
 func (s judgeServer) WritesIn(namespace string, writes *[]observer.Request) (err error) {
 	*writes, err = s.o.WritesIn(namespace)
 	return err
-}
-
-// HeldWrites implements the remote call of that name.
-func (s judgeServer) HeldWrites(of types.NamespacedName, figures *observer.HoldFigures) error {
-	*figures = s.o.HeldWrites(of.Namespace, of.Name)
-	return nil
 }
 
 // serveJudge lets the other processes ask the observer of the shared world, until
@@ -185,9 +172,4 @@ func (j remoteJudge) Unfinished(namespaces []string) (open []string, err error) 
 func (j remoteJudge) WritesIn(namespace string) (writes []observer.Request, err error) {
 	err = j.call("WritesIn", namespace, &writes)
 	return writes, err
-}
-
-func (j remoteJudge) HeldWrites(namespace, name string) (figures observer.HoldFigures, err error) {
-	err = j.call("HeldWrites", types.NamespacedName{Namespace: namespace, Name: name}, &figures)
-	return figures, err
 }

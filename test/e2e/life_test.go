@@ -147,34 +147,6 @@ func repair(value string) string {
 	return fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel, value)
 }
 
-var _ = Describe("a rollout that fails", func() {
-	w := inSharedWorld()
-
-	It("is paused together with the block, and resumed by the correction", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		bad := w.failInFlight(ctx, inFlight(ns, "web").Replicas(4))
-		d := w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Spec.Paused).To(BeTrue())
-		Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.HaltedAnnotation, bad.Spec.Reversion))
-		Expect(d.Labels).To(HaveKey(v1alpha1.SuspendLabel))
-		Expect(conditionOf(bad.Status.Conditions, v1alpha1.ConditionProgressing).Reason).To(Equal(v1alpha1.ReasonRolloutHalted))
-		Eventually(func(g Gomega) {
-			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement("RolloutHalted"))
-		}).WithContext(ctx).Should(Succeed())
-		updated := d.Status.UpdatedReplicas
-		Consistently(func(g Gomega) {
-			g.Expect(w.getDeployment(ctx, g, ns, "web").Status.UpdatedReplicas).To(BeNumerically("<=", updated+1))
-		}).WithContext(ctx).Should(Succeed())
-		By("correcting the verdict")
-		w.setVerdict(ctx, bad, "pass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		d = w.getDeployment(ctx, Default, ns, "web")
-		Expect(d.Spec.Paused).To(BeFalse())
-		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-	})
-
-})
-
 // verified waits until the current release of a Deployment is a success that is
 // right: every pod there is was verified, in one batch of this attempt, and no
 // batch is left open.
@@ -213,23 +185,6 @@ func (w *world) restful(ctx context.Context, ns string) {
 	resting(ctx, func() int { return w.managerWrites(ns) }, 4*time.Second)
 }
 
-// inTheMiddle lets something happen in the middle of a release, which ends right all
-// the same.
-func (w *world) inTheMiddle(ctx context.Context, happen func(ctx context.Context, ns string)) {
-	GinkgoHelper()
-	ns := w.newNamespace(ctx, true)
-	p := w.startPorter(ns)
-	w.create(ctx, inFlight(ns, "web").Replicas(4))
-	w.verified(ctx, ns, "web")
-	p.let(1)
-	Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-	w.eventuallyBatches(ctx, ns, "web", 1)
-	happen(ctx, ns)
-	p.letAll()
-	w.verified(ctx, ns, "web")
-	w.restful(ctx, ns)
-}
-
 var _ = Describe("the life of a release", func() {
 	w := inSharedWorld()
 
@@ -255,26 +210,5 @@ var _ = Describe("the life of a release", func() {
 	},
 		Entry("Recreate", 3, strategy(appsv1.RecreateDeploymentStrategyType, "", "")),
 		Entry("surge of everything", 4, strategy(rolling, "100%", "0")),
-	)
-
-	DescribeTable("is right whatever happens in the middle", func(ctx SpecContext, happen func(ctx context.Context, ns string)) {
-		w.inTheMiddle(ctx, happen)
-	},
-		Entry("paused and resumed", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "rollout", "pause", "deployment/web")
-			Eventually(func(g Gomega) {
-				g.Expect(conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionProgressing).Reason).To(Equal(v1alpha1.ReasonRolloutPaused))
-			}).WithContext(ctx).Should(Succeed())
-			w.kubectl(ctx, "-n", ns, "rollout", "resume", "deployment/web")
-		}),
-		Entry("released three times within a second", func(ctx context.Context, ns string) {
-			for _, value := range []string{"third", "fourth", "fifth"} {
-				Expect(w.patchTemplate(ctx, ns, "web", value)).To(Succeed())
-			}
-		}),
-		Entry("released back and forth", func(ctx context.Context, ns string) {
-			w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
-			Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		}),
 	)
 })

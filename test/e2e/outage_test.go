@@ -17,14 +17,12 @@ limitations under the License.
 package e2e
 
 import (
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
 var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longest), func() {
@@ -111,73 +109,5 @@ var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longes
 			g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(4))
 		}).WithContext(ctx).Should(Succeed())
 		Expect(w.getDeployment(ctx, Default, ns, "blocked").Labels).To(HaveKey(v1alpha1.SuspendLabel))
-	})
-
-	It("follows settings live: batches, and the wait for a full one", func(ctx SpecContext) {
-		w.setConfig(ctx, "branch", true, "3")
-		w.setConfig(ctx, "timeouts", true, "wait=90s,pre=120s,post=120s")
-		ns := w.newNamespace(ctx, true)
-
-		By("making full batches, and one of the rest when the rollout is complete")
-		w.create(ctx, sleeper(ns, "seven").Replicas(7))
-		change := w.eventuallyState(ctx, ns, "seven", v1alpha1.ChangeWorkloadSuccess)
-		Expect(change.Spec.CountThreshold).To(Equal(int32(3)))
-		Expect(change.Spec.WaitTimeThreshold).To(Equal(int64(90)))
-		sizes := []int{}
-		for _, b := range w.batchesOf(ctx, Default, change) {
-			sizes = append(sizes, len(b.Spec.PodInfos))
-			Expect(len(b.Spec.PodInfos)).To(BeNumerically("<=", 3))
-		}
-		Expect(sizes).To(ContainElement(3))
-		Expect(change.Status.PassCount).To(Equal(int32(7)))
-
-		By("not waiting for ever: with pods that come late the release times out, then goes on")
-		w.setConfig(ctx, "timeouts", true, "wait=2s,pre=120s,post=120s")
-		w.create(ctx, sleeper(ns, "late").Replicas(2).With(behave("late-ready", map[string]string{controlplane.ReadyAfterAnnotation: "5s"})))
-		w.eventuallyState(ctx, ns, "late", v1alpha1.ChangeWorkloadTimeOutPreThreshold)
-		Expect(w.eventuallyState(ctx, ns, "late", v1alpha1.ChangeWorkloadSuccess).Status.PassCount).To(Equal(int32(2)))
-	})
-
-	It("keeps the templates of successful versions, the newest few, and none that failed", func(ctx SpecContext) {
-		w.setConfig(ctx, "history", true, "2")
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web"))
-		var versions []string
-		for _, value := range []string{"", "second", "third"} {
-			if value != "" {
-				Expect(w.patchTemplate(ctx, ns, "web", value)).To(Succeed())
-			}
-			versions = append(versions, w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess).Spec.Reversion)
-		}
-		remembered := func(want ...string) {
-			GinkgoHelper()
-			Eventually(func(g Gomega) {
-				var got []string
-				for _, r := range w.revisionsOf(ctx, g, ns, "web") {
-					got = append(got, r.Labels[v1alpha1.VersionLabel])
-				}
-				g.Expect(got).To(ConsistOf(want))
-			}).WithContext(ctx).Should(Succeed())
-		}
-		remembered(versions[1], versions[2])
-		for _, r := range w.revisionsOf(ctx, Default, ns, "web") {
-			Expect(r.Labels).NotTo(Or(HaveKey("app"), HaveKey("test")), "our labels only, never the pods'")
-			Expect(string(r.Data.Raw)).To(And(ContainSubstring(`"image":"busybox"`), ContainSubstring(`"template"`)))
-			Expect(r.OwnerReferences).To(HaveLen(1))
-		}
-		By("failing the newest after its success")
-		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "unpass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		remembered(versions[1])
-		By("correcting that")
-		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "pass")
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		remembered(versions[1], versions[2])
-		By("reading it as the user guide says")
-		out := w.kubectl(ctx, "-n", ns, "get", "controllerrevisions", "-l", v1alpha1.DeploymentNameLabel+"=web")
-		Expect(strings.Count(out, "web--x--")).To(Equal(2), out)
-		By("deleting the workload: its history goes with it")
-		w.kubectl(ctx, "-n", ns, "delete", "deployment", "web")
-		remembered()
 	})
 })

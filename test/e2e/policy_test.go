@@ -163,27 +163,6 @@ func probePolicy(ns string, probe v1alpha1.ProbeCheck) *v1alpha1.DefensePolicy {
 var _ = Describe("policies", func() {
 	w := inSharedWorld()
 
-	It("fail pods by rules, and are refused with the place of an expression that is wrong", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		byRule := func(name, rule string) *v1alpha1.DefensePolicy {
-			return healthPolicy(ns, name, func(c *v1alpha1.PolicyCheck) {
-				c.PodHealth, c.Cel = nil, &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule, Message: "it is the second version"}}}
-			})
-		}
-		wrong := byRule("wrong", "has(")
-		w.newDefensePolicy(ctx, wrong, v1alpha1.ReasonInvalidPolicy)
-		Expect(conditionOf(wrong.Status.Conditions, v1alpha1.ConditionAccepted).Message).To(ContainSubstring(": spec.checks[0].cel.rules[0].expression: "))
-		w.newDefensePolicy(ctx, byRule("first-only",
-			"pod.metadata.ownerReferences[0].kind == 'ReplicaSet' && release.workload == workload.metadata.name && (oldTemplate == null || oldTemplate == newTemplate)"),
-			v1alpha1.ReasonInForce)
-		w.create(ctx, sleeper(ns, "web"))
-		w.verified(ctx, ns, "web")
-		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/first-only/health")).To(ConsistOf(HaveField("Phase", v1alpha1.CheckPassed)))
-		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
-		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
-		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(HaveField("Message", HaveSuffix(": it is the second version"))))
-	})
-
 	It("refuse a release at once, and nothing that is none, or goes back", func(ctx SpecContext) {
 		ns, other := w.newNamespace(ctx, true), w.newNamespace(ctx, true)
 		for _, name := range []string{"web", "api"} {

@@ -70,59 +70,8 @@ func (w *world) rolledBackTo(ctx context.Context, ns, name, version string) *app
 	return w.getDeployment(ctx, Default, ns, name)
 }
 
-// eventuallyUndone waits until a release says that it was rolled back.
-func (w *world) eventuallyUndone(ctx context.Context, ns, change string) (undone *v1alpha1.ChangeWorkload) {
-	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		undone = w.changesIn(ctx, g, ns)[change]
-		g.Expect(undone).NotTo(BeNil())
-		g.Expect(undone.Status.Status).To(Equal(v1alpha1.ChangeWorkloadRollback))
-	}).WithContext(ctx).Should(Succeed())
-	return undone
-}
-
 var _ = Describe("a rollback", func() {
 	w := inSharedWorld()
-
-	It("undoes a release whose pods do not come up, once, and keeps it from coming back", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "sleep").Replicas(5).With(afterAWhile))
-		good := w.verified(ctx, ns, "sleep")
-		Expect(w.setImage(ctx, ns, "sleep", "busybo")).To(Succeed())
-		bad := w.getDeployment(ctx, Default, ns, "sleep").Labels[v1alpha1.VersionLabel]
-		d := w.rolledBackTo(ctx, ns, "sleep", good.Spec.Reversion)
-		Expect(*d.Spec.Replicas).To(Equal(int32(5)))
-		Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad))
-		Expect(d.Annotations[v1alpha1.QuarantineReasonAnnotation]).To(ContainSubstring("ImagePull"))
-		Expect(d.Annotations).To(HaveKeyWithValue("kubernetes.io/change-cause", ContainSubstring("ImagePull")))
-		Expect(w.kubectl(ctx, "-n", ns, "get", "replicasets", "--no-headers")).To(HaveLines(2), "the healthy one is found again")
-		rolledBack := w.eventuallyUndone(ctx, ns, changeName(good, bad))
-		Expect(conditionOf(rolledBack.Status.Conditions, v1alpha1.ConditionRolledBack).Message).To(ContainSubstring("busybo"))
-		By("applying the same again")
-		err := w.setImage(ctx, ns, "sleep", "busybo")
-		Expect(err).To(MatchError(And(ContainSubstring(`admission webhook "qdeployment.kb.io" denied the request: deployment sleep: version `+bad+` was rolled back at `), ContainSubstring("ImagePull"))))
-		By("releasing the fix")
-		w.withoutHurry(ctx, ns, "sleep")
-		Expect(w.setImage(ctx, ns, "sleep", "busybox:2")).To(Succeed())
-		fixed := w.verified(ctx, ns, "sleep")
-		Eventually(func(g Gomega) {
-			g.Expect(w.changesIn(ctx, g, ns)).To(And(HaveLen(1), HaveKey(fixed.Name)))
-		}).WithContext(ctx).Should(Succeed())
-		w.restful(ctx, ns)
-	})
-
-	It("goes back to what ran before the namespace was enrolled", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, false)
-		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
-		w.rolledOut(ctx, ns, "web")
-		before := w.podUIDs(ctx, Default, ns, "web")
-		w.enrolNamespace(ctx, ns)
-		Expect(w.setImage(ctx, ns, "web", "busybo")).To(Succeed())
-		Eventually(func(g Gomega) { g.Expect(w.quarantineOf(ctx, g, ns, "web")).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
-		w.verified(ctx, ns, "web")
-		Expect(w.podUIDs(ctx, Default, ns, "web")).To(ConsistOf(before), "the pods that ran all along")
-		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Template.Labels).NotTo(HaveKey(v1alpha1.VersionLabel))
-	})
 
 	It("is made on request, from the history, when its ReplicaSet is long gone", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
@@ -170,13 +119,7 @@ var _ = Describe("a rollback", func() {
 		Expect(d.Labels).NotTo(HaveKey(v1alpha1.IgnoredSuspendLabel))
 		w.restful(ctx, ns)
 	})
-
 })
-
-// changeName is the name of the release of another version.
-func changeName(of *v1alpha1.ChangeWorkload, version string) string {
-	return strings.Replace(of.Name, of.Spec.Reversion, version, 1)
-}
 
 // failFirst fails the first pod of a release that is verified.
 func (w *world) failFirst(ctx context.Context, ns, name string) *v1alpha1.ChangeWorkload {

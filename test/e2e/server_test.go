@@ -19,13 +19,11 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
@@ -99,12 +97,6 @@ func serverArgs(url string) []string {
 	return []string{"--altershield-url=" + url, "--altershield-token-file=" + file, "--altershield-admission-scene=" + admissionScene}
 }
 
-// shortTimeouts makes verdicts be waited for that long.
-func (w *world) shortTimeouts(ctx context.Context, pre, post time.Duration) {
-	GinkgoHelper()
-	w.setConfig(ctx, "timeouts", true, fmt.Sprintf("wait=60s,pre=%s,post=%s", pre, post))
-}
-
 // journalOf is the journal of the one order of a namespace's only release.
 func journalOf(sim *simulator.Simulator, change *v1alpha1.ChangeWorkload) simulator.Journal {
 	return sim.Journal().Of(change.Status.OrderID)
@@ -115,14 +107,6 @@ func conditionOf(conditions []metav1.Condition, kind string) metav1.Condition {
 		return *c
 	}
 	return metav1.Condition{}
-}
-
-func messagesOf(batches []v1alpha1.ChangePod) []string {
-	var messages []string
-	for i := range batches {
-		messages = append(messages, batches[i].Status.Message)
-	}
-	return messages
 }
 
 // orderEnded waits until the order of the current release was ended.
@@ -176,93 +160,11 @@ func expectWholeOrder(sim *simulator.Simulator, change *v1alpha1.ChangeWorkload,
 	Expect(journal.Filter(func(e simulator.Entry) bool { return e.Kind == simulator.KindRequest && !e.Accepted() })).To(BeEmpty())
 }
 
-var (
-	oneByOne = []batchStart{{0, 5, "not_last", 1}, {1, 5, "not_last", 1}, {2, 5, "not_last", 1}, {3, 5, "not_last", 1}, {4, 5, "last", 1}}
-	twoByTwo = []batchStart{{0, 3, "not_last", 2}, {1, 3, "not_last", 2}, {2, 3, "last", 1}}
-)
+var oneByOne = []batchStart{{0, 5, "not_last", 1}, {1, 5, "not_last", 1}, {2, 5, "not_last", 1}, {3, 5, "not_last", 1}, {4, 5, "last", 1}}
 
 // The replicas share the callbacks, and one of them leads.
 var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func() {
 	w, sim, managers := inServerWorld()
-
-	It("a release is reported exactly", func(ctx SpecContext) {
-		w.setConfig(ctx, "branch", true, "2")
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(5))
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		change := w.orderEnded(ctx, ns, "web")
-		expectWholeOrder(sim(), change, twoByTwo)
-		Expect(messagesOf(w.batchesOf(ctx, Default, change))).To(HaveEach("PostFinish"))
-
-		var order altershield.SubmitOrderRequest
-		Expect(journalOf(sim(), change).Requests(altershield.ActionSubmitOrder)[0].Decode(&order)).To(Succeed())
-		var params map[string]any
-		Expect(json.Unmarshal([]byte(order.ChangeParamJSON), &params)).To(Succeed())
-		Expect(order.Creator).To(Equal(w.getDeployment(ctx, Default, ns, "web").Annotations[v1alpha1.ReleasedByAnnotation]))
-		Expect(order.Creator).NotTo(BeElementOf("", "unknown", "altershield-operator"))
-		Expect(params).To(And(HaveKeyWithValue("namespace", ns), HaveKeyWithValue("workload", "web"),
-			HaveKeyWithValue("version", change.Spec.Reversion), HaveKeyWithValue("images", ConsistOf("busybox")), HaveKey("cluster")))
-
-		By("releasing another image: the old one is named, and the record of the first goes")
-		Expect(w.setImage(ctx, ns, "web", "busybox:2")).To(Succeed())
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		second := w.orderEnded(ctx, ns, "web")
-		Expect(second.Status.OrderID).NotTo(Equal(change.Status.OrderID))
-		expectWholeOrder(sim(), second, twoByTwo)
-		Expect(journalOf(sim(), second).Requests(altershield.ActionSubmitOrder)[0].Decode(&order)).To(Succeed())
-		Expect(order.ChangeParamJSON).To(And(ContainSubstring(`"images":["busybox:2"]`), ContainSubstring(`"oldImages":["busybox"]`)))
-		Eventually(func(g Gomega) { g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
-
-		By("going back to the first: an order of its own")
-		Expect(w.setImage(ctx, ns, "web", "busybox")).To(Succeed())
-		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		third := w.orderEnded(ctx, ns, "web")
-		Expect(third.Status.OrderID).NotTo(Equal(change.Status.OrderID))
-		expectWholeOrder(sim(), third, twoByTwo)
-	})
-
-	It("a server that answers nothing for the whole release holds nothing up", func(ctx SpecContext) {
-		w.shortTimeouts(ctx, 3*time.Second, 3*time.Second)
-		Expect(sim().SetOutage(simulator.Hang)).To(Succeed())
-		began := time.Now()
-		ns := w.newNamespace(ctx, true)
-		w.create(ctx, sleeper(ns, "web").Replicas(3))
-		w.create(ctx, sleeper(ns, "api").Replicas(3))
-		for _, name := range []string{"web", "api"} {
-			change := w.eventuallyState(ctx, ns, name, v1alpha1.ChangeWorkloadSuccess)
-			Expect(change.Status.OrderStage).To(Equal(v1alpha1.OrderSubmitting))
-			accepted := conditionOf(change.Status.OrderSteps, v1alpha1.StepAccepted)
-			Expect(accepted.Reason).To(Equal(v1alpha1.ReasonUnreachable), accepted.Message)
-			Expect(messagesOf(w.batchesOf(ctx, Default, change))).To(HaveEach("PreFailed"))
-			Eventually(func(g Gomega) {
-				g.Expect(w.eventsOf(ctx, g, ns, name)).To(ContainElements(v1alpha1.EventReleaseUnverified, v1alpha1.EventCheckError))
-			}).WithContext(ctx).Should(Succeed())
-		}
-		most := 40 + 2*int(time.Since(began).Seconds())
-		Expect(len(sim().Journal())).To(BeNumerically("<", most), "a hot loop:\n%s", sim().Journal())
-	})
-
-	It("an order is ended once when its workload is deleted in the middle", func(ctx SpecContext) {
-		ns := w.newNamespace(ctx, true)
-		sim().Script(simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost, Location: regexp.MustCompile("^web-")}, Never: true, Times: 1})
-		w.create(ctx, sleeper(ns, "web"))
-		var change *v1alpha1.ChangeWorkload
-		Eventually(func(g Gomega) {
-			change = w.currentChange(ctx, g, ns, "web")
-			batches := w.batchesOf(ctx, g, change)
-			g.Expect(batches).To(HaveLen(1))
-			g.Expect(batches[0].Status.Status).To(Equal(v1alpha1.ChangePodPostSubmitted))
-		}).WithContext(ctx).Should(Succeed())
-		w.kubectl(ctx, "-n", ns, "delete", "deployment", "web")
-		Eventually(func(g Gomega) {
-			ends := journalOf(sim(), change).Ends(change.Status.OrderID)
-			g.Expect(ends).To(HaveLen(1))
-			g.Expect(string(ends[0].Body)).To(ContainSubstring(`"CANCEL"`))
-		}).WithContext(ctx).Should(Succeed())
-		Consistently(func(g Gomega) {
-			g.Expect(journalOf(sim(), change).Ends(change.Status.OrderID)).To(HaveLen(1))
-		}).WithContext(ctx).Should(Succeed())
-	})
 
 	It("callbacks sent twice, at once, to both replicas change nothing", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)

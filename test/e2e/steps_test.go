@@ -33,7 +33,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -220,39 +219,6 @@ func (w *world) rolledOut(ctx context.Context, namespace, name string) {
 		d := w.getDeployment(ctx, g, namespace, name)
 		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
 		g.Expect([]int32{d.Status.UpdatedReplicas, d.Status.AvailableReplicas, d.Status.Replicas}).To(HaveEach(*d.Spec.Replicas))
-	}).WithContext(ctx).Should(Succeed())
-}
-
-// setConfig changes a setting for the time of a spec.
-func (w *world) setConfig(ctx context.Context, name string, enable bool, content string) {
-	GinkgoHelper()
-	key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: name}
-	var before v1alpha1.OpsConfigInfo
-	Eventually(func() error { return w.api.Get(ctx, key, &before) }).WithContext(ctx).Should(Succeed())
-	write := func(ctx context.Context, spec v1alpha1.OpsConfigInfoSpec) error {
-		var o v1alpha1.OpsConfigInfo
-		if err := w.api.Get(ctx, key, &o); err != nil {
-			return err
-		}
-		o.Spec = spec
-		return w.api.Update(ctx, &o)
-	}
-	changed := *before.Spec.DeepCopy()
-	changed.Enable, changed.Content = enable, content
-	Eventually(func() error { return write(ctx, changed) }).WithContext(ctx).Should(Succeed())
-	DeferCleanup(func(ctx context.Context) {
-		Eventually(func() error { return write(ctx, before.Spec) }).WithContext(ctx).Should(Succeed())
-		w.configAccepted(ctx, name)
-	})
-	w.configAccepted(ctx, name)
-}
-
-func (w *world) configAccepted(ctx context.Context, name string) {
-	GinkgoHelper()
-	Eventually(func(g Gomega) {
-		var o v1alpha1.OpsConfigInfo
-		g.Expect(w.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: name}, &o)).To(Succeed())
-		g.Expect(o.Status.ObservedGeneration).To(Equal(o.Generation))
 	}).WithContext(ctx).Should(Succeed())
 }
 

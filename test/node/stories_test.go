@@ -67,8 +67,6 @@ func stories() []*story {
 		{name: "rolls back a release that crashes after its Success, and takes a fix without an override", play: crashesAfterSuccess},
 		{name: "suspends a release whose pods crash where nothing is rolled back", play: crashesWithoutRollback},
 		{name: "adds nothing to a StatefulSet's update strategy that the API server refuses", play: refusedStrategy},
-		{name: "halts an override release that fails, and resumes it when its verdict is corrected", play: correctedOverride},
-		{name: "takes a fix while a requested rollback is not verified yet", play: fixAfterRequest},
 		{name: "evicts the stuck pod of a StatefulSet when a fix is released", play: stuckStatefulSet,
 			of: "StatefulSet, OrderedReady, rollback disabled", release: "a fix, while a pod crashes at start",
 			want: "the stuck pod is evicted, Success", within: twice(evicted + recreated)},
@@ -132,11 +130,6 @@ func (s *stage) try(input string, args ...string) (string, error) {
 	command := cluster.Kubectl(s.ctx, append([]string{"-n", s.ns}, args...)...)
 	command.Stdin = strings.NewReader(input)
 	return output(command)
-}
-
-func (s *stage) kubectl(args ...string) {
-	out, err := s.try("", args...)
-	s.Expect(err).NotTo(HaveOccurred(), out)
 }
 
 // apply applies the manifest of the workload, as a tool that has it in Git does.
@@ -317,36 +310,6 @@ func refusedStrategy(s *stage) {
 	s.Expect(s.workload(s).GetAnnotations()).NotTo(HaveKey(v1alpha1.HeldAnnotation))
 }
 
-// The second release fails and blocks. The third passes the block, fails, and is halted; its verdict is
-// corrected, so it goes on, and its Success lifts the block.
-func correctedOverride(s *stage) {
-	good := manifest{kind: "Deployment", replicas: 4, script: "sleep 1000", spec: "  minReadySeconds: 15\n"}
-	s.apply(good)
-	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
-	s.apply(good.with("sleep 2000"))
-	bad := s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
-	s.judge(bad, 1, "unpass")
-	s.soon("the block", time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeTrue()) })
-	fix := good.with("sleep 3000")
-	fix.labels = map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue}
-	s.apply(fix)
-	var override *v1alpha1.ChangeWorkload
-	s.soon("the record of the override", time.Minute, func(g Gomega) {
-		override = s.release(g)
-		g.Expect(override.Spec.Reversion).NotTo(Equal(bad.Spec.Reversion))
-	})
-	s.judge(override, 1, "unpass")
-	s.soon("the halt", time.Minute, func(g Gomega) {
-		w := s.workload(g)
-		g.Expect(w.GetAnnotations()).To(HaveKeyWithValue(v1alpha1.HaltedAnnotation, override.Spec.Reversion))
-		paused, _, _ := unstructured.NestedBool(w.Object, "spec", "paused")
-		g.Expect(paused).To(BeTrue())
-	})
-	s.judge(override, 1, "pass")
-	s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
-	s.soon("the block to be lifted", time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeFalse()) })
-}
-
 // A pod that crashes keeps an OrderedReady StatefulSet from every later version (kubernetes/kubernetes#67250).
 func stuckStatefulSet(s *stage) {
 	good := manifest{kind: "StatefulSet", replicas: 3, script: serves8080, ready: true, settings: map[string]string{"rollback": "disabled"}}
@@ -404,25 +367,6 @@ func (s *stage) restored(released time.Time, to *v1alpha1.ChangeWorkload, why st
 	s.soon("the rollback", bound, serves)
 	s.came(released)
 	s.Consistently(serves).WithContext(s.ctx).WithTimeout(lasting).WithPolling(time.Second).Should(Succeed())
-}
-
-// The restored version is not Success for a while; the fix does not wait for that.
-func fixAfterRequest(s *stage) {
-	good := manifest{kind: "Deployment", replicas: 3, script: "sleep 1000"}
-	s.apply(good)
-	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
-	s.apply(good.with("sleep 2000"))
-	bad := s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
-	s.judge(bad, 1, "unpass")
-	s.soon("the block", time.Minute, func(g Gomega) { g.Expect(s.blocked(g)).To(BeTrue()) })
-	s.kubectl("annotate", "deployment", "app", v1alpha1.RollbackToAnnotation+"=last-success")
-	s.soon("the rollback to lift the block", 2*time.Minute, func(g Gomega) {
-		w := s.workload(g)
-		g.Expect(w.GetAnnotations()).NotTo(HaveKey(v1alpha1.RollbackToAnnotation))
-		g.Expect(s.blocked(g)).To(BeFalse())
-	})
-	s.apply(good.with("sleep 3000"))
-	s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
 }
 
 // Git has no partition. Applying the manifest again, scaled, leaves the halt; with the label it resumes.

@@ -41,7 +41,7 @@ func ownAnnotations() []string {
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
 		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
-		v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.SettingsAlteredAnnotation, heldPartition,
+		v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.SettingsAlteredAnnotation,
 	}
 }
 
@@ -69,8 +69,10 @@ func checkOwnFields(before, after *appsv1.Deployment) []finding {
 		d = d.DeepCopy()
 		d.ManagedFields, d.ResourceVersion, d.Generation = nil, "", 0
 		d.Spec.Paused = false
-		if wasHeld || isHeld { // that it does so rightly is checked there
+		if _, native := d.Annotations[restAnnotation]; (wasHeld || isHeld) && !native { // that it gives them back is checked there
 			d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = 0, nil
+		} else if wasHeld || isHeld {
+			delete(d.Annotations, partitionAnnotation)
 		}
 		d.Labels, d.Annotations = without(d.Labels, ownLabels()), without(d.Annotations, ownAnnotations())
 		if released { // a rollback

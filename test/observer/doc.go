@@ -27,7 +27,4 @@ limitations under the License.
 // A history with a hole in it is not judged: after a watch that could not be
 // resumed everything is listed again. Gaps returns each hole, each version whose
 // writer is unknown, and what was not judged by the end.
-//
-// From the audit log alone it tells which rights the operator used, so that they
-// can be compared with those its roles give it.
 package observer

@@ -49,57 +49,58 @@ func heldBy(minReady, deadline int32) func(*appsv1.Deployment) {
 		`{"release":1,"until":"EveryBatch","minReadySeconds":5,"progressDeadlineSeconds":600,"set":{"minReadySeconds":%d,"progressDeadlineSeconds":%d}}`, minReady, deadline))
 }
 
-func TestCheckHold(t *testing.T) {
-	type changes = []func(*appsv1.Deployment)
+// TestGivenBack: a Deployment is held, and by the end of the hold its fields are the user's again.
+func TestGivenBack(t *testing.T) {
 	own, shut, open := paced(5, 600), paced(600, 2400), paced(20, 2400)
 	held, opened := heldBy(600, 2400), heldBy(20, 2400)
 	was := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(opened), `"set"`, `"was":{"minReadySeconds":600,"progressDeadlineSeconds":2400},"set"`, 1))
 	lost := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(held), `"minReadySeconds":5`, `"minReadySeconds":600`, 1))
 	edited := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(held), `"minReadySeconds":5`, `"minReadySeconds":7`, 1))
-	optedOut := label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
+	unreadable := annotation(v1alpha1.HeldAnnotation, "{")
+	optedOut, next := label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), annotation(v1alpha1.ReleaseAnnotation, "2")
+	users := func(change ...func(*appsv1.Deployment)) step { return user(makeDeployment(change...)) }
+	operators := func(change ...func(*appsv1.Deployment)) step { return operator(makeDeployment(change...)) }
+	begins, lifted := users(shut, held), operators(own)
+	harmful, twice := []string{"S10 at 4"}, []string{"S10 at 4", "S10 at 4"}
 	tests := map[string]struct {
-		before, after changes
-		by            Writer
-		outside       bool
-		want          []Invariant
+		story []step
+		want  []string
 	}{
-		"begins":                               {before: changes{own}, after: changes{shut, held}, by: Other},
-		"begins without its values":            {before: changes{own}, after: changes{own, held}, by: Other, want: []Invariant{HoldHarmless}},
-		"begins for another release":           {before: changes{own}, after: changes{shut, held, annotation(v1alpha1.ReleaseAnnotation, "2")}, by: Other, want: []Invariant{HoldHarmless}},
-		"comes back with an old ReplicaSet":    {before: changes{own}, after: changes{own, held, annotation(v1alpha1.ReleaseAnnotation, "2")}, by: Other, want: []Invariant{HoldHarmless, HoldHarmless}},
-		"cannot be read":                       {before: changes{shut, held}, after: changes{shut, annotation(v1alpha1.HeldAnnotation, "{")}, by: Operator, want: []Invariant{HoldHarmless}},
-		"opened by the operator":               {before: changes{shut, held}, after: changes{open, opened}, by: Operator},
-		"admission was away":                   {before: changes{shut, held}, after: changes{shut, opened}, by: Operator},
-		"the operator sets something else":     {before: changes{shut, held}, after: changes{paced(30, 2400), opened}, by: Operator, want: []Invariant{HoldHarmless}},
-		"the operator loses what is the users": {before: changes{shut, held}, after: changes{shut, lost}, by: Operator, want: []Invariant{HoldHarmless}},
-		"the operator makes up what is theirs": {before: changes{shut, held}, after: changes{shut, edited}, by: Operator, want: []Invariant{HoldHarmless}},
-		"a release takes it for the user's":    {before: changes{shut, held}, after: changes{shut, lost, image("busybox:2")}, by: Other, want: []Invariant{HoldHarmless}},
-		"a release brings another value":       {before: changes{shut, held}, after: changes{shut, edited, image("busybox:2")}, by: Other},
-		"given back":                           {before: changes{shut, held}, after: changes{own}, by: Operator},
-		"given back by admission":              {before: changes{shut, held}, after: changes{own, image("busybox:0")}, by: Other},
-		"one field is not given back":          {before: changes{shut, held}, after: changes{paced(5, 2400)}, by: Operator, want: []Invariant{HoldHarmless}},
-		"neither field is given back":          {before: changes{shut, held}, after: changes{shut}, by: Other, want: []Invariant{HoldHarmless, HoldHarmless}},
-		"what it set before is left":           {before: changes{shut, was}, after: changes{paced(600, 600)}, by: Operator, want: []Invariant{HoldHarmless}},
-		"a user sets a value":                  {before: changes{shut, held}, after: changes{paced(30, 600)}, by: Other},
-		"a user sets one, the other is left":   {before: changes{shut, held}, after: changes{paced(30, 2400)}, by: Other, want: []Invariant{HoldHarmless}},
-		"the operator sets a value":            {before: changes{shut, held}, after: changes{paced(30, 600)}, by: Operator, want: []Invariant{HoldHarmless}},
-		"a user had set it past admission":     {before: changes{paced(30, 600), held}, after: changes{paced(30, 600)}, by: Operator},
-		"a user takes it, outside":             {before: changes{shut, held}, after: changes{shut}, by: Other, outside: true},
-		"a user takes it, opted out":           {before: changes{shut, held, optedOut}, after: changes{shut, optedOut}, by: Other},
-		"the operator takes it, outside":       {before: changes{shut, held}, after: changes{shut}, by: Operator, outside: true, want: []Invariant{HoldHarmless, HoldHarmless}},
-		"not held":                             {before: changes{own}, after: changes{paced(7, 800)}, by: Other},
+		"given back":                           {story: join(begins, lifted)},
+		"given back by admission":              {story: join(begins, users(own, image("busybox:0")))},
+		"opened, and given back":               {story: join(begins, operators(open, opened), lifted)},
+		"admission was away":                   {story: join(begins, operators(shut, opened), lifted)},
+		"it comes back with an old ReplicaSet": {story: join(users(own, held, next), lifted)},
+		"it comes back, and stays":             {story: join(users(own, held, next), users(shut, held, next), operators(shut)), want: twice},
+		"one field is not given back":          {story: join(begins, begins, operators(paced(5, 2400))), want: harmful},
+		"neither field is given back":          {story: join(begins, begins, users(shut)), want: twice},
+		"nor is what it set before":            {story: join(begins, operators(shut, was), operators(paced(600, 600))), want: harmful},
+		"the operator sets something else":     {story: join(begins, operators(paced(30, 2400), opened), operators(paced(30, 600))), want: harmful},
+		"the operator loses what is the users": {story: join(begins, operators(shut, lost), operators(paced(600, 600))), want: harmful},
+		"the operator makes up what is theirs": {story: join(begins, operators(shut, edited), operators(paced(7, 600))), want: harmful},
+		"a release takes it for the user's":    {story: join(begins, users(shut, lost, image("busybox:2")), operators(paced(600, 600), image("busybox:2"))), want: harmful},
+		"a release brings another value":       {story: join(begins, users(shut, edited, image("busybox:2")), operators(paced(7, 600), image("busybox:2")))},
+		"the first one brings another value":   {story: join(users(shut, edited), operators(shut, edited), operators(paced(7, 600)))},
+		"which it does not become":             {story: join(begins, users(shut, edited, image("busybox:2")), operators(own, image("busybox:2"))), want: harmful},
+		"a user sets a value":                  {story: join(begins, users(paced(30, 600)))},
+		"a user sets one, the other is left":   {story: join(begins, begins, users(paced(30, 2400))), want: harmful},
+		"the operator sets a value":            {story: join(begins, begins, operators(paced(30, 600))), want: harmful},
+		"a user had set it past admission":     {story: join(begins, users(paced(30, 600), held), operators(paced(30, 600)))},
+		"what is held cannot be read":          {story: join(begins, operators(shut, unreadable), operators(shut)), want: twice},
+		"a user takes it, outside":             {story: join(user(makeNamespace(false)), begins, users(shut))},
+		"a user takes it, opted out":           {story: join(users(shut, held, optedOut), users(shut, optedOut))},
+		"the operator takes it, outside":       {story: join(user(makeNamespace(false)), begins, operators(shut)), want: twice},
+		"not held":                             {story: join(users(paced(7, 800)))},
+		"nobody is there":                      {story: join(begins, step{does: stops}, users(shut))},
+		"nobody was there":                     {story: join(begins, step{does: stops}, users(shut), step{does: starts}, operators(shut, held), lifted)},
+		"nobody was there, and it is lost":     {story: join(begins, step{does: stops}, users(shut), step{does: starts}, operators(shut, held), operators(shut)), want: []string{"S10 at 7", "S10 at 7"}},
 		"the operator changes what is not held": {
-			before: changes{own}, after: changes{paced(7, 600)}, by: Operator, want: []Invariant{OwnFields},
+			story: join(operators(paced(7, 600))), want: []string{"S6 at 2"},
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			before, after := makeDeployment(tc.before...), makeDeployment(tc.after...)
-			findings := checkHold(before, after, tc.by, !tc.outside)
-			if tc.by == Operator {
-				findings = append(findings, checkDeployment(before, after, tc.by, !tc.outside)...)
-			}
-			if diff := cmp.Diff(tc.want, names(findings)); diff != "" {
+			if diff := cmp.Diff(tc.want, tell(newWorld(), join(user(makeNamespace(true)), users(own), tc.story))); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
 			}
 		})
@@ -254,6 +255,7 @@ func TestHoldShut(t *testing.T) {
 		"older than what is held": {story: []step{
 			user(shutAt(annotation(v1alpha1.ReleaseAnnotation, "2"), annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(heldBy(600, 2400)), `"release":1`, `"release":2`, 1)))), user(set(2, 2, 20)),
 		}},
+		"begins without its values":               {begins: begins(5, 600), story: join(user(set(2, 2, 5))), want: []string{"S12 at 16"}},
 		"by itself":                               {story: join(user(podAt("p1", 16)), user(set(2, 0, 30)), user(makeNamespace(true)), user(makeNamespace(true)), user(set(2, 1, 30))), want: []string{"S12 at 20"}},
 		"by itself while nobody was there":        {story: join(step{does: stops}, user(set(2, 0, 70)), user(makeNamespace(true)), user(set(2, 2, 70)), step{does: starts})},
 		"by itself right after":                   {story: join(step{does: stops}, user(set(2, 0, 70)), step{does: starts}, user(makeNamespace(true)), user(set(2, 2, 70)))},
@@ -403,29 +405,6 @@ func TestAtMostOf(t *testing.T) {
 	}
 }
 
-func TestHoldFigures(t *testing.T) {
-	path := "/metadata/annotations/" + strings.ReplaceAll(v1alpha1.HeldAnnotation, "/", "~1")
-	patch := func(change func(*Request)) step {
-		r := Request{Verb: "patch", Resource: "deployments", Namespace: "ns", Name: "web", Paths: []string{path}}
-		change(&r)
-		return sent(r)
-	}
-	as := func(*Request) {}
-	w := newWorld()
-	tell(w, join(beginning, operator(verified(1, "p1", "p2")), patch(as), operator(openAt(20)), user(set(2, 0, 20)), user(set(2, 2, 20)),
-		user(set(3, 2, 20)), user(podAt("p3", 22)), user(set(4, 2, 20)), user(podAt("p4", 24)),
-		patch(func(r *Request) { r.Paths, r.body = nil, []byte(`[{"op":"replace","path":"`+path+`","value":"x"}]`) }),
-		patch(func(r *Request) { r.Code = 409 }), patch(func(r *Request) { r.Paths = []string{"/spec/paused"} }),
-		patch(func(r *Request) { r.Name = "other" }), patch(func(r *Request) { r.Verb = "get" })))
-	if got, want := *w.figuresOf("ns", "web"), (HoldFigures{Writes: 2, Waves: 2}); got != want {
-		t.Errorf("figures %+v, want %+v", got, want)
-	}
-	w.forget()
-	if got := *w.figuresOf("ns", "web"); got.Writes != 2 {
-		t.Errorf("figures %+v are not what they were", got)
-	}
-}
-
 func TestStuck(t *testing.T) {
 	suspended := operator(makeRelease(suspend))
 	tests := map[string]struct {
@@ -487,49 +466,39 @@ func holdsAt(users, set int32) func(*appsv1.Deployment) {
 	return annotation(v1alpha1.HeldAnnotation, fmt.Sprintf(`{"release":1,"until":"EveryBatch","partition":%d,"set":{"partition":%d},"replicas":5}`, users, set))
 }
 
-func TestCheckHoldOfSet(t *testing.T) {
+func TestGivenBackOfSet(t *testing.T) {
 	type set = *appsv1.StatefulSet
 	held := func(is, sets int32, more ...func(*appsv1.Deployment)) set {
 		return setAt(is, append(more, holdsAt(0, sets))...)
 	}
 	halted := annotation(v1alpha1.HaltedAnnotation, "v1 1")
 	over := annotation(v1alpha1.HeldAnnotation, strings.Replace(annotated(holdsAt(0, 4)), `"set"`, `"over":true,"set"`, 1))
+	unreadable := annotation(v1alpha1.HeldAnnotation, "{")
 	onDelete := setAt(0)
 	onDelete.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
-	harmful := []Invariant{HoldHarmless}
+	begins, lifted := user(held(4, 4)), operator(setAt(0))
 	tests := map[string]struct {
-		before, after set
-		by            Writer
-		want          []Invariant
+		story []step
+		want  []string
 	}{
-		"begins":                         {setAt(0), held(4, 4), Other, nil},
-		"begins, and admission was away": {setAt(0), held(0, 4), Operator, nil},
-		"begins without its value":       {setAt(0), held(0, 4), Other, harmful},
-		"begins below the user's":        {setAt(3), setAt(2, holdsAt(3, 2)), Operator, harmful},
-		"cannot be read":                 {setAt(0), setAt(0, annotation(v1alpha1.HeldAnnotation, "{")), Other, harmful},
-		"goes on":                        {held(4, 4), held(3, 3), Operator, nil},
-		"goes on somewhere else":         {held(4, 4), held(2, 3), Operator, []Invariant{HoldHarmless, OwnFields}},
-		"the user's is lost":             {held(4, 4), setAt(3, holdsAt(4, 3)), Operator, []Invariant{HoldHarmless, OwnFields}},
-		"a release takes it for theirs":  {held(3, 3), setAt(4, holdsAt(3, 4), image("busybox:2")), Other, harmful},
-		"given back":                     {held(4, 4), setAt(0), Operator, nil},
-		"not given back":                 {held(4, 4), setAt(4), Operator, []Invariant{HoldHarmless, OwnFields}},
-		"not given back by admission":    {held(4, 4), setAt(4), Other, harmful},
-		"a user sets a value":            {held(4, 4), setAt(2), Other, nil},
-		"a user had set it":              {held(2, 4), setAt(2), Operator, nil},
-		"a user turns to OnDelete":       {held(4, 4), onDelete, Other, nil},
-		"halted":                         {held(4, 4), setAt(math.MaxInt32, halted), Operator, nil},
-		"halted, and the user's is lost": {held(4, 4), setAt(math.MaxInt32, halted, annotation(v1alpha1.HaltedFromAnnotation, "4")), Operator, []Invariant{HoldHarmless, OwnFields}},
-		"halted, and admission was away": {held(4, 4), setAt(math.MaxInt32, halted, over), Operator, nil},
-		"halted in the middle of it":     {held(4, 4), held(math.MaxInt32, 4, halted), Operator, harmful},
+		"given back":                     {story: join(begins, operator(held(3, 3)), lifted)},
+		"begins, and admission was away": {story: join(operator(held(0, 4)), operator(held(4, 4)), lifted)},
+		"goes on somewhere else":         {story: join(begins, operator(held(2, 3)), operator(held(2, 2)), lifted)},
+		"the user's is lost":             {story: join(begins, operator(setAt(3, holdsAt(4, 3))), operator(setAt(4))), want: []string{"S10 at 4"}},
+		"a release takes it for theirs":  {story: join(begins, user(setAt(4, holdsAt(3, 4), image("busybox:2"))), user(setAt(4, image("busybox:2")))), want: []string{"S10 at 4"}},
+		"cannot be read":                 {story: join(begins, user(setAt(4, unreadable)), operator(setAt(4))), want: []string{"S10 at 4"}},
+		"not given back":                 {story: join(begins, operator(setAt(4))), want: []string{"S10 at 3"}},
+		"not given back by admission":    {story: join(begins, user(setAt(4))), want: []string{"S10 at 3"}},
+		"a user sets a value":            {story: join(begins, user(setAt(2)))},
+		"a user had set it":              {story: join(begins, user(held(2, 4)), operator(setAt(2)))},
+		"a user turns to OnDelete":       {story: join(begins, user(onDelete))},
+		"halted":                         {story: join(begins, operator(setAt(math.MaxInt32, halted)))},
+		"halted, and the user's is lost": {story: join(begins, operator(setAt(math.MaxInt32, halted, annotation(v1alpha1.HaltedFromAnnotation, "4")))), want: []string{"S10 at 3"}},
+		"halted, and admission was away": {story: join(begins, operator(setAt(math.MaxInt32, halted, over)), operator(setAt(math.MaxInt32, halted)))},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			before, after := likeStatefulSet(tc.before), likeStatefulSet(tc.after)
-			findings := checkHold(before, after, tc.by, true)
-			if tc.by == Operator {
-				findings = append(findings, checkDeployment(before, after, tc.by, true)...)
-			}
-			if diff := cmp.Diff(tc.want, names(findings)); diff != "" {
+			if diff := cmp.Diff(tc.want, tell(newWorld(), join(user(makeNamespace(true)), user(setAt(0)), tc.story))); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
 			}
 		})
@@ -592,6 +561,8 @@ func TestPartitionShut(t *testing.T) {
 		"gone a moment ago":           {story: join(pass, gone(numberedPod("web-4", "", "second", 7)), lowers, next)},
 		"gone for long":               {story: join(pass, gone(numberedPod("web-4", "", "second", 7)), waits, lowers, next), want: []string{"S12 at 12"}},
 		"two at once":                 {story: join(pass, operator(held(2, 2)), next), want: []string{"S12 at 10"}},
+		"lower than it says":          {story: join(pass, operator(held(2, 3)), next), want: []string{"S12 at 10"}},
+		"below the user's":            {story: join(pass, user(setAt(4, holdsAt(3, 4))), operator(setAt(2, holdsAt(3, 2))), current(2, 11)), want: []string{"S10 at 11"}},
 		"the next wave too soon":      {story: join(pass, lowers, next, operator(held(2, 2)), current(2, 12)), want: []string{"S12 at 12"}},
 		"it ran out":                  {story: join(waits, waits, waits, waits, waits, waits, lowers, next)},
 		"it had not run out":          {story: join(waits, waits, waits, lowers, next), want: []string{"S12 at 12"}},

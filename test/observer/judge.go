@@ -115,11 +115,6 @@ func kindOfObject(o client.Object) string {
 	}
 }
 
-// HeldWrites are the figures of the holds of a workload.
-func (j *Judge) HeldWrites(namespace, name string) HoldFigures {
-	return *j.world.figuresOf(namespace, name)
-}
-
 // OperatorStarts is the end of what OperatorStops began.
 func (j *Judge) OperatorStarts(at time.Time) { j.world.operatorStarts(at) }
 

@@ -61,12 +61,11 @@ const (
 	// noPartition is the partition of a strategy that has none.
 	noPartition int32 = -1
 
-	// restAnnotation is the rest of the spec, and what of it the operator halts by as
-	// the user wants it.
+	// restAnnotation is the rest of the spec. What of it the operator halts by is as the user
+	// wants it.
 	restAnnotation = "observer/rest"
-	// heldPartition is the partition of a StatefulSet that is held, without a halt, and
-	// after a space what the annotation of the hold says, which is not as of a Deployment.
-	heldPartition = "observer/held"
+	// partitionAnnotation is the partition of a StatefulSet, while it is halted as its user wants it.
+	partitionAnnotation = "observer/partition"
 )
 
 // workloadKinds are what workloads are called in requests, with their kinds here.

@@ -17,11 +17,11 @@ limitations under the License.
 package observer
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"math"
 	"strconv"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,50 +51,26 @@ func likeDeployment(meta *metav1.ObjectMeta, template *corev1.PodTemplateSpec, r
 func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
 	rest := o.Spec.DeepCopy()
 	rest.Template, rest.Replicas, rest.MinReadySeconds = corev1.PodTemplateSpec{}, nil, 0
-	halted, partition := false, noPartition
-	if u := &rest.UpdateStrategy; u.Type == appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate == nil {
-		u.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0)} // it means the same
+	partition := noPartition
+	if u := &rest.UpdateStrategy; u.Type == appsv1.RollingUpdateStatefulSetStrategyType {
+		u.RollingUpdate = cmp.Or(u.RollingUpdate, &appsv1.RollingUpdateStatefulSetStrategy{}) // it means the same
+		partition = ptr.Deref(u.RollingUpdate.Partition, 0)
+		u.RollingUpdate.Partition = nil
 	}
-	if r := rest.UpdateStrategy.RollingUpdate; r != nil {
-		partition = ptr.Deref(r.Partition, 0)
-	}
-	if r := rest.UpdateStrategy.RollingUpdate; r != nil && partition == math.MaxInt32 {
-		halted = true
+	halted := partition == math.MaxInt32
+	if halted && (o.Annotations[v1alpha1.HaltedAnnotation] != "" || o.Annotations[v1alpha1.HeldAnnotation] == "") {
 		users, err := strconv.ParseInt(o.Annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
 		if err != nil {
 			users = 0
 		}
-		r.Partition = ptr.To(int32(users))
-		if o.Annotations[v1alpha1.HaltedAnnotation] != "" {
-			partition = int32(users)
-		}
-	}
-	held := o.Annotations[v1alpha1.HeldAnnotation]
-	if r := rest.UpdateStrategy.RollingUpdate; r != nil && held != "" {
-		r.Partition = ptr.To(usersPartition(held, ptr.Deref(r.Partition, 0)))
+		partition = int32(users)
 	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
-	if delete(d.Annotations, v1alpha1.HeldAnnotation); held != "" {
-		d.Annotations[heldPartition] = strconv.Itoa(int(partition)) + " " + held
-	}
+	d.Annotations[partitionAnnotation] = strconv.Itoa(int(partition))
 	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(ptr.Deref(o.Spec.Replicas, 1)), o.Spec.MinReadySeconds, halted
 	s := &o.Status
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas, AvailableReplicas: s.AvailableReplicas}
 	return d
-}
-
-// partitionIn is the partition of a StatefulSet: as it is while that is held, else as its
-// user wants it, which a halt keeps.
-func partitionIn(held, rest string) int32 {
-	if is, _, ok := strings.Cut(held, " "); ok {
-		if n, err := strconv.ParseInt(is, 10, 32); err == nil {
-			return int32(n)
-		}
-	}
-	if r := setSpecIn(rest).UpdateStrategy.RollingUpdate; r != nil {
-		return ptr.Deref(r.Partition, 0)
-	}
-	return noPartition
 }
 
 // indexOf is the place of a pod among those of its StatefulSet, from 0.
@@ -111,26 +87,6 @@ func setSpecIn(rest string) (spec appsv1.StatefulSetSpec) {
 		return appsv1.StatefulSetSpec{} // it is of another kind
 	}
 	return spec
-}
-
-// heldByPartition is what the annotation of a hold says of a StatefulSet.
-type heldByPartition struct {
-	Partition *int32
-	Set       struct{ Partition int32 }
-	Was       *struct{ Partition int32 }
-}
-
-// usersPartition is what a user wants of a partition that a hold may have set. So a hold
-// that loses that, or gives something else back, changes what is not the operator's.
-func usersPartition(text string, is int32) int32 {
-	var h heldByPartition
-	if json.Unmarshal([]byte(text), &h) != nil || h.Partition == nil {
-		return is
-	}
-	if is == h.Set.Partition || h.Was != nil && is == h.Was.Partition {
-		return *h.Partition
-	}
-	return is
 }
 
 func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {

@@ -475,13 +475,6 @@ func (h *history) Pop() any {
 	return last
 }
 
-// HeldWrites are the figures of the holds of a workload. Call it after Settle.
-func (o *Observer) HeldWrites(namespace, name string) HoldFigures {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return *o.world.figuresOf(namespace, name)
-}
-
 // OperatorStarts is the end of what OperatorStops began.
 func (o *Observer) OperatorStarts() {
 	o.mu.Lock()

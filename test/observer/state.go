@@ -84,31 +84,6 @@ func newEvent(kind string, rv uint64, seen time.Time, o client.Object, deleted, 
 	return e
 }
 
-// holds are the rollouts that wait, and what they take.
-type holds struct {
-	// going are the holds by Deployment, ended the last ones of those that are not held
-	// any more; sets is what is known of ReplicaSets.
-	going, ended map[types.UID]*hold
-	sets         map[types.UID]*setHistory
-	// figures are by namespace and name of the workload.
-	figures map[string]*HoldFigures
-	// outages are when no replica of the operator worked.
-	outages []outage
-}
-
-// holdFacts are what holds take to know of a pod.
-type holdFacts struct {
-	// born is the version it was first seen at; listed: it was older than that.
-	born   uint64
-	listed bool
-	// verified: its batch was done well, and watched to the end. settled: it was Ready
-	// for long enough to be available. alone: it became available while nobody could
-	// have kept it from that. All three stay.
-	verified, settled, alone bool
-	// lost is when it last ceased to be Ready.
-	lost time.Time
-}
-
 // limits are what is known of settings, and of what must be bounded.
 type limits struct {
 	// own is the operator's namespace.
@@ -134,19 +109,6 @@ type rollback struct {
 	namespace string
 }
 
-// holdOf is the hold of a Deployment, if it has one that can be read.
-func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
-	return readHold(d.Annotations[v1alpha1.HeldAnnotation])
-}
-
-// minReadySeconds is when a pod is finished: by the workload's own pace.
-func minReadySeconds(d *appsv1.Deployment) int32 {
-	if h, held := holdOf(d); held {
-		return h.MinReadySeconds
-	}
-	return d.Spec.MinReadySeconds
-}
-
 const (
 	// slack is how far times may be apart that are the same: those in objects are in
 	// seconds, and so is what the operator knows of the API server's clock.
@@ -162,78 +124,6 @@ const (
 	// holdingSetting is the setting that asks for holds; untilEvery holds each wave.
 	holdingSetting, untilEvery = "holding", "EveryBatch"
 )
-
-// heldAs is what the annotation of a hold says: the release, the workload's own
-// pace, and the one that is set instead.
-type heldAs struct {
-	pace
-	Release int64
-	Until   string
-	Set     pace
-	Was     *pace
-	// OpenedAt is when pods were last let become available, in Unix seconds.
-	OpenedAt int64
-	// Replicas is for how many pods the partition was set.
-	Replicas int32
-	// Over: it ends, and what is left of it admission did not see.
-	Over bool
-}
-
-func readHold(text string) (h heldAs, held bool) {
-	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
-}
-
-// HoldFigures say what it took to hold the rollouts of a workload.
-type HoldFigures struct {
-	// Writes are those by which the operator changed what is held, the end of a hold
-	// included. Waves are how often the rollout went on while it was held, the first
-	// time included.
-	Writes, Waves int
-}
-
-// hold is a hold of one release of a workload.
-type hold struct {
-	heldAs
-	// release is the number the workload has, rv the version it has it since.
-	release string
-	rv      uint64
-	// end is the version that ended it; 0 while it goes on.
-	end uint64
-	// atMost is the least that may be what bounds the wait of a pod.
-	atMost time.Duration
-	// room is how many pods may be in flight, need how many have to serve: the most
-	// and the least of what any version since then says.
-	room, need, replicas int32
-	// taken is when others than the rollout took pods that served.
-	taken []time.Time
-	// byPartition: it is of a StatefulSet. is is its partition, wave how many pods it lets
-	// be replaced at once.
-	byPartition bool
-	is, wave    int32
-	// grown is when it was last scaled up, from least.
-	grown time.Time
-	least int32
-	// early is what was wrong when the partition was lowered last, from lowered.
-	early   string
-	lowered int32
-}
-
-// outage has no end while it goes on.
-type outage struct{ from, to time.Time }
-
-// setHistory is what is known of a ReplicaSet.
-type setHistory struct {
-	// since is when it has had its minReadySeconds.
-	since time.Time
-	// excess is how many pods were counted as available that must not be.
-	excess int32
-	// settled counts its pods that are gone and were not in flight any more; trusted
-	// is when those went that might be available.
-	settled int
-	trusted []time.Time
-	// wave is, plus one, how many pods were not in flight when its last wave began.
-	wave int
-}
 
 // leaving is an object that was deleted, and when that was seen first.
 type leaving struct {
@@ -333,12 +223,6 @@ func (w *world) workloadOf(r *Request) (*workload, *release) {
 		}
 	}
 	return w.deployments[owner], of
-}
-
-// pace is what makes a rollout wait: the two times of a Deployment, which has no
-// partition, and the partition of a StatefulSet, which has nothing else.
-type pace struct {
-	MinReadySeconds, ProgressDeadlineSeconds, Partition int32
 }
 
 const (

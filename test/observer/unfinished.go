@@ -34,7 +34,7 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 	for _, d := range w.deployments {
 		version := d.Labels[v1alpha1.VersionLabel]
 		if slices.Contains(namespaces, d.Namespace) && w.stuck(d) {
-			open = append(open, fmt.Sprintf("L1: deployment %s/%s: still held: %s", d.Namespace, d.Name, d.Annotations[v1alpha1.HeldAnnotation]+d.Annotations[heldPartition]))
+			open = append(open, fmt.Sprintf("L1: deployment %s/%s: still held: %s", d.Namespace, d.Name, d.Annotations[v1alpha1.HeldAnnotation]))
 		}
 		if !slices.Contains(namespaces, d.Namespace) || d.DeletionTimestamp != nil || version == "" || !rolledOut(d.Deployment) {
 			continue
@@ -67,7 +67,7 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 // stuck says that a workload is held that nothing holds any more: it left the defense,
 // or its rollout or its release is over.
 func (w *world) stuck(d *workload) bool {
-	if _, held := holdOf(d.Deployment); !held && d.Annotations[heldPartition] == "" || d.DeletionTimestamp != nil {
+	if d.Annotations[v1alpha1.HeldAnnotation] == "" || d.DeletionTimestamp != nil {
 		return false
 	}
 	why, _ := w.leftSince(d)

@@ -53,7 +53,7 @@ func newWorld() *world {
 func (w *world) forget() {
 	fresh := newWorld()
 	fresh.delivered, fresh.onBatches = w.delivered, w.onBatches
-	fresh.holds.figures, fresh.holds.outages = w.holds.figures, w.holds.outages
+	fresh.holds.outages = w.holds.outages
 	fresh.limits.own, fresh.limits.keeps, fresh.limits.changed = w.limits.own, w.limits.keeps, w.limits.changed
 	for name, ns := range w.namespaces {
 		if ns.ever {
@@ -158,6 +158,7 @@ func (w *world) remove(e event, by Writer) (findings []finding) {
 		delete(w.deployments, e.uid)
 		delete(w.holds.going, e.uid)
 		delete(w.holds.ended, e.uid)
+		delete(w.holds.fields, e.uid)
 		delete(w.limits.writes, e.uid)
 	case kindReplicaSet:
 		delete(w.replicaSets, e.uid)
@@ -218,11 +219,11 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 	if _, since := w.leftSince(next); since.IsZero() {
 		next.tookBack = 0
 	}
-	w.keepHold(e, before, next)
-	if before == nil {
-		return nil
+	if before != nil {
+		findings = w.byEither(by, func(by Writer) []finding { return w.checkWorkload(e, before, next, by) })
 	}
-	return w.byEither(by, func(by Writer) []finding { return w.checkWorkload(e, before, next, by) })
+	w.keepHold(e, before, next, by)
+	return findings
 }
 
 // byEither judges a version. Where it may be the operator's or another's, it judges only what
@@ -253,7 +254,7 @@ func (w *world) checkWorkload(e event, before, next *workload, by Writer) (findi
 		findings = slices.Concat(findings, w.checkHasty(e, before, next), checkSize(before.Deployment, o))
 	}
 	if by == Operator || !w.unattended(e.seen) { // else nobody kept what a user did
-		findings = append(findings, checkHold(before.Deployment, o, by, defended)...)
+		findings = append(findings, w.checkGivenBack(before.Deployment, o, by, defended)...)
 	}
 	_, was := before.Labels[v1alpha1.SuspendLabel]
 	if _, is := o.Labels[v1alpha1.SuspendLabel]; is && !was && by == Operator {

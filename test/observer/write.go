@@ -59,7 +59,6 @@ func business(r *Request) bool {
 // checkRequest judges a request of the operator in the state the cluster was in
 // when it was carried out. own is the operator's own namespace.
 func (w *world) checkRequest(r *Request, own string) []Violation {
-	w.countHeld(r)
 	var findings []finding
 	if r.writes() && r.Code < 300 {
 		findings = append(w.countWrite(r), checkPrintable(r)...)

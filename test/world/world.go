@@ -111,11 +111,6 @@ func (w *World) Server() *simulator.Simulator { return w.server.Simulator }
 // Events are what users were told.
 func (w *World) Events() []Event { return w.events }
 
-// HeldWrites says what it took to hold the rollouts of a workload.
-func (w *World) HeldWrites(name string) observer.HoldFigures {
-	return w.api.judge.HeldWrites(Namespace, name)
-}
-
 // Violations are the invariants that did not hold.
 func (w *World) Violations() []observer.Violation { return w.api.violations }
 

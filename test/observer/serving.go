@@ -1,0 +1,167 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package observer
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+)
+
+func (p *pod) serves() bool { return p.live && p.ready }
+
+// availableAt is when a pod that is Ready becomes available.
+func (p *pod) availableAt(minReadySeconds int32) time.Time {
+	return p.readySince.Add(time.Duration(minReadySeconds) * time.Second)
+}
+
+// oldServing counts the pods of a Deployment that serve, without those of its current revision.
+func (w *world) oldServing(d *workload) (serving int32) {
+	for _, p := range w.pods {
+		if rs := w.replicaSets[p.owner]; rs.owner == d.UID && rs.template != d.template && p.serves() {
+			serving++
+		}
+	}
+	return serving
+}
+
+// replaced notes that a pod which is not of the current revision of a held Deployment serves no
+// longer, without the rollout: another may be in flight in its place.
+func (w *world) replaced(p *pod) {
+	rs := w.replicaSets[p.owner]
+	if d := w.deployments[rs.owner]; d != nil && d.template != rs.template && w.holds.going[d.UID] != nil {
+		w.holds.going[d.UID].room++
+	}
+}
+
+func (w *world) applyPod(e event, o podFacts, by Writer) (findings []finding) {
+	next := &pod{podFacts: o, namespace: e.namespace, name: e.name, holdFacts: holdFacts{born: e.rv, listed: e.listed}}
+	before := w.pods[e.uid]
+	if before == nil && !e.listed {
+		findings = w.checkStep(next)
+	}
+	if before != nil {
+		rs, known := w.replicaSets[before.owner]
+		before.settle(rs.minReadySeconds, known, e.seen)
+		next.holdFacts = before.holdFacts
+		if before.serves() && (!next.serves() || next.readySince.After(before.readySince)) {
+			next.lost = e.seen
+			if !o.deleting {
+				w.replaced(before)
+			}
+		}
+		if o.deleting && !before.deleting {
+			findings = w.checkDeleted(before, e.seen, by)
+		}
+	}
+	w.pods[e.uid] = next
+	return findings
+}
+
+func (w *world) removePod(e event, by Writer) (findings []finding) {
+	p := w.pods[e.uid]
+	if p == nil {
+		return nil
+	}
+	rs, known := w.replicaSets[p.owner]
+	if _, h := w.heldSet(rs); h != nil {
+		s := w.historyOf(p.owner)
+		p.settle(rs.minReadySeconds, known, e.seen)
+		if trusted := w.trusted(p, h, e.seen); trusted || p.settled {
+			s.settled++
+			if trusted {
+				s.trusted = append(recent(s.trusted, e.seen), e.seen)
+			}
+		}
+	}
+	if !p.deleting {
+		findings = w.checkDeleted(p, e.seen, by)
+	}
+	delete(w.pods, e.uid)
+	return findings
+}
+
+// checkDeleted is S10 of a pod that is deleted now. On a control plane the request says that the
+// operator did it.
+func (w *world) checkDeleted(p *pod, now time.Time, by Writer) []finding {
+	if by == Operator {
+		return w.checkEvicted(p, now)
+	}
+	return w.checkServing(p, now)
+}
+
+// checkServing is S10 of a pod that is deleted now: where that is the rollout's doing,
+// as many pods serve without it as have to.
+func (w *world) checkServing(p *pod, now time.Time) []finding {
+	rs, known := w.replicaSets[p.owner]
+	d, h := w.deployments[rs.owner], w.holds.going[rs.owner]
+	if !known || d == nil || h == nil || d.DeletionTimestamp != nil || !p.serves() {
+		return nil
+	}
+	h.taken = recent(h.taken, now)
+	if !w.rolls(p, d, h) {
+		h.taken = append(h.taken, now)
+		w.replaced(p)
+		return nil
+	}
+	serve := len(h.taken)
+	for _, other := range w.pods {
+		if other == p || w.replicaSets[other.owner].owner != d.UID {
+			continue
+		}
+		// Where a pod ceased to serve by itself, the controllers do not know at once; and
+		// pods that are not available a Deployment takes first, whether others serve or not.
+		excused := other.live && (!other.lost.IsZero() && now.Sub(other.lost) <= delay || p.availableAt(rs.minReadySeconds).After(now))
+		if other.serves() || excused {
+			serve++
+		}
+	}
+	if int32(serve) < h.need {
+		return []finding{found(HoldHarmless, "the rollout takes pod %s, which serves: %d others do, and %d have to", p.name, serve, h.need)}
+	}
+	return nil
+}
+
+// rolls reports whether a held rollout takes a pod of an earlier version. The ReplicaSet controller
+// deletes only what is too many, the StatefulSet controller only what is above the partition and, unless
+// it works in parallel, while the others serve. Other pods go because of another writer.
+func (w *world) rolls(p *pod, d *workload, h *hold) bool {
+	rs := w.replicaSets[p.owner]
+	if rs.template == d.template {
+		return false
+	}
+	if h.byPartition {
+		at := indexOf(p.name, d.Deployment)
+		return at >= h.is && at < h.replicas && setSpecIn(d.Annotations[restAnnotation]).PodManagementPolicy != appsv1.ParallelPodManagement
+	}
+	alive := int32(0)
+	for _, other := range w.podsOf(p.owner) {
+		if other.live {
+			alive++
+		}
+	}
+	return alive > rs.replicas
+}
+
+// checkEvicted is S10 of a pod that the operator evicts: one that is stuck does not serve.
+func (w *world) checkEvicted(p *pod, now time.Time) []finding {
+	if p == nil || !p.serves() || now.Sub(p.readySince) <= delay {
+		return nil
+	}
+	since := p.readySince.UTC().Format(time.RFC3339)
+	return []finding{found(HoldHarmless, "the operator evicts pod %s, which has been Ready since %s", p.name, since)}
+}
