@@ -240,7 +240,7 @@ func released(name string, count, each int) *release {
 		at := func(after time.Duration) *metav1.Time { t := metav1.NewTime(r.began.Add(after)); return &t }
 		batch := w.Obj()
 		batch.Status.Checks = []v1alpha1.CheckStatus{{
-			Name: operatorNamespace + "/default/stays-up", Type: policy.TypePodHealth, Mode: v1alpha1.ModeEnforce, Generation: 1, Background: true,
+			Name: operatorNamespace + "/default/stays-up", Type: v1alpha1.CheckTypePodHealth, Mode: v1alpha1.ModeEnforce, Generation: 1, Background: true,
 			Phase: v1alpha1.CheckWatching, StartTime: at(0), DueTime: at(5 * time.Minute), Deadline: at(15 * time.Minute),
 		}}
 		r.objects = append(r.objects, batch)

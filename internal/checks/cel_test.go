@@ -115,7 +115,7 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 	}}}
 	stamp := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: r.began.Add(after)} }
 	check := v1alpha1.CheckStatus{
-		Name: "ns/policy/rule", Type: policy.TypeCel, Mode: v1alpha1.ModeEnforce, Generation: 1, Phase: v1alpha1.CheckRunning,
+		Name: "ns/policy/rule", Type: v1alpha1.CheckTypeCel, Mode: v1alpha1.ModeEnforce, Generation: 1, Phase: v1alpha1.CheckRunning,
 		StartTime: stamp(0), DueTime: stamp(0), Deadline: stamp(15 * time.Minute),
 	}
 	for _, f := range with {

@@ -118,11 +118,11 @@ func (p *Checks) next(
 	}
 	var made v1alpha1.CheckStatus
 	switch {
-	case c.Type == policy.TypePodHealth && s.Batch != nil:
+	case c.Type == v1alpha1.CheckTypePodHealth && s.Batch != nil:
 		made, after, err = p.podHealth.next(ctx, s, of, c)
-	case c.Type == policy.TypeProbe:
+	case c.Type == v1alpha1.CheckTypeProbe:
 		made, after, err = p.probe.next(ctx, s, of, c)
-	case c.Type == policy.TypeCel:
+	case c.Type == v1alpha1.CheckTypeCel:
 		made, after = p.cel.next(ctx, s, of, c)
 	default:
 		return nil, 0, nil // of a later release, by which this one was replaced, or by hand

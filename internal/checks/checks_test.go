@@ -49,7 +49,7 @@ func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 func TestPodHealthOfRelease(t *testing.T) {
 	r := newRuled(t, "true", func(c *v1alpha1.PolicyCheck) { c.Cel, c.PodHealth = nil, &v1alpha1.PodHealthCheck{} })
 	r.s.Release.Status.Checks = r.s.Batch.Status.Checks
-	r.s.Release.Status.Checks[0].Type = policy.TypePodHealth
+	r.s.Release.Status.Checks[0].Type = v1alpha1.CheckTypePodHealth
 	r.s.Batch = nil
 	if step, err := r.checks.Next(t.Context(), r.s); err != nil || step.Write != nil || step.After != 0 {
 		t.Errorf("%+v, error %v", step, err)

@@ -89,7 +89,7 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 	p.s.Selected = policy.Workload{Namespace: of.Namespace}
 	stamp := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: p.began.Add(after)} }
 	p.s.Batch.Status.Checks = []v1alpha1.CheckStatus{{
-		Name: "ns/policy/answers", Type: policy.TypeProbe, Mode: v1alpha1.ModeEnforce, Generation: 1, Phase: v1alpha1.CheckRunning,
+		Name: "ns/policy/answers", Type: v1alpha1.CheckTypeProbe, Mode: v1alpha1.ModeEnforce, Generation: 1, Phase: v1alpha1.CheckRunning,
 		StartTime: stamp(0), DueTime: stamp(90 * time.Second), Deadline: stamp(15 * time.Minute),
 	}}
 	p.restart()

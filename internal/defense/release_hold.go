@@ -376,9 +376,6 @@ func heldPods(d *release) (pods []HeldPod, again time.Duration) {
 	return pods, again
 }
 
-// checkTypePodHealth is the type of checks that are read off what is written down.
-const checkTypePodHealth = "podHealth"
-
 // watched is how long a check in the background still looks at a batch that is done; 0
 // when none does. One that passes does not write that, so it counts by its time. What a
 // process that is gone had measured by then is not known: where a check is measured and
@@ -392,7 +389,7 @@ func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 		over := timeOrZero(c.Deadline)
 		if c.Phase == v1alpha1.CheckWatching {
 			over = timeOrZero(c.DueTime)
-			if began := timeOrZero(c.StartTime); c.Type != checkTypePodHealth && since.After(began) {
+			if began := timeOrZero(c.StartTime); c.Type != v1alpha1.CheckTypePodHealth && since.After(began) {
 				over = latest(over, since.Add(over.Sub(began)))
 			}
 		}

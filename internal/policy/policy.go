@@ -45,16 +45,6 @@ const (
 	MaxChecks = 32
 )
 
-// Types of checks.
-const (
-	// TypePodHealth is the check type podHealth.
-	TypePodHealth = "podHealth"
-	// TypeCel is the check type cel.
-	TypeCel = "cel"
-	// TypeProbe is the check type probe.
-	TypeProbe = "probe"
-)
-
 // typeServer is the check type altershield. It is not made by itself: the server is asked
 // anyway.
 const typeServer = "altershield"
@@ -362,11 +352,11 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		check.Background = !ptr.Deref(c.Wait, true) || check.Mode == v1alpha1.ModeObserve
 		switch {
 		case c.PodHealth != nil:
-			check.Type = TypePodHealth
+			check.Type = v1alpha1.CheckTypePodHealth
 		case c.Cel != nil:
-			check.Type = TypeCel
+			check.Type = v1alpha1.CheckTypeCel
 		case c.Probe != nil:
-			check.Type = TypeProbe
+			check.Type = v1alpha1.CheckTypeProbe
 		case c.Altershield != nil:
 			check.Type = typeServer
 		default:

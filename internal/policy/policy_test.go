@@ -19,6 +19,9 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +36,49 @@ import (
 )
 
 const operator = "operator"
+
+// TestTypes: each type of check that a policy can have is known by its name, described, and shown in a sample.
+func TestTypes(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../config/samples/policies/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var samples strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		samples.Write(text)
+	}
+	found := 0
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[v1alpha1.PolicyCheck]()) {
+		if field.Type.Kind() != reflect.Pointer || !strings.HasSuffix(field.Type.Elem().Name(), "Check") {
+			continue
+		}
+		found++
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		check := v1alpha1.PolicyCheck{Name: "a"}
+		reflect.ValueOf(&check).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
+		p := made("ns", "p", 0, func(p *v1alpha1.DefensePolicy) { p.Spec.Checks[0] = check })
+		if checks := checksOf(&p, &p.Spec, 1); len(checks) != 1 || checks[0].Type != name {
+			t.Errorf("%s: checksOf gives %+v", name, checks)
+		}
+		if !strings.Contains(string(docs), "\n### "+name+"\n") {
+			t.Errorf("docs/policies.md has no section %s", name)
+		}
+		if !strings.Contains(samples.String(), "  "+name+":") {
+			t.Errorf("config/samples/policies has no check of the type %s", name)
+		}
+	}
+	if found < 4 {
+		t.Errorf("only %d types of checks are found", found)
+	}
+}
 
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
@@ -239,7 +285,7 @@ func TestProbe(t *testing.T) {
 				p.Spec.OnError, p.Spec.Checks = test.policy, []v1alpha1.PolicyCheck{test.check}
 			})
 			c := Find([]v1alpha1.DefensePolicy{p}, operator, Workload{Namespace: "shop"}, "shop/p/a")
-			if c == nil || c.Type != TypeProbe || c.Due() != test.due || c.Timeout != test.timeout || c.OnError != test.onError {
+			if c == nil || c.Type != v1alpha1.CheckTypeProbe || c.Due() != test.due || c.Timeout != test.timeout || c.OnError != test.onError {
 				t.Errorf("got %+v", c)
 			}
 		})

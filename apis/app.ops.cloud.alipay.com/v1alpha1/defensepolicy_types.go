@@ -168,6 +168,16 @@ type PolicyHold struct {
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 }
 
+// Types of checks, as the status of a release and of a batch names them.
+const (
+	// CheckTypePodHealth is decided from what is written down of pods.
+	CheckTypePodHealth = "podHealth"
+	// CheckTypeCel evaluates expressions.
+	CheckTypeCel = "cel"
+	// CheckTypeProbe calls the pods, or their Service.
+	CheckTypeProbe = "probe"
+)
+
 // PolicyCheck is one check: exactly one of the types.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus)",message="the check type prometheus belongs to a later release of the operator",fieldPath=".prometheus",reason=FieldValueForbidden
