@@ -189,9 +189,10 @@ test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those 
 
 # The packages of the operator.
 TEST_PACKAGES = $(call GO_TEST,packages) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
-# The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed.
+# The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed. First comes
+# the one that takes longest.
 TEST_TOOLS = result=0; \
-  $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
+  $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 ./test/docs $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
   for dir in $(CODE_MODULES); do (cd "$$dir" && GOTOOLCHAIN=$(RELEASE_GO) $(call GO_TEST,$${dir//\//-}) -count=1 ./...) || result=1; done; \
   exit $$result
 # go test with the name of the report.
