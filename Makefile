@@ -195,11 +195,11 @@ TEST_TOOLS = result=0; \
   $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 ./test/docs $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
   for dir in $(CODE_MODULES); do (cd "$$dir" && GOTOOLCHAIN=$(RELEASE_GO) $(call GO_TEST,$${dir//\//-}) -count=1 ./...) || result=1; done; \
   exit $$result
-# go test with the name of the report.
-GO_TEST = $(CURDIR)/$(GOTESTSUM) --format=pkgname --hide-summary=skipped --jsonfile=$(abspath $(REPORTS))/$(1).json -- -timeout $(TEST_TIMEOUT)
+# go test with the name of the report. make verify vets.
+GO_TEST = $(CURDIR)/$(GOTESTSUM) --format=pkgname --hide-summary=skipped --jsonfile=$(abspath $(REPORTS))/$(1).json -- -vet=off -timeout $(TEST_TIMEOUT)
 TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...
 # The specs of the end-to-end suite that a filter of labels selects, and the name of the report.
-E2E = go tool ginkgo --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --gojson-report=$(2).json ./test/e2e
+E2E = go tool ginkgo --vet=off --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --gojson-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
 test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.

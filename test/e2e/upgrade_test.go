@@ -428,6 +428,7 @@ var _ = Describe("an upgrade", Ordered, SpecPriority(longest), Label(soak), func
 		}
 
 		r.goBack(ctx)
+		w.leaveUnfinished("the older version verifies no pods of other kinds")
 		Expect(k.set.running(ctx)).To(HaveLen(3))
 		k.pods, k.templates = k.seen(ctx, Default)
 		r.replace(ctx, r.apply(ctx, tree, "older-kinds"), func(string) {})
