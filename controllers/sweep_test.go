@@ -335,6 +335,7 @@ const (
 	leftUncount  = "the version may be left before the crash is counted"
 	lastUnknown  = "the last batch may be known as such or not"
 	quotaTries   = "how many pods the quota denies before it is raised differs"
+	firstHeld    = "the operator may see the workload of a first release before it sees that it replaces no pods"
 	leavesMiddle = "pods may come into a batch before the operator sees that the workload is no longer defended"
 )
 
@@ -373,8 +374,9 @@ var luckOfTwo = luck{
 	"fixed forward after it was halted":      newsLate,
 	"a release over it":                      newsLate,
 	"pause":                                  newsLate,
-	"undo":                                   newsLate,
 	"leave":                                  leavesMiddle,
+	"opt out":                                firstHeld,
+	"edit past admission":                    firstHeld,
 	"leaves at a user's partition":           leavesMiddle,
 	"OnDelete after it left":                 leavesMiddle,
 	"daemonset: leaves while it is halted":   leavesMiddle,
@@ -392,6 +394,8 @@ var luckOfOrder = luck{
 	"halted at a user's partition":                newsLate,
 	"turn to OnDelete":                            newsLate,
 	"undo":                                        newsLate,
+	"held over it, after it succeeded":            newsLate,
+	"leave":                                       firstHeld,
 	"statefulset: cloned while halted":            nextGoes,
 	"daemonset: cloned while halted":              nextGoes,
 	"a Deployment: adopted while halted":          leavesMiddle,

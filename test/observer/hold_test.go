@@ -563,6 +563,7 @@ func TestPartitionShut(t *testing.T) {
 		"two at once":                 {story: join(pass, operator(held(2, 2)), next), want: []string{"S12 at 10"}},
 		"lower than it says":          {story: join(pass, operator(held(2, 3)), next), want: []string{"S12 at 10"}},
 		"below the user's":            {story: join(pass, user(setAt(4, holdsAt(3, 4))), operator(setAt(2, holdsAt(3, 2))), current(2, 11)), want: []string{"S10 at 11"}},
+		"of the only version":         {story: join(gone(numberedPod("web-3", "-0", "first", 0)), gone(revision("first", first)), pass, user(setAt(4, holdsAt(3, 4))), operator(setAt(2, holdsAt(3, 2))), current(2, 13)), want: []string{"S12 at 13"}},
 		"the next wave too soon":      {story: join(pass, lowers, next, operator(held(2, 2)), current(2, 12)), want: []string{"S12 at 12"}},
 		"it ran out":                  {story: join(waits, waits, waits, waits, waits, waits, lowers, next)},
 		"it had not run out":          {story: join(waits, waits, waits, lowers, next), want: []string{"S12 at 12"}},

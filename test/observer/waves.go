@@ -78,7 +78,7 @@ func (w *world) checkStep(p *pod) []finding {
 		return nil
 	}
 	at := indexOf(p.name, d.Deployment)
-	if own := w.holds.fields[d.UID].own["partition"]; at < own {
+	if own := w.holds.fields[d.UID].own["partition"]; at < own && w.replaces(d) {
 		return []finding{found(HoldHarmless, "made at release %s, and the user keeps %d pods", h.release, own)}
 	}
 	if h.early == "" || at >= h.lowered {
@@ -87,6 +87,17 @@ func (w *world) checkStep(p *pod) []finding {
 	early := h.early
 	h.early = "" // it is said once
 	return []finding{found(HoldShut, "made at release %s by partition %d, which was %d: %s", h.release, h.is, h.lowered, early)}
+}
+
+// replaces says that a workload has a version besides its own: of the only one there is,
+// all pods are made.
+func (w *world) replaces(d *workload) bool {
+	for _, rs := range w.replicaSets {
+		if rs.owner == d.UID && rs.template != d.template {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) applyReplicaSet(e event, o replicaSetFacts) []finding {
