@@ -80,6 +80,8 @@ func chart() {
 			// The manager's pods may still end; nobody is asked any more.
 			kubectl(ctx, "-n", ns, "patch", "deployment", name, "-p", `{"spec":{"template":{"metadata":{"labels":{"v":"3"}}}}}`)
 		}
+		// The token of a server is the user's, and stays.
+		kubectl(ctx, "-n", operatorNamespace, "delete", "secret", "altershield-token", "--ignore-not-found")
 		Eventually(func() string {
 			return kubectl(ctx, "get", "crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name") +
 				kubectl(ctx, "-n", operatorNamespace, "get", "all,secrets,configmaps,leases,roles,rolebindings,serviceaccounts,resourcequotas,poddisruptionbudgets", "-o", "name")
