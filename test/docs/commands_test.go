@@ -42,12 +42,8 @@ import (
 // Outputs that leave something out ("...") stay as they are.
 var update = flag.Bool("update", false, "write what the commands print into the documents")
 
-const (
-	// patience bounds the wait for any one condition.
-	patience = 30 * time.Second
-	// sideBySide is how many documents are told at once.
-	sideBySide = 2
-)
+// patience bounds the wait for any one condition.
+const patience = 30 * time.Second
 
 // step is what has to be known of a command beside what the document says.
 // Commands without one are run as they are.
@@ -117,19 +113,12 @@ func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a control plane")
 	}
-	// Documents are told side by side, as they wait most of the time.
-	stages := make(chan *stage, sideBySide)
-	for range sideBySide {
-		stages <- startStage(t)
-	}
+	on := startStage(t)
 	for _, path := range documents {
 		if path == translated || slices.Contains(ofPlaces, path) {
 			continue // the commands of the one are those of README.md
 		}
 		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			on := <-stages
-			defer func() { stages <- on }()
 			s := &story{stage: on, t: t, path: path}
 			s.preamble = []string{`k() { kubectl -n altershieldoperator-system "$@"; }`}
 			told, known := stories[path]
