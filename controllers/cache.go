@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -40,6 +41,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/pages"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -136,7 +138,7 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 			return fmt.Errorf("index %T by node: %w", object, err)
 		}
 	}
-	if err := indexer.IndexField(ctx, &v1alpha1.ChangePod{}, workload.IndexByPod, workload.PodGroupsOf); err != nil {
+	if err := indexer.IndexField(ctx, &v1alpha1.ChangePod{}, workload.IndexByPod, podGroupsOf); err != nil {
 		return fmt.Errorf("index changepods by pod: %w", err)
 	}
 	for _, object := range cached {
@@ -158,4 +160,18 @@ func CachesSynced(mgr ctrl.Manager) healthz.Checker {
 		}
 		return nil
 	}
+}
+
+// podGroupsOf is the workload.IndexByPod of a ChangePod.
+func podGroupsOf(o client.Object) []string {
+	batch, ok := o.(*v1alpha1.ChangePod)
+	if !ok || !slices.ContainsFunc(batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckMayGoOn(&c) }) {
+		return nil
+	}
+	groups := make([]string, len(batch.Spec.PodInfos))
+	for i := range batch.Spec.PodInfos {
+		groups[i] = workload.PodGroup(types.UID(batch.Spec.PodInfos[i].UID))
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
 }

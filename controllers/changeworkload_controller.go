@@ -44,7 +44,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // ChangeWorkloadReconciler carries releases on: it is the only one to make their
@@ -294,7 +296,7 @@ func (r *ChangeWorkloadReconciler) loadSure(
 // before a crash: batches and the block come before the status that tells of
 // them, and are found again if it was not written.
 func (r *ChangeWorkloadReconciler) apply(
-	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan defense.ReleasePlan,
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, plan defense.ReleasePlan,
 ) error {
 	updated := change.DeepCopy()
 	if plan.Spec != nil {
@@ -351,7 +353,7 @@ func (r *ChangeWorkloadReconciler) apply(
 }
 
 // askRollback asks for a rollback as a user would, if the plan says so.
-func (r *ChangeWorkloadReconciler) askRollback(ctx context.Context, w *defense.Workload, to string) error {
+func (r *ChangeWorkloadReconciler) askRollback(ctx context.Context, w *workload.Workload, to string) error {
 	if to == "" {
 		return nil
 	}
@@ -368,7 +370,7 @@ func releaseActs() []cluster.Act {
 // tidy remembers, forgets and removes; what cannot be done keeps nothing else
 // from being done.
 func (r *ChangeWorkloadReconciler) tidy(
-	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan,
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, plan *defense.ReleasePlan,
 ) error {
 	var errs []error
 	if plan.Remember {
@@ -390,13 +392,13 @@ func (r *ChangeWorkloadReconciler) tidy(
 }
 
 func (r *ChangeWorkloadReconciler) createBatch(
-	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, b defense.Batch,
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, b defense.Batch,
 ) error {
 	now := r.Clock.Now()
 	batch := &v1alpha1.ChangePod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: change.Namespace,
-			Name:      w.BatchName(change.Spec.Reversion, b.Number),
+			Name:      defense.BatchName(w, change.Spec.Reversion, b.Number),
 			Labels:    cluster.OwnLabels(w, change.Spec.Reversion),
 			OwnerReferences: []metav1.OwnerReference{
 				cluster.OwnerReference(v1alpha1.GroupVersion.String(), "ChangeWorkload", change.Name, change.UID),
@@ -406,7 +408,7 @@ func (r *ChangeWorkloadReconciler) createBatch(
 			ChangeWorkloadID: change.Name,
 			WorkloadRef:      cluster.Reference(w),
 			PodInfos:         b.Pods,
-			CreateTime:       defense.FormatTime(now),
+			CreateTime:       times.Format(now),
 			CreateTimeUnix:   now.Unix(),
 			Attempt:          b.Attempt,
 			Release:          b.Release,
@@ -427,7 +429,7 @@ func (r *ChangeWorkloadReconciler) createBatch(
 // actOnWorkload sets or lifts the block, on the release that was decided about
 // and on no other.
 func (r *ChangeWorkloadReconciler) actOnWorkload(
-	ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload, plan *defense.ReleasePlan,
+	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, plan *defense.ReleasePlan,
 ) error {
 	if plan.Action == defense.LeaveWorkload {
 		return nil
@@ -489,7 +491,7 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 
 // report logs a change of state and emits its events, after it was written.
 func (r *ChangeWorkloadReconciler) report(
-	ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *defense.Workload, events []defense.Event,
+	ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *workload.Workload, events []defense.Event,
 ) {
 	if before.Status.Attempt != after.Status.Attempt {
 		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)

@@ -28,8 +28,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // countTimeout bounds the counting for one reading of the metrics, which waits while
@@ -45,7 +45,7 @@ func countContext(ctx context.Context) (context.Context, context.CancelFunc) {
 // blockedWorkloads counts the workloads whose releases are blocked. On a workload that
 // is opted out the label of a block has no effect.
 func blockedWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, error) {
-	return countWorkloads(ctx, v, func(o metav1.Object) bool { return !defense.OptedOut(o.GetLabels()) }, client.HasLabels{v1alpha1.SuspendLabel})
+	return countWorkloads(ctx, v, func(o metav1.Object) bool { return !workload.OptedOut(o.GetLabels()) }, client.HasLabels{v1alpha1.SuspendLabel})
 }
 
 // heldWorkloads counts the workloads that a hold has changed, and that were not given

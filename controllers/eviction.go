@@ -61,7 +61,7 @@ type refusal struct {
 
 // mayNeedEviction says of a workload that a version of it was left.
 func mayNeedEviction(o client.Object) bool {
-	return defense.MayNeedEviction(&defense.Workload{Annotations: o.GetAnnotations()})
+	return defense.MayNeedEviction(&workload.Workload{Annotations: o.GetAnnotations()})
 }
 
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
@@ -130,7 +130,7 @@ func (r *evictor) load(
 // loses no more than an event: the next decision is made from what is there then.
 func (r *evictor) apply(ctx context.Context, in defense.EvictionInput, plan defense.EvictionPlan) (again time.Duration, err error) {
 	w := in.Workload
-	if !in.Enrolled || w.Deleting || defense.OptedOut(w.Labels) {
+	if !in.Enrolled || w.Deleting || workload.OptedOut(w.Labels) {
 		return 0, nil // nothing is written there
 	}
 	change := cluster.CurrentRelease(w, in.Past.Changes)
@@ -175,7 +175,7 @@ func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 
 // tell writes what is in the way of an eviction into the record of the release, or that
 // nothing is any more. Without a record yet, that comes with it.
-func (r *evictor) tell(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
+func (r *evictor) tell(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
 	if change == nil {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (r *evictor) tell(ctx context.Context, w *defense.Workload, change *v1alpha
 // evict evicts a pod as it was read: one that changed since, or another one of its name,
 // is left alone. What is in the way that only somebody else can mend is no error; wanted
 // is when the API server wants the next try, because it does not know yet.
-func (r *evictor) evict(ctx context.Context, w *defense.Workload, plan *defense.EvictionPlan) (block *defense.EvictionBlock, wanted time.Duration, err error) {
+func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *defense.EvictionPlan) (block *defense.EvictionBlock, wanted time.Duration, err error) {
 	p := plan.Stuck
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{

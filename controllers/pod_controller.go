@@ -36,7 +36,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -79,7 +78,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	if err := r.Client.Get(ctx, req.NamespacedName, &object); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	pod := defense.ReadPod(&object)
+	pod := workload.ReadPod(&object)
 	w, err := r.loadRelease(ctx, &object)
 	if err != nil || w == nil {
 		return ctrl.Result{}, err
@@ -88,7 +87,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	finished, wait := pod.Finished(defense.FinishOf(w, set.Settings), r.Clock.Now())
+	finished, wait := pod.Finished(workload.FinishOf(w, set.Settings), r.Clock.Now())
 	if !finished {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -99,7 +98,7 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 // loadRelease finds the workload whose release the pod is part of; nil when
 // there is none: the pod belongs to no defended workload, or to an earlier
 // template of it.
-func (r *PodReconciler) loadRelease(ctx context.Context, pod *corev1.Pod) (*defense.Workload, error) {
+func (r *PodReconciler) loadRelease(ctx context.Context, pod *corev1.Pod) (*workload.Workload, error) {
 	ns, err := r.Namespace(ctx, pod.Namespace)
 	if err != nil || !ns.Enrolled {
 		return nil, err
@@ -113,13 +112,13 @@ func (r *PodReconciler) loadRelease(ctx context.Context, pod *corev1.Pod) (*defe
 		return nil, err
 	}
 	kind, err := r.KindOf(w)
-	if err != nil || !kind.IsCurrent(w, pod) || w.RecordedVersion() == "" || defense.OptedOut(w.Labels) {
+	if err != nil || !kind.IsCurrent(w, pod) || w.RecordedVersion() == "" || workload.OptedOut(w.Labels) {
 		return nil, err
 	}
 	return w, nil
 }
 
-func (r *PodReconciler) label(ctx context.Context, w *defense.Workload, pod *defense.Pod) error {
+func (r *PodReconciler) label(ctx context.Context, w *workload.Workload, pod *workload.Pod) error {
 	if pod.Labels[v1alpha1.OperateFinishedLabel] != "" {
 		return nil
 	}

@@ -28,6 +28,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // reportState logs and counts a change of the state of a release, and of its checks, after it was written.
@@ -66,8 +68,8 @@ const (
 )
 
 // newChangeWorkload is the record of the release a workload is at.
-func newChangeWorkload(w *defense.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
-	name := w.ReleaseName(w.RecordedVersion())
+func newChangeWorkload(w *workload.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
+	name := defense.ReleaseName(w, w.RecordedVersion())
 	apiVersion, kindName := w.GVK.ToAPIVersionAndKind()
 	return &v1alpha1.ChangeWorkload{
 		ObjectMeta: metav1.ObjectMeta{
@@ -84,7 +86,7 @@ func newChangeWorkload(w *defense.Workload, set settings.Settings, now time.Time
 			Reversion:         w.RecordedVersion(),
 			CountThreshold:    set.BatchSize,
 			WaitTimeThreshold: int64(set.Wait / time.Second),
-			CreateTime:        defense.FormatTime(now),
+			CreateTime:        times.Format(now),
 			CreateTimeUnix:    now.Unix(),
 			Release:           w.Release(),
 		},

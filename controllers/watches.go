@@ -36,6 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -124,7 +125,7 @@ func recordChanged() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 				e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-				defense.OwnerOf(e.ObjectOld) != defense.OwnerOf(e.ObjectNew) ||
+				workload.OwnerOf(e.ObjectOld) != workload.OwnerOf(e.ObjectNew) ||
 				!reflect.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
 				!reflect.DeepEqual(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
 		},
@@ -136,11 +137,11 @@ func unlabelled(o client.Object) bool {
 	if !ok || metav1.GetControllerOf(object) == nil {
 		return false
 	}
-	pod := defense.ReadPod(object)
+	pod := workload.ReadPod(object)
 	return isUnlabelled(&pod)
 }
 
-func isUnlabelled(pod *defense.Pod) bool {
+func isUnlabelled(pod *workload.Pod) bool {
 	return pod.Ready && !pod.Terminating && pod.Labels[v1alpha1.OperateFinishedLabel] == ""
 }
 
@@ -180,7 +181,7 @@ func podChanged() predicate.Predicate {
 		if !controlled(after) {
 			return false
 		}
-		o, n := defense.ReadPod(before), defense.ReadPod(after)
+		o, n := workload.ReadPod(before), workload.ReadPod(after)
 		return o.Ready != n.Ready || o.Terminating != n.Terminating || o.Ended != n.Ended || o.UID != n.UID ||
 			!o.RestartedAt.Equal(n.RestartedAt) || o.Stuck.Fails() != n.Stuck.Fails()
 	}), controlled)
@@ -191,7 +192,7 @@ func podChanged() predicate.Predicate {
 // podFails lets through pods that begin to fail, or cease to be Ready.
 func podFails() predicate.Predicate {
 	return updates(func(before, after *corev1.Pod) bool {
-		o, n := defense.ReadPod(before), defense.ReadPod(after)
+		o, n := workload.ReadPod(before), workload.ReadPod(after)
 		if metav1.GetControllerOf(after) == nil || n.Terminating || n.Ended {
 			return false
 		}
@@ -232,7 +233,7 @@ func turned() predicate.Predicate {
 // settings of their own.
 func defenseChanged() predicate.Predicate {
 	return updates(func(before, after client.Object) bool {
-		return defense.OptedOut(before.GetLabels()) != defense.OptedOut(after.GetLabels()) ||
+		return workload.OptedOut(before.GetLabels()) != workload.OptedOut(after.GetLabels()) ||
 			settings.AnnotationsDiffer(before.GetAnnotations(), after.GetAnnotations())
 	})
 }

@@ -43,6 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -184,19 +185,19 @@ func sooner(a, b ctrl.Result) ctrl.Result {
 }
 
 // rememberDenied remembers a workload while its releases are denied.
-func (r *WorkloadReconciler) rememberDenied(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+func (r *WorkloadReconciler) rememberDenied(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
 	by := defense.DeniedBy(w.Labels, w.Annotations, r.Clock.Now())
-	if !ns.Enrolled || defense.OptedOut(w.Labels) || !by.Any() {
+	if !ns.Enrolled || workload.OptedOut(w.Labels) || !by.Any() {
 		r.blocked.Delete(key)
 		return
 	}
-	of := defense.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
+	of := workload.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
 	r.blocked.Store(key, &defense.DeniedWorkload{Workload: of, By: by})
 }
 
 // reportTooLarge sends one event when a workload leaves the defense because the cache has
 // no room for its labels and annotations.
-func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
 	if !ns.Enrolled || w.Annotations[v1alpha1.TooLargeMark] == "" {
 		r.tooLarge.Delete(key)
 		return
@@ -211,9 +212,9 @@ func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.K
 // reportUnknown sends one event for each label, annotation and value of a workload that has a
 // prefix of the operator and that the operator does not know or cannot use, and for each annotation
 // of its namespace that AlterShield Server cannot take. A manager that takes over sends them again.
-func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *defense.Workload) {
+func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *workload.Workload) {
 	var unknown []string
-	if ns.Enrolled && !defense.OptedOut(w.Labels) {
+	if ns.Enrolled && !workload.OptedOut(w.Labels) {
 		unknown = admission.UnknownWords(w.Labels, w.Annotations)
 		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next look reports them
 			unknown = append(unknown, inForce.Problems...)
@@ -261,7 +262,7 @@ func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) 
 
 // tellDeleted tells of a workload that is gone while its releases were denied, and
 // of the next one of its name.
-func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *defense.Workload) error {
+func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *workload.Workload) error {
 	in := defense.DeletionInput{Now: now}
 	if last, ok := r.blocked.Load(key); ok {
 		in.Denied = last.(*defense.DeniedWorkload) //nolint:errcheck // the map holds nothing else
@@ -299,7 +300,7 @@ func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, 
 func (r *WorkloadReconciler) denied(ctx context.Context, in defense.WorkloadInput, err error) error {
 	w, change := in.Workload, cluster.CurrentRelease(in.Workload, in.Changes)
 	denied := (*cluster.DeniedError)(nil)
-	if !in.Enrolled || defense.OptedOut(w.Labels) {
+	if !in.Enrolled || workload.OptedOut(w.Labels) {
 		if errors.As(err, &denied) {
 			denied.Log(ctx)
 		}
@@ -311,7 +312,7 @@ func (r *WorkloadReconciler) denied(ctx context.Context, in defense.WorkloadInpu
 	return r.ReportDenied(ctx, w, change, err)
 }
 
-func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *defense.Workload) (in defense.WorkloadInput, err error) {
+func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *workload.Workload) (in defense.WorkloadInput, err error) {
 	in = defense.WorkloadInput{Now: r.Clock.Now(), Workload: w, Enrolled: ns.Enrolled}
 	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
 	if !in.Enrolled {
@@ -342,7 +343,7 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 // cache of namespaces may be behind that of workloads: that its namespace is not
 // enrolled is believed of a young revision only from the API server. What is older than
 // the enrolment its times tell.
-func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w *defense.Workload) error {
+func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w *workload.Workload) error {
 	now := seenVersion{uid: w.UID, version: w.Version}
 	if seen, ok := r.unenrolled.Load(key); ok && seen == now {
 		return nil
@@ -352,7 +353,7 @@ func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w
 		if err := r.Live.Get(ctx, types.NamespacedName{Name: w.Namespace}, ns); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("get namespace %s: %w", w.Namespace, err)
 		}
-		if ns.Name == "" || defense.NamespaceEnrolled(ns.Name, ns.Labels) {
+		if ns.Name == "" || workload.NamespaceEnrolled(ns.Name, ns.Labels) {
 			return nil // it is gone, or enrolled: the cache will say so, too
 		}
 	}
@@ -397,7 +398,7 @@ func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput
 // halted by. The fields are read from
 // the API server, because the cache does not have them. Nothing is done twice:
 // after this the fields are not the operator's.
-func (r *WorkloadReconciler) handBack(ctx context.Context, w *defense.Workload) error {
+func (r *WorkloadReconciler) handBack(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
 		return err
@@ -433,7 +434,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	}
 	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
 	p.Resume(kind)
-	if in.Enrolled && !defense.OptedOut(w.Labels) {
+	if in.Enrolled && !workload.OptedOut(w.Labels) {
 		p.GiveBack(kind) // it is in observe mode
 	} else {
 		p.GiveBackUnseen(kind)
@@ -457,7 +458,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 // letGo takes back what the operator halts or holds a workload by that another object
 // owns, and leaves a block. From a view of before it was defended all the same, nothing is
 // taken back.
-func (r *WorkloadReconciler) letGo(ctx context.Context, w *defense.Workload) error {
+func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
 		return err
@@ -479,12 +480,12 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *defense.Workload) err
 }
 
 // left emits the event of a workload that left the defense while it had an effect, past admission.
-func (r *WorkloadReconciler) left(w *defense.Workload, o defense.OptOut) {
+func (r *WorkloadReconciler) left(w *workload.Workload, o defense.OptOut) {
 	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
 	metrics.LeftWhileBlocked(w.GVK.Kind, metrics.LeftByOptingOut)
 }
 
-func (r *WorkloadReconciler) defenseOf(w *defense.Workload) v1alpha1.OptOutWhile {
+func (r *WorkloadReconciler) defenseOf(w *workload.Workload) v1alpha1.OptOutWhile {
 	return defense.DefenseOf(w.Labels, w.Annotations, r.Clock.Now())
 }
 
@@ -492,7 +493,7 @@ func (r *WorkloadReconciler) defenseOf(w *defense.Workload) v1alpha1.OptOutWhile
 // that runs is a baseline until the template changes. The number of its release goes on, so that no
 // older ChangeWorkload is about it. What is in quarantine stays. A hold is given back, since no
 // release is there to end it.
-func (r *WorkloadReconciler) baseline(ctx context.Context, w *defense.Workload) error {
+func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
 		return err
@@ -500,7 +501,7 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *defense.Workload) 
 	p := cluster.PatchRevision(w)
 	p.DropLabel(v1alpha1.VersionLabel)
 	p.DropLabel(v1alpha1.DefenseStatusLabel)
-	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(defense.NextRelease(w.Release()), 10))
+	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(workload.NextRelease(w.Release()), 10))
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
 	p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
 	p.GiveBack(kind)
@@ -519,16 +520,16 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *defense.Workload) 
 }
 
 // dropped emits the event of a request that lay on a workload when its defense began.
-func (r *WorkloadReconciler) dropped(w *defense.Workload, annotation, asked, reason string) {
+func (r *WorkloadReconciler) dropped(w *workload.Workload, annotation, asked, reason string) {
 	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason,
-		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, defense.Brief(asked), defense.LaidBefore)}, "Drop")
+		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, wording.Brief(asked), defense.LaidBefore)}, "Drop")
 }
 
 // leftUnseen returns how a workload was opted out past admission while the defense had an
 // effect, by the field manager that did; nil where admission saw it, whose user the
 // release tells.
-func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload) (*defense.OptOut, error) {
-	if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); !defense.OptedOut(w.Labels) || ok && o.Release == w.Release() {
+func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *workload.Workload) (*defense.OptOut, error) {
+	if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); !workload.OptedOut(w.Labels) || ok && o.Release == w.Release() {
 		return nil, nil
 	}
 	stored, err := r.Stored(ctx, w)
@@ -536,7 +537,7 @@ func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload
 		return nil, err
 	}
 	who := "a field manager that is not known"
-	if manager := defense.LabelOwner(stored.GetManagedFields(), v1alpha1.DefenseLabel); manager != "" {
+	if manager := workload.LabelOwner(stored.GetManagedFields(), v1alpha1.DefenseLabel); manager != "" {
 		who = "field manager " + manager
 	}
 	return &defense.OptOut{While: r.defenseOf(w), User: who}, nil
@@ -544,7 +545,7 @@ func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *defense.Workload
 
 // record writes on the workload what admission would have written, never on its
 // template: that would restart its pods.
-func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, rec *defense.Recording) error {
+func (r *WorkloadReconciler) record(ctx context.Context, w *workload.Workload, rec *defense.Recording) error {
 	p := cluster.PatchRevision(w)
 	p.SetLabel(v1alpha1.VersionLabel, rec.Version)
 	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(rec.Release, 10))
@@ -556,7 +557,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, re
 		p.SetAnnotation(v1alpha1.AdmittedAnnotation, admitted)
 	}
 	if rec.Slipped {
-		p.SetAnnotation(v1alpha1.ReleasedByAnnotation, defense.UnknownUser)
+		p.SetAnnotation(v1alpha1.ReleasedByAnnotation, workload.UnknownUser)
 		p.DropLabel(v1alpha1.DefenseStatusLabel)
 		// It was about the release before.
 		p.DropAnnotation(v1alpha1.RollbackToAnnotation)
@@ -582,7 +583,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *defense.Workload, re
 
 // ensureChange creates the ChangeWorkload of the workload's version, or tells
 // the one that is there of a newer release of the same version.
-func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Workload, changes []v1alpha1.ChangeWorkload) error {
+func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *workload.Workload, changes []v1alpha1.ChangeWorkload) error {
 	version := w.RecordedVersion()
 	for i := range changes {
 		change := &changes[i]
@@ -621,7 +622,7 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *defense.Worklo
 
 // acknowledge says on the workload that its version has its ChangeWorkload, and
 // emits an event of an override once.
-func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workload, plan defense.WorkloadPlan) error {
+func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Workload, plan defense.WorkloadPlan) error {
 	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != ""
 	if !once && (!plan.Processed || r.processedJustNow(w)) {
 		return nil
@@ -655,7 +656,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 	} else if ended != nil {
 		p.DropAnnotation(v1alpha1.UnquarantinedAnnotation)
 	} else if plan.Unquarantine != "" {
-		q, done := defense.ParseQuarantine(w.Annotations, r.Clock.Now()).Unquarantine(plan.Unquarantine, defense.UnknownUser)
+		q, done := defense.ParseQuarantine(w.Annotations, r.Clock.Now()).Unquarantine(plan.Unquarantine, workload.UnknownUser)
 		p.SetQuarantine(q)
 		p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
 		ended = &done
@@ -684,13 +685,13 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *defense.Workloa
 }
 
 // processedJustNow says that a workload was told so, which its cache may not show yet.
-func (r *WorkloadReconciler) processedJustNow(w *defense.Workload) bool {
+func (r *WorkloadReconciler) processedJustNow(w *workload.Workload) bool {
 	release, ok := r.processed.Get(w.UID)
 	return ok && release == w.Release()
 }
 
 // emitUnquarantined emits an event of a quarantine that a user ended.
-func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *defense.Workload, u *defense.Unquarantined) {
+func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *workload.Workload, u *defense.Unquarantined) {
 	if u == nil {
 		return
 	}

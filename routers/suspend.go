@@ -172,7 +172,7 @@ func listSuspended(ctx context.Context, view cluster.View, kind workload.Kind, n
 			}
 			enrolled[w.GetNamespace()] = ns.Enrolled
 		}
-		if !enrolled[w.GetNamespace()] || defense.OptedOut(w.GetLabels()) {
+		if !enrolled[w.GetNamespace()] || workload.OptedOut(w.GetLabels()) {
 			return nil
 		}
 		past, err := view.Past(ctx, w.GetNamespace(), w.GetUID())
@@ -219,7 +219,7 @@ func describeSuspended(w metav1.Object, past defense.Past, now time.Time) suspen
 			}
 		}
 		if change.Status.Status == v1alpha1.ChangeWorkloadSuccess {
-			history = append(history, defense.Revision{Version: change.Spec.Reversion, Release: change.Spec.Release})
+			history = append(history, workload.Revision{Version: change.Spec.Reversion, Release: change.Spec.Release})
 		}
 	}
 	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion, w.GetAnnotations(), now)

@@ -158,7 +158,7 @@ func stuckAnew() predicate.Predicate {
 			if !ok1 || !ok2 {
 				return false
 			}
-			was, is := defense.ReadStuck(before), defense.ReadStuck(after)
+			was, is := workload.ReadStuck(before), workload.ReadStuck(after)
 			return is != nil && (was == nil || was.Reason != is.Reason || was.Slow != is.Slow)
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },

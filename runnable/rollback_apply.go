@@ -34,6 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -45,13 +46,13 @@ func (s *RollbackScanner) loadLive(ctx context.Context, in defense.RollbackInput
 	if client.IgnoreNotFound(err) != nil {
 		return in, fmt.Errorf("get pod %s: %w", pod, err)
 	}
-	pods, node := make([]defense.Pod, 0, len(in.Pods)), ""
+	pods, node := make([]workload.Pod, 0, len(in.Pods)), ""
 	for i := range in.Pods {
 		switch {
 		case in.Pods[i].Name != pod:
 			pods = append(pods, in.Pods[i])
 		case err == nil && live.UID == in.Pods[i].UID:
-			pods = append(pods, defense.ReadPod(&live))
+			pods = append(pods, workload.ReadPod(&live))
 			node = live.Spec.NodeName
 		}
 	}
@@ -74,7 +75,7 @@ func (s *RollbackScanner) apply(ctx context.Context, in defense.RollbackInput, p
 	return s.ReportDenied(ctx, in.Workload, change, err)
 }
 
-func (s *RollbackScanner) carryOut(ctx context.Context, w *defense.Workload, plan defense.RollbackPlan) error {
+func (s *RollbackScanner) carryOut(ctx context.Context, w *workload.Workload, plan defense.RollbackPlan) error {
 	switch {
 	case plan.Rollback != nil:
 		if err := s.explain(ctx, w, plan.Rollback); err != nil {
@@ -94,7 +95,7 @@ func (s *RollbackScanner) carryOut(ctx context.Context, w *defense.Workload, pla
 
 // explain reads why a pod waits where its status does not say, before that is
 // written down.
-func (s *RollbackScanner) explain(ctx context.Context, w *defense.Workload, rb *defense.Rollback) error {
+func (s *RollbackScanner) explain(ctx context.Context, w *workload.Workload, rb *defense.Rollback) error {
 	if rb.NeedsCause == nil {
 		return nil
 	}
@@ -104,7 +105,7 @@ func (s *RollbackScanner) explain(ctx context.Context, w *defense.Workload, rb *
 }
 
 // refuse consumes a request that is not carried out, and says why.
-func (s *RollbackScanner) refuse(ctx context.Context, w *defense.Workload, why string) error {
+func (s *RollbackScanner) refuse(ctx context.Context, w *workload.Workload, why string) error {
 	request := w.Annotations[v1alpha1.RollbackToAnnotation]
 	p := cluster.PatchRevision(w)
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
@@ -113,14 +114,14 @@ func (s *RollbackScanner) refuse(ctx context.Context, w *defense.Workload, why s
 	}
 	log.FromContext(ctx).Info("refused to roll a workload back", "to", request, "cause", why)
 	message := fmt.Sprintf("the rollback to %s that the annotation %s asked for is refused: %s",
-		defense.Brief(request), v1alpha1.RollbackToAnnotation, why)
+		wording.Brief(request), v1alpha1.RollbackToAnnotation, why)
 	s.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRollbackRefused, Message: message}, "Rollback")
 	return nil
 }
 
 // rollBack sets the template of a workload back, in one write on the very state
 // it was decided on: a user's change comes first, whatever it is of.
-func (s *RollbackScanner) rollBack(ctx context.Context, w *defense.Workload, rb *defense.Rollback) error {
+func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb *defense.Rollback) error {
 	kind, err := s.KindOf(w)
 	if err != nil {
 		return err
@@ -148,7 +149,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *defense.Workload, rb 
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
 	// Admission does the same; this is for when it is down.
 	p.SetLabel(v1alpha1.VersionLabel, rb.To)
-	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(defense.NextRelease(w.Release()), 10))
+	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(workload.NextRelease(w.Release()), 10))
 	p.SetAnnotation(v1alpha1.ReleasedByAnnotation, v1alpha1.FieldManager)
 	p.DropLabel(v1alpha1.DefenseStatusLabel)
 	if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
@@ -164,7 +165,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *defense.Workload, rb 
 
 // lastApplied is what kubectl apply is to believe it applied last; empty where it
 // never did. The cache does not have it.
-func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w *defense.Workload, template map[string]any) (string, error) {
+func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w *workload.Workload, template map[string]any) (string, error) {
 	stored, err := s.Stored(ctx, w)
 	if err != nil {
 		return "", err
@@ -181,7 +182,7 @@ func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w
 }
 
 // templateOf reads the template a rollback goes to.
-func (s *RollbackScanner) templateOf(ctx context.Context, kind workload.Kind, w *defense.Workload, rb *defense.Rollback) (map[string]any, error) {
+func (s *RollbackScanner) templateOf(ctx context.Context, kind workload.Kind, w *workload.Workload, rb *defense.Rollback) (map[string]any, error) {
 	var template map[string]any
 	var version string
 	var err error

@@ -57,7 +57,7 @@ func storedVersion(d *appsv1.Deployment) string {
 // to.
 func recorded(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
 	GinkgoHelper()
-	w := &defense.Workload{
+	w := &workload.Workload{
 		ResourceVersion: d.ResourceVersion, Labels: d.Labels, Annotations: d.Annotations,
 		Version: storedVersion(d), Stamp: d.Spec.Template.Labels[v1alpha1.VersionLabel],
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // A workload that is blocked because sleepVersion failed goes back to
@@ -40,7 +41,7 @@ func TestPast(t *testing.T) {
 			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: sleepVersion, Release: 1},
 			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 1},
 		}},
-		History: []defense.Revision{{Name: "r", Version: repairVersion}},
+		History: []workload.Revision{{Name: "r", Version: repairVersion}},
 	}
 	for name, test := range map[string]struct {
 		past         func(context.Context, string, types.UID) (defense.Past, error)

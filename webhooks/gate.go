@@ -34,7 +34,6 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -67,7 +66,7 @@ const (
 // gets in the way of that, nor of an undo.
 func mustAsk(req *admission.Request, r *decide.Request) bool {
 	dryRun := req.DryRun != nil && *req.DryRun
-	return r.Releases() && !r.Own && !defense.OptedOut(r.New.Labels) && !r.NeedsOverride() && !r.GoesBack() && !dryRun
+	return r.Releases() && !r.Own && !workload.OptedOut(r.New.Labels) && !r.NeedsOverride() && !r.GoesBack() && !dryRun
 }
 
 // question makes a request a question; stored is nil when the workload is being
@@ -77,7 +76,7 @@ func question(req *admission.Request, r *decide.Request, stored, changed *object
 	q := Question{
 		RequestUID: req.UID,
 		Kind:       r.Kind, Namespace: r.Namespace, Name: name,
-		App:     (&defense.Workload{Name: name, Labels: r.New.Labels}).AppName(),
+		App:     (&workload.Workload{Name: name, Labels: r.New.Labels}).AppName(),
 		User:    r.User,
 		Release: r.Old.Annotations[v1alpha1.ReleaseAnnotation],
 		Version: r.New.Version, OldVersion: r.Old.Version,

@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -58,10 +57,10 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	o.Version = workload.Version(template)
 	stored := &unstructured.Unstructured{Object: content}
 	stopping, _ := kind.Stopping(stored)
-	o.Paused, o.Unknown, o.Words = stopping.Paused, stopping.Unknown, kind.Words(&defense.Workload{Stopping: stopping})
+	o.Paused, o.Unknown, o.Words = stopping.Paused, stopping.Unknown, kind.Words(&workload.Workload{Stopping: stopping})
 	o.Pacing, _ = kind.Pace(stored)
 
-	o.Owner = defense.OwnerOf(stored)
+	o.Owner = workload.OwnerOf(stored)
 
 	metadata, _ := content["metadata"].(map[string]any)
 	o.ResourceVersion, _ = metadata["resourceVersion"].(string)

@@ -21,7 +21,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -76,7 +75,7 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 
 // halt is what changes the halt of a workload.
 func halt(o *object, c decide.Change) []workload.Op {
-	w := &defense.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
+	w := &workload.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
 	w.Paused = c.Remove
 	if c.Remove {
 		return o.kind.Resume(w)

@@ -43,6 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const operatorsNamespace = "altershieldoperator-system"
@@ -189,7 +190,7 @@ func TestPolicyLetsWaysBackPass(t *testing.T) {
 			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: sleepVersion, Release: 1},
 			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 1},
 		}},
-		History: []defense.Revision{{Name: "r", Version: repairVersion}},
+		History: []workload.Revision{{Name: "r", Version: repairVersion}},
 	}
 	for name, back := range map[string]bool{"an undo": true, "a version that is not known": false} {
 		t.Run(name, func(t *testing.T) {

@@ -48,6 +48,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hold"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -78,7 +79,7 @@ type Options struct {
 	// by admission.
 	Hold func(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error)
 	// HoldSteps are the times of a hold.
-	HoldSteps defense.HoldSteps
+	HoldSteps hold.HoldSteps
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is an undo.
 	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)

@@ -21,7 +21,7 @@ import (
 	"strings"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // The checks of policies at the stage Admission. They answer a request to release; what
@@ -56,7 +56,7 @@ func (c *Check) describe() string {
 	if c.False == "" {
 		return c.Problem
 	}
-	return strings.Join(defense.NonEmpty(c.False, c.Suggestion), "; ")
+	return strings.Join(wording.NonEmpty(c.False, c.Suggestion), "; ")
 }
 
 // Checks are those of one request.
@@ -139,5 +139,5 @@ func (a Checks) refusal(by []*Check) string {
 
 // briefly is a text in one line of at most so many bytes.
 func briefly(text string, limit int) string {
-	return defense.Shortened(strings.Join(strings.Fields(text), " "), limit)
+	return wording.Shortened(strings.Join(strings.Fields(text), " "), limit)
 }

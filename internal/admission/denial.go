@@ -24,6 +24,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // What the block answers: what failed, since when releases are denied, and two commands.
@@ -36,7 +37,7 @@ func describeBlock(r *Request) string {
 		since = "; blocked since " + time.Unix(seconds, 0).UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("%s %s is suspended: %s%s. Override it, then release again: %s%s",
-		r.Kind, r.Name, defense.Brief(describeFailure(r)), since, overrideCommand(r), waysOn(r))
+		r.Kind, r.Name, wording.Brief(describeFailure(r)), since, overrideCommand(r), waysOn(r))
 }
 
 // describeFailure says which release blocks the workload, and why. The text of the cause
@@ -60,7 +61,7 @@ func describeFailure(r *Request) string {
 	} else {
 		why = defense.ConditionMessage(&failed.Status, v1alpha1.ConditionVerified)
 	}
-	return strings.Join(defense.NonEmpty(which+" failed", why), ": ")
+	return strings.Join(wording.NonEmpty(which+" failed", why), ": ")
 }
 
 // blockingRecord is the record of the release that blocks the workload; nil where it is
@@ -82,10 +83,10 @@ func blockingRecord(r *Request) *v1alpha1.ChangeWorkload {
 // overrideCommand sets the label that lets one release pass. One that was there before the
 // block counts only when it is set again.
 func overrideCommand(r *Request) string {
-	label := fmt.Sprintf("label %s %s %s", r.Kind, defense.ShellWord(r.Name), v1alpha1.IgnoredSuspendLabel)
-	set := defense.Kubectl(label+"="+v1alpha1.IgnoredSuspendValue+" --overwrite", r.Namespace)
+	label := fmt.Sprintf("label %s %s %s", r.Kind, wording.ShellWord(r.Name), v1alpha1.IgnoredSuspendLabel)
+	set := wording.Kubectl(label+"="+v1alpha1.IgnoredSuspendValue+" --overwrite", r.Namespace)
 	if r.Old.ignoresSuspend() {
-		return defense.Kubectl(label+"-", r.Namespace) + " && " + set
+		return wording.Kubectl(label+"-", r.Namespace) + " && " + set
 	}
 	return set
 }
@@ -104,8 +105,8 @@ func waysOn(r *Request) string {
 	}
 	again := ""
 	if r.failedRecord() != nil && !r.blockedByUser() {
-		again = "apply version " + defense.Brief(target.Version) + " again, or "
+		again = "apply version " + wording.Brief(target.Version) + " again, or "
 	}
 	return ". To go back: " + again +
-		defense.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, defense.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, defense.LastSuccess), r.Namespace)
+		wording.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, wording.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, defense.LastSuccess), r.Namespace)
 }

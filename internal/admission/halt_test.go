@@ -22,7 +22,7 @@ import (
 	"testing"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // TestMutateHalt: what a manifest brings back leaves the halt of a StatefulSet or a DaemonSet.
@@ -32,7 +32,7 @@ func TestMutateHalt(t *testing.T) {
 	// set is a StatefulSet that was halted at partition 2, and daemon a DaemonSet.
 	daemon := func() *admissionWrapper {
 		w := makeBlocked().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, false)
-		w.Old.Words, w.New.Words = defense.Words{HaltedBy: "sails"}, defense.Words{HaltedBy: "sails"}
+		w.Old.Words, w.New.Words = workload.Words{HaltedBy: "sails"}, workload.Words{HaltedBy: "sails"}
 		return w
 	}
 	set := func(to int32) *admissionWrapper {
@@ -41,7 +41,7 @@ func TestMutateHalt(t *testing.T) {
 	}
 	unknown := func(w *admissionWrapper) *admissionWrapper { w.New.Unknown = true; return w }
 	deployment := daemon()
-	deployment.Old.Words, deployment.New.Words = defense.Words{}, defense.Words{}
+	deployment.Old.Words, deployment.New.Words = workload.Words{}, workload.Words{}
 	for name, c := range map[string]struct {
 		request *admissionWrapper
 		// stays: the halt does. used: the override is used up.
@@ -56,8 +56,8 @@ func TestMutateHalt(t *testing.T) {
 		"set, applied without annotations":            {set(2).lose(v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation), true, false},
 		"set, another value":                          {set(0), false, false},
 		"set, another value with an override":         {set(0).label(own, "true"), false, false},
-		"set, OnDelete":                               {set(defense.NoPartition), false, false},
-		"set, a strategy that is not known":           {unknown(set(defense.NoPartition)), false, false},
+		"set, OnDelete":                               {set(workload.NoPartition), false, false},
+		"set, a strategy that is not known":           {unknown(set(workload.NoPartition)), false, false},
 		"set, an override alone":                      {set(math.MaxInt32).label(own, "true"), true, false},
 		"set, a release with an override":             {set(2).release().label(own, "true"), false, true},
 		"set, a release that is denied":               {set(2).release(), true, false},

@@ -20,19 +20,20 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 var (
 	testNow    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	usersPace  = defense.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
-	raisedPace = defense.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
-	testSteps  = defense.HoldSteps{}.OrDefault()
+	usersPace  = workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+	raisedPace = workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
+	testSteps  = hold.HoldSteps{}.OrDefault()
 )
 
-func partitionAt(p int32) defense.Pace { return defense.Pace{ByPartition: true, Partition: p} }
+func partitionAt(p int32) workload.Pace { return workload.Pace{ByPartition: true, Partition: p} }
 
 // heldAt is a hold of a release.
-func heldAt(release int64) *defense.Hold {
-	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute, defense.Wave{})
+func heldAt(release int64) *workload.Hold {
+	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute, hold.Wave{})
 }

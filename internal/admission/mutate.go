@@ -27,6 +27,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Mutate returns what has to be changed in the new object, in a fixed
@@ -39,7 +41,7 @@ func Mutate(r Request) []Change {
 		TemplateLabels: cloned(r.New.TemplateLabels),
 		Paused:         r.New.Paused,
 	}
-	optedOut := defense.OptedOut(r.New.Labels)
+	optedOut := workload.OptedOut(r.New.Labels)
 	switch {
 	case optedOut && (r.Own || r.Operation != Update):
 		return nil
@@ -69,7 +71,7 @@ func Mutate(r Request) []Change {
 
 // Validate says whether a request passes the block of a workload.
 func Validate(r Request) Verdict {
-	if r.Operation != Update || !r.Old.suspended() || r.Own || defense.OptedOut(r.New.Labels) ||
+	if r.Operation != Update || !r.Old.suspended() || r.Own || workload.OptedOut(r.New.Labels) ||
 		!r.touches() || r.overrides() || r.wentBack() {
 		return Verdict{Allowed: true}
 	}
@@ -79,7 +81,7 @@ func Validate(r Request) Verdict {
 // ValidateQuarantine says whether a request releases a version that was rolled
 // back. While the workload is blocked the block decides.
 func ValidateQuarantine(r Request) Verdict {
-	if r.Operation != Update || !r.quarantined() || r.Old.suspended() || r.Own || defense.OptedOut(r.New.Labels) || r.overrides() {
+	if r.Operation != Update || !r.quarantined() || r.Old.suspended() || r.Own || workload.OptedOut(r.New.Labels) || r.overrides() {
 		return Verdict{Allowed: true}
 	}
 	set := "set the label"
@@ -87,7 +89,7 @@ func ValidateQuarantine(r Request) Verdict {
 		set = "remove this label, which was there before the rollback, and set it again:"
 	}
 	return Verdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
-		r.Kind, r.Name, defense.Brief(defense.DescribeQuarantine(r.New.Version, defense.ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+		r.Kind, r.Name, wording.Brief(defense.DescribeQuarantine(r.New.Version, defense.ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
 // mutateCreated takes off what a manifest cloned from another workload brought
@@ -130,7 +132,7 @@ func noteRestored(r *Request, want *Object) {
 	}
 	q := defense.ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
 	why, ok := q.Reasons[r.Old.Version]
-	if said := why.To; ok && said != r.New.Version && why.Release == defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
+	if said := why.To; ok && said != r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
 		why.To = r.New.Version
 		q.Reasons[r.Old.Version] = why
 		q.Annotate(want.Annotations)
@@ -143,8 +145,8 @@ func noteRestored(r *Request, want *Object) {
 func mutateUpdated(r *Request, want *Object) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && defense.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, defense.BeforeOptIn) {
-		want.Annotations[v1alpha1.RollbackToAnnotation] = defense.BeforeOptIn + defense.CutAtRune(to, defense.MaxText)
+	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && workload.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, defense.BeforeOptIn) {
+		want.Annotations[v1alpha1.RollbackToAnnotation] = defense.BeforeOptIn + wording.CutAtRune(to, defense.MaxText)
 	}
 	if r.Releases() {
 		release(r, want)
@@ -200,7 +202,7 @@ func stamp(r *Request, want *Object) {
 func release(r *Request, want *Object) {
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
 	want.Annotations[v1alpha1.ReleaseAnnotation] =
-		strconv.FormatInt(defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
+		strconv.FormatInt(workload.NextRelease(workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])), 10)
 	delete(want.Labels, v1alpha1.DefenseStatusLabel)
 	delete(want.Annotations, v1alpha1.SettingsAlteredAnnotation)
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation) // it was about the release before
@@ -234,13 +236,13 @@ func useOverride(r *Request, want *Object) {
 	want.Annotations[v1alpha1.OverrideAnnotation] = defense.Override{
 		Version:         r.New.Version,
 		ResourceVersion: r.Old.ResourceVersion,
-		User:            defense.CutAtRune(r.User, defense.MaxUser),
+		User:            wording.CutAtRune(r.User, workload.MaxUser),
 	}.String()
 	if !r.New.suspended() {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
 	if r.quarantined() {
-		defense.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, defense.CutAtRune(cmp.Or(r.User, defense.UnknownUser), defense.MaxUser)).Annotate(want.Annotations)
+		defense.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)).Annotate(want.Annotations)
 	}
 }
 

@@ -28,6 +28,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const suspendedAt = "1700000000"
@@ -708,7 +710,7 @@ func TestMutateAdmission(t *testing.T) {
 			counted := slices.ContainsFunc(got, func(c Change) bool {
 				return c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation && !c.Remove && (request.released() || request.Operation == Create)
 			})
-			user := defense.CutAtRune(request.User, defense.MaxUser)
+			user := wording.CutAtRune(request.User, workload.MaxUser)
 			if by != "" && by != user || counted && by == "" {
 				t.Errorf("released by %q, want %q: %t", by, user, counted)
 			}
@@ -741,7 +743,7 @@ func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
 			request.New = applied(request.New, Mutate(request))
 			request.New.Version = "v3"
 			got := applied(request.New, Mutate(request))
-			if !request.Own && !defense.OptedOut(request.New.Labels) {
+			if !request.Own && !workload.OptedOut(request.New.Labels) {
 				want.Annotations = with(want.Annotations, v1alpha1.AdmittedAnnotation, "v2=v3")
 			}
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -21,13 +21,15 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
 // finds it, and records who opts out while the defense has an effect.
 func mutateOptedOut(r *Request, want *Object) {
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if !defense.OptedOut(r.Old.Labels) {
+	if !workload.OptedOut(r.Old.Labels) {
 		noteLeaving(r, want, "")
 	}
 }
@@ -35,8 +37,8 @@ func mutateOptedOut(r *Request, want *Object) {
 // noteOwner records who gives a workload an owner, because of which it is in observe mode,
 // while the defense has an effect.
 func noteOwner(r *Request, want *Object) {
-	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !defense.OptedOut(r.Old.Labels) {
-		noteLeaving(r, want, defense.CutAtRune(strings.ReplaceAll(owner, " ", "/"), defense.MaxText))
+	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !workload.OptedOut(r.Old.Labels) {
+		noteLeaving(r, want, wording.CutAtRune(strings.ReplaceAll(owner, " ", "/"), defense.MaxText))
 	}
 }
 
@@ -45,8 +47,8 @@ func noteLeaving(r *Request, want *Object, owner string) {
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation)
 	if while := defense.DefenseOf(r.Old.Labels, r.Old.Annotations, r.Now); while != "" {
 		want.Annotations[v1alpha1.OptedOutAnnotation] = defense.OptOut{
-			Release: defense.ParseRelease(want.Annotations[v1alpha1.ReleaseAnnotation]),
-			At:      r.Now, While: while, Owner: owner, User: defense.CutAtRune(r.User, defense.MaxUser),
+			Release: workload.ParseRelease(want.Annotations[v1alpha1.ReleaseAnnotation]),
+			At:      r.Now, While: while, Owner: owner, User: wording.CutAtRune(r.User, workload.MaxUser),
 		}.String()
 	}
 }

@@ -24,6 +24,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Operation is what a request does to a workload.
@@ -52,13 +55,13 @@ type Object struct {
 	// Paused says that the workload does not roll out changes, and Words are how people
 	// speak of that. Unknown is as in Stopping.
 	Paused, Unknown bool
-	Words           defense.Words
+	Words           workload.Words
 	// Pacing is nil of a kind whose rollouts cannot be held.
-	*defense.Pacing
+	*workload.Pacing
 }
 
 // ObservingOwner is the owner because of which a workload is in observe mode.
-func (o *Object) ObservingOwner() string { return defense.ObservingOwner(o.Owner, o.Labels) }
+func (o *Object) ObservingOwner() string { return workload.ObservingOwner(o.Owner, o.Labels) }
 
 // Request is one request to write a workload. Its methods are questions about it; what admission changes is decided by functions.
 type Request struct {
@@ -104,7 +107,7 @@ type Change struct {
 	Value  string
 	Remove bool
 	// Pace is that of WorkloadPace.
-	Pace defense.Pace
+	Pace workload.Pace
 }
 
 // Verdict is the answer to a request.
@@ -122,7 +125,7 @@ type WantedHold struct {
 	AtMost time.Duration
 	// Batch is how many pods a batch takes.
 	Batch int32
-	defense.HoldSteps
+	hold.HoldSteps
 }
 
 // NeedsOverride says that a release passes only by an override, or as an undo:
@@ -263,9 +266,9 @@ const (
 func (r *Request) seenBefore() string {
 	_, processed := r.New.Labels[v1alpha1.DefenseStatusLabel]
 	seen := r.New.Labels[v1alpha1.VersionLabel]
-	release := defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
+	release := workload.NextRelease(workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
 	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] || !r.Unstamped && seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
-		defense.ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release || r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
+		workload.ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release || r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
 		return ""
 	}
 	return seen
@@ -273,7 +276,7 @@ func (r *Request) seenBefore() string {
 
 // releaser names the user of a request.
 func (r *Request) releaser() string {
-	return cmp.Or(defense.CutAtRune(r.User, defense.MaxUser), defense.UnknownUser)
+	return cmp.Or(wording.CutAtRune(r.User, workload.MaxUser), workload.UnknownUser)
 }
 
 // noteSeen adds what an earlier call for this request saw, before another webhook
@@ -313,7 +316,7 @@ func (r *Request) Releases() bool {
 // UnknownWords names what the request says that the operator does not know, and settings
 // that cannot be used. The operator's own requests, and what is opted out, say nothing.
 func (r *Request) UnknownWords() []string {
-	if r.Own || defense.OptedOut(r.New.Labels) {
+	if r.Own || workload.OptedOut(r.New.Labels) {
 		return nil
 	}
 	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
@@ -323,7 +326,7 @@ func (r *Request) UnknownWords() []string {
 // request: it releases something, and is neither the operator's own nor an undo.
 // Only validation asks this: it looks at what would be stored.
 func (r *Request) IsChecked() bool {
-	if r.Own || defense.OptedOut(r.New.Labels) {
+	if r.Own || workload.OptedOut(r.New.Labels) {
 		return false
 	}
 	switch r.Operation {

@@ -21,6 +21,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The halt of a workload and the hold of its rollout, in requests of users: a manifest that is applied again leaves
@@ -30,7 +33,7 @@ import (
 // held: it is a release of a workload that can be, and that has pods to replace.
 func (r *Request) NeedsHold() bool {
 	return r.Operation == Update && !r.Own && r.New.Pacing != nil && r.New.Rolling && r.New.Replicas > 0 &&
-		r.Old.Pacing != nil && r.Old.Replicas > 0 && !defense.OptedOut(r.New.Labels) && r.Releases()
+		r.Old.Pacing != nil && r.Old.Replicas > 0 && !workload.OptedOut(r.New.Labels) && r.Releases()
 }
 
 // pace sets what a hold changes of the workload, and gives it back.
@@ -53,7 +56,7 @@ func pace(r *Request, want *Object) {
 	switch {
 	case r.Own:
 		paceOwn(r, want, held)
-	case defense.OptedOut(r.New.Labels):
+	case workload.OptedOut(r.New.Labels):
 		if held != nil {
 			giveBack(r, want, held)
 		}
@@ -70,14 +73,14 @@ func pace(r *Request, want *Object) {
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	default:
 		giveBack(r, want, held)
-		want.Annotations[v1alpha1.HoldEndedAnnotation] = defense.HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}.String()
+		want.Annotations[v1alpha1.HoldEndedAnnotation] = workload.HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}.String()
 	}
 }
 
 // paceOwn carries out what the operator's own write says of a hold. It changes only
 // what it says: nobody else's server-side apply conflicts with the operator then, as
 // the API server does not count what admission changes.
-func paceOwn(r *Request, want *Object, held *defense.Hold) {
+func paceOwn(r *Request, want *Object, held *workload.Hold) {
 	now := r.New.HoldOf(r.New.Annotations)
 	switch {
 	case now != nil && now.Over:
@@ -91,7 +94,7 @@ func paceOwn(r *Request, want *Object, held *defense.Hold) {
 
 // giveBack gives back what the hold changed, and nobody else since. What a user asks for
 // and the API server does not take, it refuses.
-func giveBack(r *Request, want *Object, held *defense.Hold) {
+func giveBack(r *Request, want *Object, held *workload.Hold) {
 	want.Pacing.Pace = held.Kept(r.New.Pace)
 	if r.Own {
 		want.Pacing.Pace = held.Fitting(want.Pacing.Pace)
@@ -101,12 +104,12 @@ func giveBack(r *Request, want *Object, held *defense.Hold) {
 
 // paceRelease holds the rollout that the request begins, or gives back what the hold of
 // the one before changed. What the request itself says of it is the user's own.
-func paceRelease(r *Request, want *Object, held *defense.Hold) {
+func paceRelease(r *Request, want *Object, held *workload.Hold) {
 	delete(want.Annotations, v1alpha1.HoldEndedAnnotation) // it was about the release before
-	release := defense.NextRelease(defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
+	release := workload.NextRelease(workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
 	own := r.New.Pace
 	if own.ByPartition && r.New.Paused && !want.Paused {
-		own.Partition = defense.HaltedPartition(r.Old.Annotations) // the operator had halted it
+		own.Partition = workload.HaltedPartition(r.Old.Annotations) // the operator had halted it
 	}
 	if now := own.HoldOf(r.New.Annotations); now != nil && now.Release == release && now.Set == own {
 		own = now.Pace // an earlier call for this request said so
@@ -118,7 +121,7 @@ func paceRelease(r *Request, want *Object, held *defense.Hold) {
 	if !r.holds() || !own.Valid() {
 		return
 	}
-	if hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost, defense.Wave{Replicas: r.New.Replicas, Batch: r.Hold.Batch}); hold != nil {
+	if hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost, hold.Wave{Replicas: r.New.Replicas, Batch: r.Hold.Batch}); hold != nil {
 		want.Pacing.Pace = hold.Set
 		want.Annotations[v1alpha1.HeldAnnotation] = hold.String()
 	}
@@ -133,7 +136,7 @@ func (r *Request) holds() bool {
 // reapplied says that a write brings what the hold changed to what it was before, as one
 // that applies a manifest does, or to what the hold wanted before, as one that read the
 // workload a moment ago.
-func (r *Request) reapplied(held *defense.Hold) bool {
+func (r *Request) reapplied(held *workload.Hold) bool {
 	return r.New.Pace != r.Old.Pace && held.Own(r.New.Pace)
 }
 
@@ -185,7 +188,7 @@ func (r *Request) reappliesHalted() bool {
 	if !r.halted() || r.New.Paused || r.New.Unknown || r.Old.Words.HaltedBy == "" || r.New.ObservingOwner() != "" {
 		return false
 	}
-	return r.New.Pacing == nil || r.New.Partition == defense.HaltedPartition(r.Old.Annotations)
+	return r.New.Pacing == nil || r.New.Partition == workload.HaltedPartition(r.Old.Annotations)
 }
 
 // overridesHalt reports whether the request resumes the workload by an override.
@@ -224,7 +227,7 @@ func (r *Request) PutBack(changes []Change) string {
 			continue
 		}
 		return fmt.Sprintf("%s: the value in this request is one from before; to resume: %s",
-			what, defense.Kubectl("altershield resume "+defense.ShellWord(r.Kind+"/"+r.Name), r.Namespace))
+			what, wording.Kubectl("altershield resume "+wording.ShellWord(r.Kind+"/"+r.Name), r.Namespace))
 	}
 	return ""
 }

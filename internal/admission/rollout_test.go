@@ -24,12 +24,14 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // pacing gives both objects a pace, and the request one of its own.
-func (w *admissionWrapper) pacing(stored, asked defense.Pace) *admissionWrapper {
-	w.Old.Pacing = &defense.Pacing{Pace: stored, Rolling: true, Replicas: 4}
-	w.New.Pacing = &defense.Pacing{Pace: asked, Rolling: true, Replicas: 4}
+func (w *admissionWrapper) pacing(stored, asked workload.Pace) *admissionWrapper {
+	w.Old.Pacing = &workload.Pacing{Pace: stored, Rolling: true, Replicas: 4}
+	w.New.Pacing = &workload.Pacing{Pace: asked, Rolling: true, Replicas: 4}
 	return w
 }
 
@@ -46,7 +48,7 @@ func (w *admissionWrapper) enforced(before, after bool) *admissionWrapper {
 }
 
 // wantsHold has settings that ask for a hold, and a history that is known.
-func (w *admissionWrapper) wantsHold(history ...defense.Revision) *admissionWrapper {
+func (w *admissionWrapper) wantsHold(history ...workload.Revision) *admissionWrapper {
 	w.Hold = &WantedHold{Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, HoldSteps: testSteps}
 	w.Past = &defense.Past{History: history}
 	return w
@@ -81,58 +83,58 @@ func admitted(r Request, changes []Change) Request {
 }
 
 func TestMutateHold(t *testing.T) {
-	edited := defense.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 2400}
+	edited := workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 2400}
 	ending := heldAt(4).Ending().String()
 	opened := *heldAt(4)
-	opened.Set, opened.Was = defense.Pace{MinReadySeconds: 90, ProgressDeadlineSeconds: 2400}, &raisedPace
+	opened.Set, opened.Was = workload.Pace{MinReadySeconds: 90, ProgressDeadlineSeconds: 2400}, &raisedPace
 	for name, c := range map[string]struct {
 		request *admissionWrapper
-		pace    defense.Pace
+		pace    workload.Pace
 		// held is the release that is held; 0 for none. own are the user's values.
 		held int64
-		own  defense.Pace
+		own  workload.Pace
 		end  string
 	}{
 		"a release that is to be held":             {makeUpdate().pacing(usersPace, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"one that nobody asks to be":               {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, defense.Pace{}, ""},
-		"one with a value of its own":              {makeUpdate().pacing(defense.Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a version that succeeded before":          {makeUpdate().pacing(usersPace, usersPace).wantsHold(defense.Revision{Version: "v2"}).release(), usersPace, 0, defense.Pace{}, ""},
-		"no release":                               {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, defense.Pace{}, ""},
+		"one that nobody asks to be":               {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, workload.Pace{}, ""},
+		"one with a value of its own":              {makeUpdate().pacing(workload.Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
+		"a version that succeeded before":          {makeUpdate().pacing(usersPace, usersPace).wantsHold(workload.Revision{Version: "v2"}).release(), usersPace, 0, workload.Pace{}, ""},
+		"no release":                               {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, workload.Pace{}, ""},
 		"a release while one is held":              {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
 		"a release while one is held, applied":     {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a release while one is held, edited":      {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, defense.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
-		"a release while one is held, that is not": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, defense.Pace{}, ""},
-		"going back while one is held":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(defense.Revision{Version: "v2"}).release(), usersPace, 0, defense.Pace{}, ""},
+		"a release while one is held, edited":      {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
+		"a release while one is held, that is not": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, workload.Pace{}, ""},
+		"going back while one is held":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(workload.Revision{Version: "v2"}).release(), usersPace, 0, workload.Pace{}, ""},
 		"something else while it is held":          {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"), raisedPace, 4, usersPace, ""},
 		"losing what is known of the hold":         {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation), raisedPace, 4, usersPace, ""},
-		"forging a hold":                           {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, defense.Pace{}, ""},
+		"forging a hold":                           {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, workload.Pace{}, ""},
 		"applying what was before":                 {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
 		"giving back, with an override": {makeUpdate().pacing(raisedPace, usersPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"),
-			usersPace, 0, defense.Pace{}, "4 EditedByUser jane"},
+			usersPace, 0, workload.Pace{}, "4 EditedByUser jane"},
 		"applying what was before, with an override of before": {makeUpdate().pacing(raisedPace, usersPace).heldSince().both(v1alpha1.IgnoredSuspendLabel, "true"),
 			raisedPace, 4, usersPace, ""},
 		"an override alone":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"), raisedPace, 4, usersPace, ""},
-		"applying one of it":            {makeUpdate().pacing(raisedPace, defense.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(), raisedPace, 4, usersPace, ""},
-		"setting another value":         {makeUpdate().pacing(raisedPace, edited).heldSince(), defense.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, defense.Pace{}, "4 EditedByUser jane"},
-		"setting another value of both": {makeUpdate().pacing(raisedPace, defense.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(), defense.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, defense.Pace{}, "4 EditedByUser jane"},
-		"opting out":                    {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, defense.Pace{}, ""},
-		"losing the label by which it is defended though owned": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(true, false), usersPace, 0, defense.Pace{}, ""},
-		"its owner's write":                             {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(false, false), usersPace, 0, defense.Pace{}, ""},
-		"its owner's write of another value":            {makeUpdate().pacing(raisedPace, edited).heldSince().enforced(false, false), defense.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, defense.Pace{}, ""},
+		"applying one of it":            {makeUpdate().pacing(raisedPace, workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(), raisedPace, 4, usersPace, ""},
+		"setting another value":         {makeUpdate().pacing(raisedPace, edited).heldSince(), workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, workload.Pace{}, "4 EditedByUser jane"},
+		"setting another value of both": {makeUpdate().pacing(raisedPace, workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(), workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, workload.Pace{}, "4 EditedByUser jane"},
+		"opting out":                    {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, workload.Pace{}, ""},
+		"losing the label by which it is defended though owned": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(true, false), usersPace, 0, workload.Pace{}, ""},
+		"its owner's write":                             {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(false, false), usersPace, 0, workload.Pace{}, ""},
+		"its owner's write of another value":            {makeUpdate().pacing(raisedPace, edited).heldSince().enforced(false, false), workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, workload.Pace{}, ""},
 		"its owner's write, defended all the same":      {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(true, true), raisedPace, 4, usersPace, ""},
-		"its owner's release":                           {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(false, false).release(), usersPace, 0, defense.Pace{}, ""},
+		"its owner's release":                           {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(false, false).release(), usersPace, 0, workload.Pace{}, ""},
 		"the operator lets pods become available":       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
-		"the operator gives back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, defense.Pace{}, ""},
+		"the operator gives back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, workload.Pace{}, ""},
 		"the operator holds late":                       {makeUpdate().own().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), raisedPace, 4, usersPace, ""},
 		"the operator, where a user was past admission": {makeUpdate().own().pacing(edited, edited).heldSince().annotation("a", "b"), edited, 4, usersPace, ""},
-		"the operator rolls back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, defense.Pace{}, ""},
-		"a hold that was to end":                        {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace, 0, defense.Pace{}, ""},
+		"the operator rolls back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, workload.Pace{}, ""},
+		"a hold that was to end":                        {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace, 0, workload.Pace{}, ""},
 		"creating from what was held": {
 			func() *admissionWrapper {
 				w := makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String())
-				w.New.Pacing = &defense.Pacing{Pace: raisedPace, Rolling: true, Replicas: 4}
+				w.New.Pacing = &workload.Pacing{Pace: raisedPace, Rolling: true, Replicas: 4}
 				return w
-			}(), usersPace, 0, defense.Pace{}, "",
+			}(), usersPace, 0, workload.Pace{}, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +145,7 @@ func TestMutateHold(t *testing.T) {
 			if once.New.Pace != c.pace {
 				t.Errorf("pace %+v, want %+v", once.New.Pace, c.pace)
 			}
-			h := defense.ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
+			h := workload.ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
 			switch {
 			case h == nil && c.held != 0, h != nil && (h.Release != c.held || h.Pace != c.own):
 				t.Errorf("held as %+v, want release %d and the user's %+v", h, c.held, c.own)
@@ -193,10 +195,10 @@ func TestNotHeldByAdmission(t *testing.T) {
 // pods, in batches of one.
 func TestMutatePartition(t *testing.T) {
 	at := partitionAt
-	held := testSteps.Begin(4, at(0), v1alpha1.HoldEveryBatch, time.Hour, defense.Wave{Replicas: 4, Batch: 1})
+	held := testSteps.Begin(4, at(0), v1alpha1.HoldEveryBatch, time.Hour, hold.Wave{Replicas: 4, Batch: 1})
 	stepped, second := *held, at(3)
 	stepped.Set, stepped.Was = at(2), &second
-	heldAs := func(h *defense.Hold, from, to int32) *admissionWrapper {
+	heldAs := func(h *workload.Hold, from, to int32) *admissionWrapper {
 		return makeUpdate().pacing(at(from), at(to)).bothAnnotations(v1alpha1.HeldAnnotation, h.String())
 	}
 	halted := func(from string) *admissionWrapper {
@@ -220,14 +222,14 @@ func TestMutatePartition(t *testing.T) {
 		"at a partition that keeps all but one":  {makeUpdate().pacing(at(3), at(3)).wantsHold().release(), 3, 0, 0, ""},
 		"one that a user paused":                 {makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).wantsHold().release(), math.MaxInt32, 0, 0, ""},
 		"one that nobody asks to be":             {makeUpdate().pacing(at(0), at(0)).release(), 0, 0, 0, ""},
-		"a version that succeeded before":        {makeUpdate().pacing(at(0), at(0)).wantsHold(defense.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
+		"a version that succeeded before":        {makeUpdate().pacing(at(0), at(0)).wantsHold(workload.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
 		"over what was halted":                   {halted("").wantsHold().release(), 3, 5, 0, ""},
 		"over what was halted at a user's":       {halted("2").wantsHold().release(), 3, 5, 2, ""},
 		"over what was halted, not held":         {halted("2").release(), 2, 0, 0, ""},
 		"a release while one is held":            {heldAs(&stepped, 2, 2).wantsHold().release(), 3, 5, 0, ""},
 		"a release while one is held, applied":   {heldAs(&stepped, 2, 0).wantsHold().release(), 3, 5, 0, ""},
 		"a release while one is held, edited":    {heldAs(&stepped, 2, 1).wantsHold().release(), 3, 5, 1, ""},
-		"going back while one is held":           {heldAs(&stepped, 2, 2).wantsHold(defense.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
+		"going back while one is held":           {heldAs(&stepped, 2, 2).wantsHold(workload.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
 		"something else while it is held":        {heldAs(&stepped, 2, 2).annotation("a", "b"), 2, 4, 0, ""},
 		"losing what is known of the hold":       {heldAs(&stepped, 2, 2).lose(v1alpha1.HeldAnnotation), 2, 4, 0, ""},
 		"applying what was before":               {heldAs(&stepped, 2, 0), 2, 4, 0, ""},
@@ -235,8 +237,8 @@ func TestMutatePartition(t *testing.T) {
 		"writing what was read before":           {heldAs(&stepped, 2, 3), 2, 4, 0, ""},
 		"setting another":                        {heldAs(&stepped, 2, 1), 1, 0, 0, "4 EditedByUser jane"},
 		"pausing it":                             {heldAs(&stepped, 2, math.MaxInt32), math.MaxInt32, 0, 0, "4 EditedByUser jane"},
-		"turning to OnDelete":                    {heldAs(&stepped, 2, defense.NoPartition), defense.NoPartition, 0, 0, "4 EditedByUser jane"},
-		"turning to OnDelete with a release":     {heldAs(&stepped, 2, defense.NoPartition).wantsHold().release(), defense.NoPartition, 0, 0, ""},
+		"turning to OnDelete":                    {heldAs(&stepped, 2, workload.NoPartition), workload.NoPartition, 0, 0, "4 EditedByUser jane"},
+		"turning to OnDelete with a release":     {heldAs(&stepped, 2, workload.NoPartition).wantsHold().release(), workload.NoPartition, 0, 0, ""},
 		"opting out":                             {heldAs(&stepped, 2, 2).label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), 0, 0, 0, ""},
 		"the operator lets the next be replaced": {heldAs(held, 3, 3).own().annotation(v1alpha1.HeldAnnotation, stepped.String()), 2, 4, 0, ""},
 		"the operator gives back":                {heldAs(&stepped, 2, 2).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), 0, 0, 0, ""},
@@ -262,7 +264,7 @@ func TestMutatePartition(t *testing.T) {
 			if once.New.Pace != at(c.partition) {
 				t.Errorf("pace %+v, want partition %d", once.New.Pace, c.partition)
 			}
-			h := defense.ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
+			h := workload.ParseHold(once.New.Annotations[v1alpha1.HeldAnnotation])
 			switch {
 			case h == nil && c.held != 0, h != nil && (h.Release != c.held || h.Pace != at(c.own)):
 				t.Errorf("held as %+v, want release %d and the user's %d", h, c.held, c.own)

@@ -24,12 +24,14 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // NeedsPast says that the answer to a request depends on the Past: it releases
 // something while the workload is blocked, or halted, or touches the block.
 func (r *Request) NeedsPast() bool {
-	return r.Operation == Update && !r.Own && !defense.OptedOut(r.New.Labels) &&
+	return r.Operation == Update && !r.Own && !workload.OptedOut(r.New.Labels) &&
 		(r.released() && r.Old.haltedBy() != "" || r.Old.suspended() && r.touches())
 }
 
@@ -52,7 +54,7 @@ func (r *Request) undoTo(version string) (left defense.QuarantineReason, ok bool
 	}
 	left = defense.QuarantineReason{
 		Time: r.Now.UTC().Format(time.RFC3339), Cause: v1alpha1.ReasonVerificationFailed,
-		Release: failed.Spec.Release, To: version, By: defense.CutAtRune(cmp.Or(r.User, defense.UnknownUser), defense.MaxUser),
+		Release: failed.Spec.Release, To: version, By: wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser),
 	}
 	left.Explain(failed)
 	return left, true
@@ -72,7 +74,7 @@ func (r *Request) wentBack() bool {
 		return false
 	}
 	why, held := defense.ParseQuarantine(r.New.Annotations, r.Now).Reason(r.Old.Version)
-	return held && why.To == r.New.Version && why.Release == defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
+	return held && why.To == r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
 }
 
 // failedRecord is the record of the release that the request leaves, if that
@@ -81,7 +83,7 @@ func (r *Request) failedRecord() *v1alpha1.ChangeWorkload {
 	if r.Past == nil {
 		return nil
 	}
-	release := defense.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
+	release := workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
 	i := slices.IndexFunc(r.Past.Changes, func(c v1alpha1.ChangeWorkload) bool {
 		return c.DeletionTimestamp == nil && c.Spec.Reversion == r.Old.Version && c.Spec.Release == release && c.Status.ObservedRelease == release
 	})
@@ -102,7 +104,7 @@ func (r *Request) restores() bool {
 	release := r.Old.Annotations[v1alpha1.ReleaseAnnotation]
 	version, number, _ := defense.ParseBlockedBy(r.Old.Annotations)
 	return version != "" && (version != r.Old.Version || number != release) &&
-		defense.ParseQuarantine(r.Old.Annotations, r.Now).Restored(r.Old.Version, defense.ParseRelease(release))
+		defense.ParseQuarantine(r.Old.Annotations, r.Now).Restored(r.Old.Version, workload.ParseRelease(release))
 }
 
 // unquarantine carries UnquarantineAnnotation out, and uses it up. One that comes
@@ -118,12 +120,12 @@ func unquarantine(r *Request, want *Object) {
 		asked = u.Asked
 	}
 	delete(want.Annotations, v1alpha1.UnquarantineAnnotation)
-	if r.Releases() || defense.OptedOut(r.Old.Labels) {
+	if r.Releases() || workload.OptedOut(r.Old.Labels) {
 		return
 	}
-	user := defense.CutAtRune(cmp.Or(r.User, defense.UnknownUser), defense.MaxUser)
-	if defense.Cut(strings.TrimSpace(r.Old.Annotations[v1alpha1.UnquarantineAnnotation])) == defense.Cut(strings.TrimSpace(asked)) {
-		user = defense.UnknownUser // it came while admission was down
+	user := wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)
+	if wording.Cut(strings.TrimSpace(r.Old.Annotations[v1alpha1.UnquarantineAnnotation])) == wording.Cut(strings.TrimSpace(asked)) {
+		user = workload.UnknownUser // it came while admission was down
 	}
 	q, done := defense.ParseQuarantine(want.Annotations, r.Now).Unquarantine(asked, user)
 	done.ResourceVersion = r.Old.ResourceVersion

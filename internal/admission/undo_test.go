@@ -25,6 +25,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // makeFailed is makeBlocked because of release 4 of v1, with the history v0 and
@@ -33,7 +34,7 @@ func makeFailed() *admissionWrapper {
 	w := makeBlocked().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4").release()
 	w.Now = testNow
 	w.Past = &defense.Past{
-		History: []defense.Revision{{Name: "r0", Version: "v0", Release: 1}, {Name: "r2", Version: "v2", Release: 2}},
+		History: []workload.Revision{{Name: "r0", Version: "v0", Release: 1}, {Name: "r2", Version: "v2", Release: 2}},
 		Changes: []v1alpha1.ChangeWorkload{{
 			Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "v1", Release: 4},
 			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 4,
@@ -103,7 +104,7 @@ func TestUndo(t *testing.T) {
 		"to the last good version": {request: makeFailed(), back: true},
 		"to an older one":          {request: makeFailed().past(func(p *defense.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
 		"to a baseline": {request: makeFailed().past(func(p *defense.Past) {
-			p.History = []defense.Revision{{Version: "v2", Release: defense.BaselineRelease}}
+			p.History = []workload.Revision{{Version: "v2", Release: defense.BaselineRelease}}
 		}), back: true},
 		"halted, too":                      {request: makeFailed().halted("v1"), back: true},
 		"halted, the block lifted by hand": {request: makeFailed().halted("v1").unblocked(), back: true},

@@ -26,6 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // Labels and annotations of the operator's prefixes that it does not know: most are typos,
@@ -57,7 +58,7 @@ func UnknownWords(labels, annotations map[string]string) []string {
 // that cannot be used, one line each.
 func UnusableSettings(annotations map[string]string) (unusable []string) {
 	for _, problem := range settings.For(nil, nil, annotations).Problems {
-		unusable = append(unusable, defense.Brief(problem))
+		unusable = append(unusable, wording.Brief(problem))
 	}
 	return unusable
 }
@@ -72,7 +73,7 @@ func unknownIn(what string, all map[string]string, known, elsewhere []string, th
 		case !slices.Contains(known, key):
 			unknown = append(unknown, fmt.Sprintf("%s %s is not known; the nearest known one is %s", what, key, nearest(key, known)))
 		case len(values) > 0 && !slices.Contains(values, value) && !namesVersion(key, value):
-			unknown = append(unknown, fmt.Sprintf("%s %s: the value %q is not known; the nearest known one is %q", what, key, defense.Brief(value), nearest(value, values)))
+			unknown = append(unknown, fmt.Sprintf("%s %s: the value %q is not known; the nearest known one is %q", what, key, wording.Brief(value), nearest(value, values)))
 		}
 	}
 	return unknown

@@ -27,7 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Target is where API servers find the webhooks.
@@ -75,7 +75,7 @@ func NewConfigurations(wanted []runtime.Object, mutating, validating string, tar
 func Excluded(operator string) metav1.LabelSelectorRequirement {
 	return metav1.LabelSelectorRequirement{
 		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
-		Values: append(defense.SystemNamespaces(), operator),
+		Values: append(workload.SystemNamespaces(), operator),
 	}
 }
 

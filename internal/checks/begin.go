@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // stageOf is the stage of a release at which a check is made. Where it is made at all of
@@ -41,8 +42,8 @@ func stageOf(c *policy.Check) v1alpha1.PolicyStage {
 }
 
 // observed are the pods of a batch that exist.
-func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([]defense.Pod, error) {
-	pods := make([]defense.Pod, 0, len(batch.Spec.PodInfos))
+func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([]workload.Pod, error) {
+	pods := make([]workload.Pod, 0, len(batch.Spec.PodInfos))
 	for _, info := range batch.Spec.PodInfos {
 		var pod corev1.Pod
 		err := v.Cached.Get(ctx, types.NamespacedName{Namespace: batch.Namespace, Name: info.Pod}, &pod)
@@ -50,7 +51,7 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 			return nil, fmt.Errorf("get pod %s/%s: %w", batch.Namespace, info.Pod, err)
 		}
 		if err == nil && pod.UID == types.UID(info.UID) {
-			pods = append(pods, defense.ReadPod(&pod))
+			pods = append(pods, workload.ReadPod(&pod))
 		}
 	}
 	return pods, nil
@@ -89,7 +90,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 
 // BeginRelease says which checks of policies may begin at stages of a release as a
 // whole. Those at the stage Admission do of one that admission did not see.
-func BeginRelease(ctx context.Context, v cluster.View, w *defense.Workload, change *v1alpha1.ChangeWorkload) ([]defense.BeginCheck, error) {
+func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, change *v1alpha1.ChangeWorkload) ([]defense.BeginCheck, error) {
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil {
 		return nil, err

@@ -96,7 +96,7 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.s.Workload = &defense.Workload{
+	r.s.Workload = &workload.Workload{
 		GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "ns", Name: "web", UID: "web-uid", Version: workload.Version(template),
 	}
 	r.s.Release, r.s.Batch = testRelease()

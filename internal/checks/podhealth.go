@@ -29,6 +29,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // podHealthInput is what a decision about a check of type podHealth is made from.
@@ -38,7 +40,7 @@ type podHealthInput struct {
 	// Status of the check, which has begun.
 	Status v1alpha1.CheckStatus
 	// Pods of the batch, as far as they exist.
-	Pods []defense.Pod
+	Pods []workload.Pod
 	// Around is nil until it was asked for.
 	Around *healthAround
 }
@@ -50,7 +52,7 @@ type healthAround struct {
 	// failing is how many pods of other batches of the release fail the check.
 	failing int
 	// old are the pods of the version before that exist.
-	old []defense.Pod
+	old []workload.Pod
 }
 
 // podHealthPlan is what becomes of the check.
@@ -199,7 +201,7 @@ func (h *podHealth) lookAgain() time.Duration {
 
 // symptomOf says what is wrong with a pod of the batch; nothing when it is well, or
 // excused.
-func (h *podHealth) symptomOf(p *defense.Pod) symptom {
+func (h *podHealth) symptomOf(p *workload.Pod) symptom {
 	if p.Excused() {
 		return symptom{}
 	}
@@ -219,8 +221,8 @@ func (h *podHealth) symptomOf(p *defense.Pod) symptom {
 // crashed is the symptom of a pod that crashes again and again, or was killed for its memory,
 // while it is looked at. A loop that is seen late began before: its kubelet has held the
 // container back for a while each time.
-func (h *podHealth) crashed(p *defense.Pod) symptom {
-	if c := p.CrashLoop; c != nil && !p.Bounded(c.Finished, h.Now).Add(-defense.BackOff(c.Restarts)).After(h.due.Add(defense.ClockTolerance)) {
+func (h *podHealth) crashed(p *workload.Pod) symptom {
+	if c := p.CrashLoop; c != nil && !p.Bounded(c.Finished, h.Now).Add(-workload.BackOff(c.Restarts)).After(h.due.Add(workload.ClockTolerance)) {
 		return symptom{reasonCrashLoop, joined(": ", "container "+c.Container+" crashes again and again", c.Message)}
 	}
 	if c := p.OutOfMemory; c != nil && *h.Check.PodHealth.FailOnOOM && h.during(p, c.Finished) {
@@ -231,7 +233,7 @@ func (h *podHealth) crashed(p *defense.Pod) symptom {
 
 // restarts is how often containers of a pod failed and were started again since the check
 // began.
-func (h *podHealth) restarts(p *defense.Pod) int32 {
+func (h *podHealth) restarts(p *workload.Pod) int32 {
 	if !h.during(p, p.EndedAt) {
 		return 0
 	}
@@ -239,7 +241,7 @@ func (h *podHealth) restarts(p *defense.Pod) int32 {
 }
 
 // restarted is the symptom of a pod that was restarted too often, or once and is not Ready since.
-func (h *podHealth) restarted(p *defense.Pod) symptom {
+func (h *podHealth) restarted(p *workload.Pod) symptom {
 	most := mostRestarts
 	if h.Check.PodHealth.MaxRestarts != nil {
 		most = min(most, *h.Check.PodHealth.MaxRestarts)
@@ -253,7 +255,7 @@ func (h *podHealth) restarted(p *defense.Pod) symptom {
 	if !down || h.Now.Sub(since) < upAgain {
 		return symptom{}
 	}
-	message := fmt.Sprintf("a container was restarted, and the pod has not been Ready since %s", defense.FormatTime(since))
+	message := fmt.Sprintf("a container was restarted, and the pod has not been Ready since %s", times.Format(since))
 	if p.Stuck != nil {
 		message += ": " + p.Stuck.String()
 	}
@@ -261,28 +263,28 @@ func (h *podHealth) restarted(p *defense.Pod) symptom {
 }
 
 // downSince is since when a pod whose container failed and was started again is not Ready.
-func (h *podHealth) downSince(p *defense.Pod) (since time.Time, down bool) {
+func (h *podHealth) downSince(p *workload.Pod) (since time.Time, down bool) {
 	if p.Excused() || p.UnreadySince.IsZero() || h.restarts(p) <= 0 {
 		return since, false
 	}
 	since = latest(p.Bounded(p.UnreadySince, h.Now), p.Bounded(p.EndedAt, h.Now))
-	return since, !since.After(h.due.Add(defense.ClockTolerance))
+	return since, !since.After(h.due.Add(workload.ClockTolerance))
 }
 
 // during reports whether something happened to a pod while it is looked at. A kubelet's time
 // that cannot be true counts as the pod's creation.
-func (h *podHealth) during(p *defense.Pod, t time.Time) bool {
+func (h *podHealth) during(p *workload.Pod, t time.Time) bool {
 	at := p.Bounded(t, h.Now)
-	return !t.IsZero() && !at.Before(h.begun.Add(-defense.ClockTolerance)) && !at.After(h.due.Add(defense.ClockTolerance))
+	return !t.IsZero() && !at.Before(h.begun.Add(-workload.ClockTolerance)) && !at.After(h.due.Add(workload.ClockTolerance))
 }
 
 // unready is the symptom of a pod that is not Ready when the check ends, and was not for a while.
-func (h *podHealth) unready(p *defense.Pod) symptom {
+func (h *podHealth) unready(p *workload.Pod) symptom {
 	since, ok := h.unreadySince(p)
 	if !ok || h.Now.Before(h.due) || !h.unreadyForGrace(since) {
 		return symptom{}
 	}
-	message := fmt.Sprintf("it has not been Ready since %s", defense.FormatTime(since))
+	message := fmt.Sprintf("it has not been Ready since %s", times.Format(since))
 	if p.Stuck != nil {
 		message += ": " + p.Stuck.String()
 	}
@@ -293,7 +295,7 @@ func (h *podHealth) unreadyForGrace(since time.Time) bool { return h.Now.Sub(sin
 
 // unreadySince is since when a pod is not Ready, where that counts: it was not any
 // more when the check ended, and its node did not take it along.
-func (h *podHealth) unreadySince(p *defense.Pod) (since time.Time, ok bool) {
+func (h *podHealth) unreadySince(p *workload.Pod) (since time.Time, ok bool) {
 	if !*h.Check.PodHealth.ReadyAtEnd || p.Excused() || p.UnreadySince.IsZero() {
 		return since, false
 	}
@@ -339,7 +341,7 @@ func (h *podHealth) countLosses() {
 		kept := h.kept(p.Name)
 		// It was Ready when it was put into its batch: one that is not now ceased to be
 		// since, if a little earlier by the clock of its node.
-		at, earliest := p.UnreadySince, h.begun.Add(-defense.ClockTolerance)
+		at, earliest := p.UnreadySince, h.begun.Add(-workload.ClockTolerance)
 		if p.Ready {
 			at, earliest = p.ReadySince, h.begun.Add(time.Second)
 		}
@@ -452,11 +454,11 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 // batch. A container that was seen to end by itself, and does not run again, may be in a crash
 // loop, and so may one that was restarted more than once and ended lately. A pod that runs well
 // since is no evidence.
-func (h *podHealth) didSame(p *defense.Pod, reason string) bool {
+func (h *podHealth) didSame(p *workload.Pod, reason string) bool {
 	switch reason {
 	case reasonCrashLoop, reasonRestarted:
 		killed := p.OutOfMemory != nil && p.OutOfMemory.Finished.Equal(p.EndedAt)
-		again := p.Restarts >= defense.Crashes && h.Now.Sub(p.Bounded(p.EndedAt, h.Now)) < againSoon
+		again := p.Restarts >= workload.Crashes && h.Now.Sub(p.Bounded(p.EndedAt, h.Now)) < againSoon
 		return p.CrashLoop != nil || h.during(p, p.EndedAt) && !killed && (!p.Ready || again)
 	case reasonOutOfMemory:
 		return p.OutOfMemory != nil && h.during(p, p.OutOfMemory.Finished)

@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // healthParams are the parameters of a check, which judges nothing of what they leave out.
@@ -52,39 +53,39 @@ func healthCheck(p healthParams) *policy.Check {
 func TestPodHealth(t *testing.T) {
 	began := testNow.Add(-time.Minute)
 	at := began.Add
-	well := func(p *defense.Pod) { p.Ready, p.ReadySince = true, at(-30*time.Second) }
-	unready := func(since time.Duration) func(*defense.Pod) {
-		return func(p *defense.Pod) {
-			p.UnreadySince, p.Stuck = at(since), &defense.Stuck{Reason: reasonNotReady, Slow: true}
+	well := func(p *workload.Pod) { p.Ready, p.ReadySince = true, at(-30*time.Second) }
+	unready := func(since time.Duration) func(*workload.Pod) {
+		return func(p *workload.Pod) {
+			p.UnreadySince, p.Stuck = at(since), &workload.Stuck{Reason: reasonNotReady, Slow: true}
 		}
 	}
-	back := func(since time.Duration) func(*defense.Pod) {
-		return func(p *defense.Pod) { p.Ready, p.ReadySince = true, at(since) }
+	back := func(since time.Duration) func(*workload.Pod) {
+		return func(p *workload.Pod) { p.Ready, p.ReadySince = true, at(since) }
 	}
-	crashes := func(p *defense.Pod) {
+	crashes := func(p *workload.Pod) {
 		p.UnreadySince = at(50 * time.Second)
-		p.CrashLoop = &defense.Ended{Container: "main", Message: "last exit code 1", Finished: at(50 * time.Second), Restarts: 2}
+		p.CrashLoop = &workload.Ended{Container: "main", Message: "last exit code 1", Finished: at(50 * time.Second), Restarts: 2}
 		p.Restarts, p.EndedAt = 2, at(50*time.Second)
 	}
-	killed := func(when time.Duration) func(*defense.Pod) {
-		return func(p *defense.Pod) {
+	killed := func(when time.Duration) func(*workload.Pod) {
+		return func(p *workload.Pod) {
 			well(p)
-			p.OutOfMemory = &defense.Ended{Container: "main", Message: "last exit code 137", Finished: at(when), Restarts: 1}
+			p.OutOfMemory = &workload.Ended{Container: "main", Message: "last exit code 137", Finished: at(when), Restarts: 1}
 			p.Restarts, p.EndedAt = 1, at(when)
 		}
 	}
-	restarted := func(n int32) func(*defense.Pod) {
-		return func(p *defense.Pod) { well(p); p.Restarts, p.EndedAt = n, at(20*time.Second) }
+	restarted := func(n int32) func(*workload.Pod) {
+		return func(p *workload.Pod) { well(p); p.Restarts, p.EndedAt = n, at(20*time.Second) }
 	}
 	// down is a pod whose container was restarted once, and is not Ready since.
-	down := func(since time.Duration) func(*defense.Pod) {
-		return func(p *defense.Pod) { unready(since)(p); p.Restarts, p.EndedAt = 1, at(since) }
+	down := func(since time.Duration) func(*workload.Pod) {
+		return func(p *workload.Pod) { unready(since)(p); p.Restarts, p.EndedAt = 1, at(since) }
 	}
-	with := func(of func(*defense.Pod), more func(*defense.Pod)) func(*defense.Pod) {
-		return func(p *defense.Pod) { of(p); more(p) }
+	with := func(of func(*workload.Pod), more func(*workload.Pod)) func(*workload.Pod) {
+		return func(p *workload.Pod) { of(p); more(p) }
 	}
-	type pods []func(*defense.Pod)
-	many := func(n int, of func(*defense.Pod)) pods {
+	type pods []func(*workload.Pod)
+	many := func(n int, of func(*workload.Pod)) pods {
 		all := make(pods, n)
 		for i := range all {
 			all[i] = of
@@ -125,16 +126,16 @@ func TestPodHealth(t *testing.T) {
 		"flaps at the end":                       {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckRunning, after: 20 * time.Second},
 		"flapped at the end, and stayed so":      {check: healthParams{ReadyAtEnd: true}, now: duration + 20*time.Second, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
 		"asked late, well at the end":            {check: healthParams{ReadyAtEnd: true}, now: 8 * time.Minute, pods: pods{unready(duration + time.Minute)}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"asked late, in a crash loop since": {now: 8 * time.Minute, pods: pods{func(p *defense.Pod) {
-			p.CrashLoop = &defense.Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 2}
+		"asked late, in a crash loop since": {now: 8 * time.Minute, pods: pods{func(p *workload.Pod) {
+			p.CrashLoop = &workload.Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 2}
 		}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"asked late, in a crash loop from before": {now: 8 * time.Minute, pods: pods{func(p *defense.Pod) {
+		"asked late, in a crash loop from before": {now: 8 * time.Minute, pods: pods{func(p *workload.Pod) {
 			p.UnreadySince = at(7 * time.Minute)
-			p.CrashLoop = &defense.Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 6}
+			p.CrashLoop = &workload.Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 6}
 		}}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"its node restarted, and it starts":                        {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *defense.Pod) { p.NodeRestarted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"its node restarted, and it does not come up":              {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *defense.Pod) { p.NodeRestarted, p.StartedAt = true, at(2*time.Minute) })}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
-		"restarted before it was ready, and flaps":                 {check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{with(unready(30*time.Second), func(p *defense.Pod) { p.Restarts, p.EndedAt = 3, at(-time.Minute) })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"its node restarted, and it starts":                        {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *workload.Pod) { p.NodeRestarted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"its node restarted, and it does not come up":              {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *workload.Pod) { p.NodeRestarted, p.StartedAt = true, at(2*time.Minute) })}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
+		"restarted before it was ready, and flaps":                 {check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{with(unready(30*time.Second), func(p *workload.Pod) { p.Restarts, p.EndedAt = 3, at(-time.Minute) })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
 		"some were killed, others crash, and old pods were killed": {check: healthParams{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{killed(0), crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1"},
 		"an old pod ended once, and runs again": {
 			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(1)},
@@ -150,15 +151,15 @@ func TestPodHealth(t *testing.T) {
 		},
 		"as many were restarted in other batches": {check: healthParams{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)}, others: many(9, well), tolerated: []string{"other-0"}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0"},
 		"is deleted": {
-			now: time.Minute, pods: pods{with(crashes, func(p *defense.Pod) { p.Terminating = true })},
+			now: time.Minute, pods: pods{with(crashes, func(p *workload.Pod) { p.Terminating = true })},
 			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
 		},
 		"is evicted": {
-			check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *defense.Pod) { p.Disrupted = true })},
+			check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *workload.Pod) { p.Disrupted = true })},
 			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
 		},
 		"is lost with its node": {
-			check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *defense.Pod) { p.Lost = true })},
+			check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(0), func(p *workload.Pod) { p.Lost = true })},
 			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
 		},
 		"one restart is not judged": {now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
@@ -206,11 +207,11 @@ func TestPodHealth(t *testing.T) {
 			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
 		},
 		"one restart, and another with its node": {
-			now: time.Minute, pods: pods{with(restarted(1), func(p *defense.Pod) { p.NodeRestarted, p.EndedAt = true, at(-time.Minute) })},
+			now: time.Minute, pods: pods{with(restarted(1), func(p *workload.Pod) { p.NodeRestarted, p.EndedAt = true, at(-time.Minute) })},
 			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
 		},
 		"restarts after the end, asked late": {
-			now: 8 * time.Minute, pods: pods{with(restarted(2), func(p *defense.Pod) { p.EndedAt = at(6 * time.Minute) })},
+			now: 8 * time.Minute, pods: pods{with(restarted(2), func(p *workload.Pod) { p.EndedAt = at(6 * time.Minute) })},
 			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
 		},
 		"one restart of none":                 {check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times"},
@@ -243,11 +244,11 @@ func TestPodHealth(t *testing.T) {
 		},
 		"old pods were made after it began, and are not ready": {
 			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: many(4, unready(0)),
-			old:   pods{with(unready(time.Minute), func(p *defense.Pod) { p.Created = at(time.Minute) })},
+			old:   pods{with(unready(time.Minute), func(p *workload.Pod) { p.Created = at(time.Minute) })},
 			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0 pod-1 pod-2 pod-3",
 		},
 		"old pods were made after it began, and crash": {
-			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{with(crashes, func(p *defense.Pod) { p.Created = at(time.Second) })},
+			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{with(crashes, func(p *workload.Pod) { p.Created = at(time.Second) })},
 			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
 		},
 		"old pods lose their readiness, too": {
@@ -261,7 +262,7 @@ func TestPodHealth(t *testing.T) {
 		"none is there":            {now: time.Minute, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
 		"none is there at the end": {now: duration, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
 		"all are gone, but one that goes": {
-			now: duration, pods: pods{func(p *defense.Pod) { p.Terminating = true }},
+			now: duration, pods: pods{func(p *workload.Pod) { p.Terminating = true }},
 			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
 		},
 		"none is there at the end, in the background": {now: duration, background: true, phase: v1alpha1.CheckWatching},
@@ -271,10 +272,10 @@ func TestPodHealth(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			named := func(prefix string, of pods) []defense.Pod {
-				all := make([]defense.Pod, len(of))
+			named := func(prefix string, of pods) []workload.Pod {
+				all := make([]workload.Pod, len(of))
 				for i := range of {
-					all[i] = defense.Pod{Name: fmt.Sprint(prefix, i), UID: types.UID(fmt.Sprint(prefix, i)), Created: began.Add(-2 * time.Minute)}
+					all[i] = workload.Pod{Name: fmt.Sprint(prefix, i), UID: types.UID(fmt.Sprint(prefix, i)), Created: began.Add(-2 * time.Minute)}
 					of[i](&all[i])
 				}
 				return all
@@ -329,13 +330,13 @@ func TestReadinessLosses(t *testing.T) {
 		{false, 5 * time.Minute, 3, v1alpha1.CheckFailed},
 	} {
 		in.Now = began.Add(max(step.since, 0) + time.Second)
-		p := defense.Pod{Name: "pod", UID: "pod", Created: began.Add(-time.Hour), Ready: step.ready}
+		p := workload.Pod{Name: "pod", UID: "pod", Created: began.Add(-time.Hour), Ready: step.ready}
 		if step.ready {
 			p.ReadySince = began.Add(step.since)
 		} else {
 			p.UnreadySince = began.Add(step.since)
 		}
-		in.Pods, in.Around = []defense.Pod{p}, &healthAround{total: 1}
+		in.Pods, in.Around = []workload.Pod{p}, &healthAround{total: 1}
 		in.Status = decidePodHealth(in).Status
 		losses := int32(0)
 		if len(in.Status.PodsAtStart) > 0 {
@@ -363,12 +364,12 @@ func TestRestartsWithNode(t *testing.T) {
 		{4, 2, false, v1alpha1.CheckFailed},
 	} {
 		in.Now = testNow.Add(time.Duration(i+1) * time.Minute)
-		p := defense.Pod{Name: "pod", UID: "pod", Created: testNow.Add(-time.Hour), Ready: true, ReadySince: in.Now}
+		p := workload.Pod{Name: "pod", UID: "pod", Created: testNow.Add(-time.Hour), Ready: true, ReadySince: in.Now}
 		p.Restarts, p.NodeRestarted = step.restarts, step.withNode
 		if !step.withNode {
 			p.EndedAt = in.Now
 		}
-		in.Pods = []defense.Pod{p}
+		in.Pods = []workload.Pod{p}
 		in.Status = decidePodHealth(in).Status
 		if len(in.Status.PodsAtStart) != 1 || in.Status.PodsAtStart[0].RestartsAtStart != step.kept || in.Status.Phase != step.phase {
 			t.Fatalf("step %d: %s, %+v; want %s, %d", i, in.Status.Phase, in.Status.PodsAtStart, step.phase, step.kept)

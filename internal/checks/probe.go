@@ -28,6 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // probeOutcome is what one call of a pod showed.
@@ -81,7 +82,7 @@ type probeInput struct {
 	// Began is when this process began to look: what another one saw is not known.
 	Began time.Time
 	// Pods of the batch, as far as they exist.
-	Pods []defense.Pod
+	Pods []workload.Pod
 	// Streaks are what calls came to so far, Results what they came to since, and
 	// Busy the pods that are being called.
 	Streaks map[types.UID]probeStreak
@@ -157,21 +158,21 @@ type probe struct {
 	probeInput
 	plan probePlan
 	// targets are what is called.
-	targets []defense.Pod
+	targets []workload.Pod
 	// failed and passed are done, open are not, and lost come back, or do not.
-	failed, passed, open, lost []*defense.Pod
+	failed, passed, open, lost []*workload.Pod
 }
 
 // service is the Service of the check as if it were a pod, while there is any pod of the
 // batch.
-func (p *probe) service() []defense.Pod {
+func (p *probe) service() []workload.Pod {
 	if p.livePod() == nil {
 		return nil
 	}
-	return []defense.Pod{{Name: p.Check.Probe.Service, UID: serviceUID, Ready: true}}
+	return []workload.Pod{{Name: p.Check.Probe.Service, UID: serviceUID, Ready: true}}
 }
 
-func (p *probe) livePod() *defense.Pod {
+func (p *probe) livePod() *workload.Pod {
 	for i := range p.Pods {
 		if pod := &p.Pods[i]; !isGone(pod) {
 			return pod
@@ -199,7 +200,7 @@ func (p *probe) sort() {
 			p.open = append(p.open, pod)
 		}
 	}
-	slices.SortFunc(p.failed, func(a, b *defense.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(p.failed, func(a, b *workload.Pod) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // confirm says which pods to look at before they fail. Where more fail than are named,
@@ -222,7 +223,7 @@ func (p *probe) confirm() (uids []types.UID) {
 
 // add is what a pod has come to with one more result. Where nobody answers for a pod
 // that is not Ready, that shows nothing: its node may be lost. A pod that passed has.
-func (s probeStreak) add(check *policy.Check, r probeResult, pod *defense.Pod) probeStreak {
+func (s probeStreak) add(check *policy.Check, r probeResult, pod *workload.Pod) probeStreak {
 	if s.Good >= int(check.Probe.Successes) {
 		return s
 	}
@@ -266,7 +267,7 @@ func (p *probe) fail() {
 }
 
 // called is what is called, in words.
-func (p *probe) called(pod *defense.Pod) string {
+func (p *probe) called(pod *workload.Pod) string {
 	if p.Check.Probe.Service != "" {
 		return "Service " + pod.Name
 	}
@@ -379,7 +380,7 @@ func (p *probe) giveUp() {
 func (p *probe) describeOpen() string {
 	open := append(slices.Clone(p.open), p.lost...)
 	// Those that were never measured first, as the phase is about them.
-	slices.SortFunc(open, func(a, b *defense.Pod) int {
+	slices.SortFunc(open, func(a, b *workload.Pod) int {
 		x, y := p.plan.Streaks[a.UID].Measured, p.plan.Streaks[b.UID].Measured
 		if x != y {
 			if y {

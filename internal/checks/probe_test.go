@@ -27,8 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // probeParams are the parameters of a check.
@@ -53,14 +53,14 @@ func probeCheck(p probeParams) *policy.Check {
 func TestProbe(t *testing.T) {
 	began := testNow
 	at := began.Add
-	ready := func(*defense.Pod) {}
-	terminating := func(p *defense.Pod) { p.Terminating = true }
-	evicted := func(p *defense.Pod) { p.Disrupted = true }
-	lost := func(p *defense.Pod) { p.Ready, p.Lost = false, true }
-	unready := func(p *defense.Pod) { p.Ready = false }
+	ready := func(*workload.Pod) {}
+	terminating := func(p *workload.Pod) { p.Terminating = true }
+	evicted := func(p *workload.Pod) { p.Disrupted = true }
+	lost := func(p *workload.Pod) { p.Ready, p.Lost = false, true }
+	unready := func(p *workload.Pod) { p.Ready = false }
 	type pod struct {
 		calls string
-		is    func(*defense.Pod)
+		is    func(*workload.Pod)
 	}
 	const deadline, takes = 15 * time.Minute, 40 * time.Second
 	running, watching := v1alpha1.CheckRunning, v1alpha1.CheckWatching
@@ -136,7 +136,7 @@ func TestProbe(t *testing.T) {
 				in.Status.Phase = watching
 			}
 			for i, of := range test.pods {
-				p := defense.Pod{Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("pod-", i)), Ready: true}
+				p := workload.Pod{Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint("pod-", i)), Ready: true}
 				of.is(&p)
 				in.Busy[p.UID] = test.busy
 				in.Pods = append(in.Pods, p)
@@ -189,7 +189,7 @@ func badPods(n int) probeInput {
 		Status: v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), DueTime: stamp(testNow.Add(time.Minute)), Deadline: stamp(testNow.Add(time.Hour))},
 	}
 	for i := range n {
-		pod := defense.Pod{Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i)), Ready: true}
+		pod := workload.Pod{Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i)), Ready: true}
 		in.Pods = append(in.Pods, pod)
 		in.Streaks[pod.UID] = probeStreak{}.add(in.Check, probeResult{Outcome: probeBad, Reason: "HTTP500", Began: testNow}, &pod)
 	}
@@ -244,7 +244,7 @@ func TestProbeTakesResults(t *testing.T) {
 	in := probeInput{
 		Now: testNow, Check: probeCheck(probeParams{Interval: time.Second, Successes: 2, Failures: 1}),
 		Status:  v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), Deadline: stamp(testNow.Add(time.Hour))},
-		Pods:    []defense.Pod{{Name: "a", UID: "a", Ready: true}},
+		Pods:    []workload.Pod{{Name: "a", UID: "a", Ready: true}},
 		Results: map[types.UID]probeResult{"a": {Outcome: probeGood, Began: testNow}, "gone": {Outcome: probeBad, Began: testNow}},
 	}
 	plan := decideProbe(in)
@@ -302,7 +302,7 @@ func TestProbeOfService(t *testing.T) {
 			in.Streaks, in.Began = map[types.UID]probeStreak{}, in.Now
 			for _, r := range test.results {
 				r.Began, r.Ended = in.Now, in.Now
-				in.Streaks[serviceUID] = in.Streaks[serviceUID].add(in.Check, r, &defense.Pod{Ready: true})
+				in.Streaks[serviceUID] = in.Streaks[serviceUID].add(in.Check, r, &workload.Pod{Ready: true})
 			}
 			in.Now = in.Now.Add(max(test.now, time.Second))
 			if test.change != nil {

@@ -35,9 +35,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
@@ -111,7 +111,7 @@ func (of *probing) cancel() {
 
 // podsOf are the pods that a check is about. Of a release as a whole, of which only a
 // Service is called, some are enough to tell that there are any.
-func (p *prober) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) {
+func (p *prober) podsOf(ctx context.Context, s *Subject) ([]workload.Pod, error) {
 	if s.Batch != nil {
 		return observed(ctx, p.view, s.Batch)
 	}
@@ -119,7 +119,7 @@ func (p *prober) podsOf(ctx context.Context, s *Subject) ([]defense.Pod, error) 
 	if err != nil {
 		return nil, err
 	}
-	pods = slices.DeleteFunc(pods, func(pod defense.Pod) bool { return isGone(&pod) })
+	pods = slices.DeleteFunc(pods, func(pod workload.Pod) bool { return isGone(&pod) })
 	return pods[:min(len(pods), podsOfRelease)], nil
 }
 
@@ -149,7 +149,7 @@ func (p *prober) next(
 	if equality.Semantic.DeepEqual(plan.Status, *c) {
 		targets := in.Pods
 		if name := of.Probe.Service; name != "" {
-			targets = []defense.Pod{{Namespace: s.Release.Namespace, Name: name, UID: serviceUID}}
+			targets = []workload.Pod{{Namespace: s.Release.Namespace, Name: name, UID: serviceUID}}
 		}
 		p.call(ctx, known, s.Release.Name, of, targets, plan)
 	}
@@ -188,8 +188,8 @@ func (p *prober) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (*p
 }
 
 // confirm looks at pods at the API server: the cache may not know yet that one goes.
-func (p *prober) confirm(ctx context.Context, pods []defense.Pod, failed []types.UID, looked map[types.UID]bool) ([]defense.Pod, error) {
-	confirmed := make([]defense.Pod, 0, len(pods))
+func (p *prober) confirm(ctx context.Context, pods []workload.Pod, failed []types.UID, looked map[types.UID]bool) ([]workload.Pod, error) {
+	confirmed := make([]workload.Pod, 0, len(pods))
 	for i := range pods {
 		if !slices.Contains(failed, pods[i].UID) {
 			confirmed = append(confirmed, pods[i])
@@ -201,14 +201,14 @@ func (p *prober) confirm(ctx context.Context, pods []defense.Pod, failed []types
 			return nil, err
 		}
 		if pod != nil {
-			confirmed = append(confirmed, defense.ReadPod(pod))
+			confirmed = append(confirmed, workload.ReadPod(pod))
 		}
 	}
 	return confirmed, nil
 }
 
 // live reads a pod from the API server; nil when it is gone.
-func (p *prober) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error) {
+func (p *prober) live(ctx context.Context, of *workload.Pod) (*corev1.Pod, error) {
 	var pod corev1.Pod
 	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, &pod)
 	switch {
@@ -222,7 +222,7 @@ func (p *prober) live(ctx context.Context, of *defense.Pod) (*corev1.Pod, error)
 }
 
 // call begins calls of pods.
-func (p *prober) call(ctx context.Context, known *probing, release string, of *policy.Check, pods []defense.Pod, plan probePlan) {
+func (p *prober) call(ctx context.Context, known *probing, release string, of *policy.Check, pods []workload.Pod, plan probePlan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
@@ -250,7 +250,7 @@ type call struct {
 	of      *probing
 	release string
 	check   *policy.Check
-	pod     *defense.Pod
+	pod     *workload.Pod
 	urgent  bool
 }
 

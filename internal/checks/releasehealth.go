@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -81,7 +82,7 @@ type releaseHealth struct {
 	at             time.Time
 	total, failing int
 	batches        map[types.UID]batchHealth
-	old            []defense.Pod
+	old            []workload.Pod
 }
 
 type batchHealth struct{ total, failing int }
@@ -113,7 +114,7 @@ func (r *releaseHealths) next(
 // health says how the pods around a batch are, which has these pods, of which some fail.
 // It returns nil, and when to ask again, where that is to be seen only later.
 func (r *releaseHealths) health(
-	ctx context.Context, s *Subject, check *policy.Check, pods []defense.Pod, failing string,
+	ctx context.Context, s *Subject, check *policy.Check, pods []workload.Pod, failing string,
 ) (*healthAround, time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +161,7 @@ func (r *releaseHealths) forget() {
 }
 
 // around is how the pods around a batch are, of which these are.
-func (h *releaseHealth) around(batch types.UID, pods []defense.Pod) *healthAround {
+func (h *releaseHealth) around(batch types.UID, pods []workload.Pod) *healthAround {
 	mine := h.batches[batch]
 	around := &healthAround{total: h.total - mine.total, failing: h.failing - mine.failing, old: h.old}
 	for i := range pods {
@@ -181,7 +182,7 @@ func (r *releaseHealths) look(ctx context.Context, s *Subject, check *policy.Che
 	if err != nil {
 		return nil, err
 	}
-	there := make(map[types.UID]*defense.Pod, len(pods))
+	there := make(map[types.UID]*workload.Pod, len(pods))
 	for i := range pods {
 		if !pods[i].Terminating && !pods[i].Ended {
 			there[pods[i].UID] = &pods[i]
@@ -202,8 +203,8 @@ func (r *releaseHealths) look(ctx context.Context, s *Subject, check *policy.Che
 	return h, err
 }
 
-func inBatch(batch *v1alpha1.ChangePod, there map[types.UID]*defense.Pod) []defense.Pod {
-	found := make([]defense.Pod, 0, len(batch.Spec.PodInfos))
+func inBatch(batch *v1alpha1.ChangePod, there map[types.UID]*workload.Pod) []workload.Pod {
+	found := make([]workload.Pod, 0, len(batch.Spec.PodInfos))
 	for i := range batch.Spec.PodInfos {
 		if pod, ok := there[types.UID(batch.Spec.PodInfos[i].UID)]; ok {
 			found = append(found, *pod)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // report writes down the pods that fail, with a message about the first of them, and what
@@ -49,7 +50,7 @@ func onSilence(says v1alpha1.OnSilence) v1alpha1.OnSilence {
 }
 
 // isGone reports whether a pod shows nothing any more: it goes, or ended, or is evicted.
-func isGone(p *defense.Pod) bool { return p.Terminating || p.Ended || p.Disrupted }
+func isGone(p *workload.Pod) bool { return p.Terminating || p.Ended || p.Disrupted }
 
 // stamp is a time as the API keeps it, and timeOf the time of one.
 func stamp(t time.Time) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }

@@ -26,6 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Provider verifies. What it knows of a check is in the status of the subject:
@@ -45,7 +46,7 @@ type Provider interface {
 // Subject is what is verified: a batch of pods, or a release as a whole.
 type Subject struct {
 	// Workload that is released; nil when it is gone.
-	Workload *defense.Workload
+	Workload *workload.Workload
 	// Settings in force for it.
 	Settings settings.Settings
 	// Release is the record of the release.

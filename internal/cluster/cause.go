@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -77,7 +76,7 @@ const reasonFailedCreate = "FailedCreate"
 // Workload observes a workload, as View does, and why pods of it are not made, where the
 // workload itself does not say that: its controller tells it in events. Where they cannot
 // be read, nothing is known of that; the rest is.
-func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*workload.Workload, error) {
 	w, err := c.View.Workload(ctx, key)
 	if err != nil || w == nil || c.refusals == nil {
 		return w, err
@@ -95,7 +94,7 @@ func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*defense.Work
 }
 
 // seen notes since when pods of a workload are lacking.
-func (r *refusals) seen(w *defense.Workload, now time.Time) *defense.Lacking {
+func (r *refusals) seen(w *workload.Workload, now time.Time) *workload.Lacking {
 	if w.Lacking == nil {
 		r.since.Remove(w.UID)
 		return nil
@@ -109,21 +108,21 @@ func (r *refusals) seen(w *defense.Workload, now time.Time) *defense.Lacking {
 	return &lacking
 }
 
-func (c *Cluster) refusalsOf(ctx context.Context, w *defense.Workload) ([]defense.Refusal, error) {
+func (c *Cluster) refusalsOf(ctx context.Context, w *workload.Workload) ([]workload.Refusal, error) {
 	if known, ok := c.refusals.known.Get(w.UID); ok {
-		said, _ := known.([]defense.Refusal)
+		said, _ := known.([]workload.Refusal)
 		return said, nil
 	}
 	var list corev1.EventList
 	selector := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(w.UID), "reason": reasonFailedCreate, "type": corev1.EventTypeWarning})
 	if err := c.Live.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFieldsSelector{Selector: selector}); err != nil {
-		c.refusals.known.Add(w.UID, []defense.Refusal(nil), refusalMemory)
+		c.refusals.known.Add(w.UID, []workload.Refusal(nil), refusalMemory)
 		return nil, fmt.Errorf("list the events of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
-	var said []defense.Refusal
+	var said []workload.Refusal
 	for i := range list.Items {
 		e := &list.Items[i]
-		r := defense.Refusal{First: e.FirstTimestamp.Time, Last: eventTime(e), Message: e.Message}
+		r := workload.Refusal{First: e.FirstTimestamp.Time, Last: eventTime(e), Message: e.Message}
 		if r.First.IsZero() {
 			r.First = e.CreationTimestamp.Time
 		}

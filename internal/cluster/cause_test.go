@@ -29,25 +29,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // lackingSet is a StatefulSet of which pods are lacking, or not.
 type lackingSet struct {
 	workload.StatefulSet
-	lacking *defense.Lacking
+	lacking *workload.Lacking
 }
 
-func (l *lackingSet) Get(context.Context, client.Reader, types.NamespacedName) (*defense.Workload, error) {
-	return &defense.Workload{GVK: l.GroupVersionKind(), Namespace: "prod", Name: "db", UID: "db", Lacking: l.lacking}, nil
+func (l *lackingSet) Get(context.Context, client.Reader, types.NamespacedName) (*workload.Workload, error) {
+	return &workload.Workload{GVK: l.GroupVersionKind(), Namespace: "prod", Name: "db", UID: "db", Lacking: l.lacking}, nil
 }
 
 // TestWorkloadWhosePodsAreRefused: what refuses them is read from events, at most every
 // ten seconds. Where they cannot be read, the workload is observed all the same.
 func TestWorkloadWhosePodsAreRefused(t *testing.T) {
 	read, broken := 0, errors.New("etcd of the events is down")
-	kind := &lackingSet{lacking: &defense.Lacking{Count: 1, Since: testNow}}
+	kind := &lackingSet{lacking: &workload.Lacking{Count: 1, Since: testNow}}
 	c := clusterOf(t, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 		events, ok := list.(*corev1.EventList)
 		if !ok {
@@ -60,7 +59,7 @@ func TestWorkloadWhosePodsAreRefused(t *testing.T) {
 	c.Kinds = workload.NewRegistry(kind)
 	clock := clocktesting.NewFakeClock(testNow)
 	c.refusals = newRefusals(clock)
-	look := func(after time.Duration) *defense.Workload {
+	look := func(after time.Duration) *workload.Workload {
 		t.Helper()
 		clock.Step(after)
 		w, err := c.Workload(t.Context(), workload.Key{GroupKind: kind.GroupVersionKind().GroupKind(), NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"}})
@@ -69,7 +68,7 @@ func TestWorkloadWhosePodsAreRefused(t *testing.T) {
 		}
 		return w
 	}
-	expect := func(w *defense.Workload, reads int, since time.Duration) {
+	expect := func(w *workload.Workload, reads int, since time.Duration) {
 		t.Helper()
 		if read != reads || (w.NotMade != nil) != (since >= 0) || w.NotMade != nil && !w.NotMade.Since.Equal(testNow.Add(since)) {
 			t.Errorf("read %d times, %+v; want %d, since %s", read, w.NotMade, reads, since)

@@ -28,7 +28,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hold"
 	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -42,7 +44,7 @@ type Options struct {
 	// Kinds of workloads that are defended.
 	Kinds *workload.Registry
 	// HoldSteps are the times of holds; what is not set has its default.
-	HoldSteps defense.HoldSteps
+	HoldSteps hold.HoldSteps
 }
 
 // Cluster reads and writes the cluster. There is one in a process: it remembers
@@ -56,7 +58,7 @@ type Cluster struct {
 	// Clock has the time of the API server, whichever replica this is.
 	Clock clock.PassiveClock
 	// HoldSteps are the times of holds.
-	HoldSteps defense.HoldSteps
+	HoldSteps hold.HoldSteps
 
 	// Rules abandons evaluations of rules that do not end.
 	Rules *rules.Watch
@@ -70,8 +72,8 @@ type Cluster struct {
 
 // Event emits an event on a workload; related is the object that caused it, or
 // nil.
-func (c *Cluster) Event(w *defense.Workload, related client.Object, e defense.Event, action string) {
-	e.Message = v1alpha1.EventMessage(e.Reason, defense.Printable(e.Message))
+func (c *Cluster) Event(w *workload.Workload, related client.Object, e defense.Event, action string) {
+	e.Message = v1alpha1.EventMessage(e.Reason, wording.Printable(e.Message))
 	// Events of one reason and one action on one version of an object are a series, whose later messages are lost.
 	action += e.Act
 	regarding := &metav1.PartialObjectMetadata{

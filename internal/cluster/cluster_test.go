@@ -36,7 +36,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -84,9 +83,9 @@ func keyOf(d *appsv1.Deployment) workload.Key {
 	return workload.Key{GroupKind: appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind(), NamespacedName: client.ObjectKeyFromObject(d)}
 }
 
-func webWorkload() *defense.Workload {
+func webWorkload() *workload.Workload {
 	d := web().Obj()
-	return &defense.Workload{GVK: workload.Deployment{}.GroupVersionKind(), Namespace: d.Namespace, Name: d.Name, UID: d.UID, Labels: d.Labels, Annotations: d.Annotations}
+	return &workload.Workload{GVK: workload.Deployment{}.GroupVersionKind(), Namespace: d.Namespace, Name: d.Name, UID: d.UID, Labels: d.Labels, Annotations: d.Annotations}
 }
 
 func TestRequests(t *testing.T) {
@@ -279,7 +278,7 @@ func TestReportDenied(t *testing.T) {
 }
 
 func TestTakeLimit(t *testing.T) {
-	at := func(uid types.UID, release int64) *defense.Workload {
+	at := func(uid types.UID, release int64) *workload.Workload {
 		w := webWorkload()
 		w.UID, w.Annotations = uid, web().Recorded(newVersion, release).Obj().Annotations
 		return w

@@ -34,6 +34,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -173,7 +175,7 @@ func newDenials(c clock.PassiveClock) *denials {
 }
 
 // try writes, unless the same was denied just now. A denial is a [DeniedError].
-func (d *denials) try(w *defense.Workload, a Act, write func() error) error {
+func (d *denials) try(w *workload.Workload, a Act, write func() error) error {
 	key := denialKey{w.UID, w.Release(), a}
 	now := d.clock.Now()
 	before := (*deniedWrite)(nil)
@@ -199,7 +201,7 @@ func (d *denials) try(w *defense.Workload, a Act, write func() error) error {
 	if before != nil {
 		known.since = before.since
 	}
-	known.err = DeniedError{act: a, cause: err, message: defense.Brief(message), first: before == nil,
+	known.err = DeniedError{act: a, cause: err, message: wording.Brief(message), first: before == nil,
 		again: min(max(now.Sub(known.since), firstDenialRetry), maxDenialRetry)}
 	d.known.Add(key, known, denialMemory)
 	e := known.err
@@ -207,14 +209,14 @@ func (d *denials) try(w *defense.Workload, a Act, write func() error) error {
 }
 
 // Try writes, unless the same was denied just now. A denial is a [DeniedError].
-func (c *Cluster) Try(w *defense.Workload, a Act, write func() error) error {
+func (c *Cluster) Try(w *workload.Workload, a Act, write func() error) error {
 	return c.denials.try(w, a, write)
 }
 
 // ReportDenied emits an event of a write that was denied, once, and records it
 // in the status of the release it is for, if there is one. Any other
 // error is returned unchanged.
-func (c *Cluster) ReportDenied(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload, err error) error {
+func (c *Cluster) ReportDenied(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, err error) error {
 	denied := (*DeniedError)(nil)
 	switch {
 	case !errors.As(err, &denied):
@@ -230,7 +232,7 @@ func (c *Cluster) ReportDenied(ctx context.Context, w *defense.Workload, change 
 
 // EmitDenied logs a write that was denied and emits the event WriteDenied, once.
 // Related is the object that the write is for, or nil.
-func (c *Cluster) EmitDenied(ctx context.Context, w *defense.Workload, related client.Object, d *DeniedError) {
+func (c *Cluster) EmitDenied(ctx context.Context, w *workload.Workload, related client.Object, d *DeniedError) {
 	if d.Log(ctx, "namespace", w.Namespace, "name", w.Name) {
 		c.Event(w, related, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: d.Describe()}, "Write")
 	}

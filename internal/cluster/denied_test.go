@@ -28,7 +28,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // answers are what an API server of 1.36.3 sent back to patches of a Deployment d.
@@ -109,7 +109,7 @@ func TestDenial(t *testing.T) {
 func TestDenials(t *testing.T) {
 	clock := testingclock.NewFakePassiveClock(time.Unix(1e9, 0))
 	d := newDenials(clock)
-	w := &defense.Workload{UID: "u"}
+	w := &workload.Workload{UID: "u"}
 	denied, calls := answer(t, "webhook 404"), 0
 	write := func() error { calls++; return denied }
 
@@ -138,8 +138,8 @@ func TestDenials(t *testing.T) {
 	before := calls
 	for name, other := range map[string]error{
 		"another act":      d.try(w, ActRollBack, func() error { calls++; return nil }),
-		"another workload": d.try(&defense.Workload{UID: "v"}, ActBlock, func() error { calls++; return nil }),
-		"another error":    d.try(&defense.Workload{UID: "x"}, ActBlock, func() error { calls++; return errors.New("down") }),
+		"another workload": d.try(&workload.Workload{UID: "v"}, ActBlock, func() error { calls++; return nil }),
+		"another error":    d.try(&workload.Workload{UID: "x"}, ActBlock, func() error { calls++; return errors.New("down") }),
 	} {
 		if e := (*DeniedError)(nil); errors.As(other, &e) {
 			t.Errorf("%s is held back: %v", name, other)

@@ -42,7 +42,7 @@ import (
 // Remember keeps the template of the version that succeeded. A workload that has
 // moved on meanwhile is not remembered as what it is now: its template then is that
 // of the revision it left, for as long as that is there.
-func (c *Cluster) Remember(ctx context.Context, change *v1alpha1.ChangeWorkload, w *defense.Workload) error {
+func (c *Cluster) Remember(ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload) error {
 	template, version, err := c.Template(ctx, w)
 	if err == nil && version != change.Spec.Reversion {
 		template, version, err = c.leftTemplate(ctx, w, change.Spec.Reversion)
@@ -58,13 +58,13 @@ func (c *Cluster) Remember(ctx context.Context, change *v1alpha1.ChangeWorkload,
 
 // leftTemplate reads the template of an earlier revision of the workload; nil when
 // there is none of that version any more.
-func (c *Cluster) leftTemplate(ctx context.Context, w *defense.Workload, want string) (template map[string]any, version string, err error) {
+func (c *Cluster) leftTemplate(ctx context.Context, w *workload.Workload, want string) (template map[string]any, version string, err error) {
 	kind, err := c.KindOf(w)
 	if err != nil {
 		return nil, "", err
 	}
 	others, err := kind.Revisions(ctx, c.Cached, w)
-	i := slices.IndexFunc(others, func(r defense.OldRevision) bool { return r.Version == want })
+	i := slices.IndexFunc(others, func(r workload.OldRevision) bool { return r.Version == want })
 	if err != nil || i < 0 {
 		return nil, "", err
 	}
@@ -89,13 +89,13 @@ func (c *Cluster) RememberBaseline(ctx context.Context, in *defense.WorkloadInpu
 		return err
 	}
 	return c.rememberAs(ctx, w, template, appsv1.ControllerRevision{
-		ObjectMeta: metav1.ObjectMeta{Name: w.ReleaseName(version), Labels: revisionLabels(w, version)},
+		ObjectMeta: metav1.ObjectMeta{Name: defense.ReleaseName(w, version), Labels: revisionLabels(w, version)},
 		Revision:   defense.BaselineRelease,
 	})
 }
 
 // rememberAs keeps a template in a revision of this name, with this number.
-func (c *Cluster) rememberAs(ctx context.Context, w *defense.Workload, template map[string]any, revision appsv1.ControllerRevision) error {
+func (c *Cluster) rememberAs(ctx context.Context, w *workload.Workload, template map[string]any, revision appsv1.ControllerRevision) error {
 	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": template}})
 	if err != nil {
 		return fmt.Errorf("encode the template of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
@@ -118,7 +118,7 @@ func (c *Cluster) rememberAs(ctx context.Context, w *defense.Workload, template 
 }
 
 // revisionLabels are those of a version that has just succeeded.
-func revisionLabels(w *defense.Workload, version string) map[string]string {
+func revisionLabels(w *workload.Workload, version string) map[string]string {
 	labels := OwnLabels(w, version)
 	labels[v1alpha1.ProvenLabel] = v1alpha1.Unproven
 	return labels
@@ -126,7 +126,7 @@ func revisionLabels(w *defense.Workload, version string) map[string]string {
 
 // renumber makes a version that succeeds again the newest one. One that a
 // workload of the same name left behind is removed first.
-func (c *Cluster) renumber(ctx context.Context, revision *appsv1.ControllerRevision, w *defense.Workload) error {
+func (c *Cluster) renumber(ctx context.Context, revision *appsv1.ControllerRevision, w *workload.Workload) error {
 	stored := &appsv1.ControllerRevision{}
 	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(revision), stored); err != nil {
 		return fmt.Errorf("get controllerrevision %s: %w", revision.Name, err)
@@ -152,7 +152,7 @@ func (c *Cluster) renumber(ctx context.Context, revision *appsv1.ControllerRevis
 }
 
 // Prove marks a version that has run well for long enough since it succeeded.
-func (c *Cluster) Prove(ctx context.Context, namespace string, r *defense.Revision) error {
+func (c *Cluster) Prove(ctx context.Context, namespace string, r *workload.Revision) error {
 	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"labels":{%q:%q}}}`, r.UID, v1alpha1.ProvenLabel, v1alpha1.Proven)
 	if err := c.Client.Patch(ctx, revision, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
@@ -162,7 +162,7 @@ func (c *Cluster) Prove(ctx context.Context, namespace string, r *defense.Revisi
 }
 
 // Forget removes a version from the history.
-func (c *Cluster) Forget(ctx context.Context, namespace string, r *defense.Revision) error {
+func (c *Cluster) Forget(ctx context.Context, namespace string, r *workload.Revision) error {
 	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name}}
 	if err := c.Client.Delete(ctx, revision, client.Preconditions{UID: &r.UID}); IgnoreGone(err) != nil {
 		return fmt.Errorf("remove controllerrevision %s: %w", r.Name, err)
@@ -174,7 +174,7 @@ func (c *Cluster) Forget(ctx context.Context, namespace string, r *defense.Revis
 // RememberedTemplate reads the template of a version out of the history; nil
 // when it is gone.
 func (v View) RememberedTemplate(
-	ctx context.Context, w *defense.Workload, revision *defense.Revision,
+	ctx context.Context, w *workload.Workload, revision *workload.Revision,
 ) (template map[string]any, version string, err error) {
 	var stored appsv1.ControllerRevision
 	if err := v.Live.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: revision.Name}, &stored); err != nil {

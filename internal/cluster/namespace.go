@@ -30,6 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Namespace is what was observed of a namespace.
@@ -101,7 +102,7 @@ func (v View) EnrolledNamespaces(ctx context.Context) ([]string, error) {
 
 // DefendedSince reads from when on admission should have seen every release of a workload, and
 // since when this installation runs; each is zero where it is not known.
-func (v View) DefendedSince(ctx context.Context, w *defense.Workload) (since, installed time.Time, err error) {
+func (v View) DefendedSince(ctx context.Context, w *workload.Workload) (since, installed time.Time, err error) {
 	var blocking v1alpha1.OpsConfigInfo
 	key := types.NamespacedName{Namespace: v.Operator, Name: settings.NameBlocking}
 	if err := v.Cached.Get(ctx, key, &blocking); apierrors.IsNotFound(err) {
@@ -116,13 +117,13 @@ func (v View) DefendedSince(ctx context.Context, w *defense.Workload) (since, in
 	if err != nil || ns.Meta == nil {
 		return since, installed, err
 	}
-	return defense.DefendedSince(defense.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), defense.InstalledSince(&blocking), nil
+	return defense.DefendedSince(workload.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), defense.InstalledSince(&blocking), nil
 }
 
 // LaidBefore reports whether a request, which is an annotation of a workload, was made before
 // the defense of the workload began. The API server keeps when it was written. It is not known
 // while nothing says since when this installation runs.
-func (v View) LaidBefore(ctx context.Context, w *defense.Workload, annotation string) (before, known bool, err error) {
+func (v View) LaidBefore(ctx context.Context, w *workload.Workload, annotation string) (before, known bool, err error) {
 	since, installed, err := v.DefendedSince(ctx, w)
 	if err != nil || since.IsZero() {
 		return false, !installed.IsZero(), err
@@ -131,12 +132,12 @@ func (v View) LaidBefore(ctx context.Context, w *defense.Workload, annotation st
 	if err != nil || stored == nil {
 		return false, err == nil, err
 	}
-	at := defense.RequestedAt(stored.GetManagedFields(), annotation)
+	at := workload.RequestedAt(stored.GetManagedFields(), annotation)
 	return !at.IsZero() && at.Before(since), true, nil
 }
 
 func (v View) namespaceOf(ns *metav1.PartialObjectMetadata) Namespace {
 	n := Namespace{Meta: ns}
-	n.Enrolled = !n.Ending() && ns.Name != v.Operator && defense.NamespaceEnrolled(ns.Name, ns.Labels)
+	n.Enrolled = !n.Ending() && ns.Name != v.Operator && workload.NamespaceEnrolled(ns.Name, ns.Labels)
 	return n
 }

@@ -30,7 +30,7 @@ import (
 )
 
 // OwnLabels are the labels of an object of ours about a version of a workload.
-func OwnLabels(w *defense.Workload, version string) map[string]string {
+func OwnLabels(w *workload.Workload, version string) map[string]string {
 	name := defense.WorkloadNameLabelValue(w.Name)
 	labels := map[string]string{
 		v1alpha1.VersionLabel:      version,
@@ -47,7 +47,7 @@ func OwnLabels(w *defense.Workload, version string) map[string]string {
 var deployments = workload.Deployment{}.GroupVersionKind().GroupKind()
 
 // Reference names a workload in an object of ours.
-func Reference(w *defense.Workload) *v1alpha1.WorkloadReference {
+func Reference(w *workload.Workload) *v1alpha1.WorkloadReference {
 	apiVersion, kind := w.GVK.ToAPIVersionAndKind()
 	return &v1alpha1.WorkloadReference{APIVersion: apiVersion, Kind: kind, Name: w.Name, UID: string(w.UID)}
 }

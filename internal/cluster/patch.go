@@ -43,7 +43,7 @@ import (
 // nothing else, while changes of anything it does not touch (replicas, status, a
 // user's annotations) do not get in its way.
 type Patch struct {
-	workload *defense.Workload
+	workload *workload.Workload
 	ops      []workload.Op
 	// pace is what admission is to make of the write; nil where it has nothing to do.
 	pace *paced
@@ -55,13 +55,13 @@ type Patch struct {
 // hold.
 type paced struct {
 	by   workload.Kind
-	to   defense.Pace
-	says *defense.Hold
+	to   workload.Pace
+	says *workload.Hold
 }
 
 // PatchRelease patches the workload while it is at the release it was observed
 // at.
-func PatchRelease(w *defense.Workload) *Patch {
+func PatchRelease(w *workload.Workload) *Patch {
 	p := &Patch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
 	p.testPresent(w.Labels, v1alpha1.VersionLabel, labelPath(v1alpha1.VersionLabel))
@@ -70,7 +70,7 @@ func PatchRelease(w *defense.Workload) *Patch {
 }
 
 // PatchRevision patches the workload while it is exactly as it was observed.
-func PatchRevision(w *defense.Workload) *Patch {
+func PatchRevision(w *workload.Workload) *Patch {
 	p := &Patch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
 	p.add("test", "/metadata/resourceVersion", w.ResourceVersion)
@@ -138,7 +138,7 @@ func (p *Patch) Restore(by workload.Control, template map[string]any) {
 // the entries that differ, while those are as they were read anew. What others write
 // meanwhile (the status, all along a rollout) does not get in its way. The order of
 // entries stays.
-func PatchFields(w *defense.Workload, read, changed []metav1.ManagedFieldsEntry) *Patch {
+func PatchFields(w *workload.Workload, read, changed []metav1.ManagedFieldsEntry) *Patch {
 	p := &Patch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
 	var removed []workload.Op
@@ -198,7 +198,7 @@ func (p *Patch) DropHalted() {
 // Hold says what the pace of a rollout is to be. Admission sets it, in the same request:
 // what the operator itself would write of these fields no other manager could apply
 // server-side any more.
-func (p *Patch) Hold(by workload.Kind, h *defense.Hold) {
+func (p *Patch) Hold(by workload.Kind, h *workload.Hold) {
 	if was, ok := p.workload.Annotations[v1alpha1.HeldAnnotation]; ok {
 		p.add("test", annotationPath(v1alpha1.HeldAnnotation), was)
 	} else {
@@ -229,7 +229,7 @@ func (p *Patch) GiveBackUnseen(by workload.Kind) {
 		p.GiveBack(by)
 		return
 	}
-	p.ops = append(p.ops, by.SetPace(defense.Pacing{Pace: w.Pace, Bare: w.Bare}, h.Fitting(h.Kept(w.Pace)))...)
+	p.ops = append(p.ops, by.SetPace(workload.Pacing{Pace: w.Pace, Bare: w.Bare}, h.Fitting(h.Kept(w.Pace)))...)
 	p.DropAnnotation(v1alpha1.HeldAnnotation)
 	p.disowns = append(p.disowns, by.PacePaths()...)
 }
@@ -300,7 +300,7 @@ const maxDisown = 5
 
 // disown takes the operator's name off the fields that a hold or a halt changes: whoever
 // applies them server-side would conflict with it for ever.
-func (c *Cluster) disown(ctx context.Context, w *defense.Workload, fields []workload.Path) (err error) {
+func (c *Cluster) disown(ctx context.Context, w *workload.Workload, fields []workload.Path) (err error) {
 	for range maxDisown {
 		if err = c.tryDisown(ctx, w, fields); err == nil || !isFailedTest(err) {
 			return err
@@ -309,7 +309,7 @@ func (c *Cluster) disown(ctx context.Context, w *defense.Workload, fields []work
 	return err
 }
 
-func (c *Cluster) tryDisown(ctx context.Context, w *defense.Workload, fields []workload.Path) error {
+func (c *Cluster) tryDisown(ctx context.Context, w *workload.Workload, fields []workload.Path) error {
 	stored, err := c.Stored(ctx, w)
 	if err != nil || stored == nil {
 		return err

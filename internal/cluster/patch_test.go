@@ -31,13 +31,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestMetadataPatch(t *testing.T) {
-	observed := func() *defense.Workload {
-		return &defense.Workload{
+	observed := func() *workload.Workload {
+		return &workload.Workload{
 			UID: "u", ResourceVersion: "7",
 			Labels:      map[string]string{v1alpha1.VersionLabel: "v", v1alpha1.SuspendLabel: "1"},
 			Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "2"},
@@ -57,7 +56,7 @@ func TestMetadataPatch(t *testing.T) {
 		p.DropAnnotation("not/there")
 		return p
 	}
-	record := func(w *defense.Workload) *Patch {
+	record := func(w *workload.Workload) *Patch {
 		p := PatchRevision(w)
 		p.SetLabel(v1alpha1.VersionLabel, "v")
 		p.SetAnnotation(v1alpha1.ReleaseAnnotation, "2")
@@ -75,9 +74,9 @@ func TestMetadataPatch(t *testing.T) {
 		"another version":          {lift(), stored(`{"admission-webhook-altershield.antgroup.com/version":"w",`+suspend+`}`, `{`+release+`}`), ""},
 		"another block":            {lift(), stored(`{`+version+`,"altershield.defense.antgroup.com/suspend":"5"}`, `{`+release+`}`), ""},
 		"no block any more":        {lift(), stored(`{`+version+`}`, `{`+release+`}`), ""},
-		"no labels at all":         {record(&defense.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"7"}}`, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{` + version + `},"annotations":{` + release + `}}}`},
-		"labels set since":         {record(&defense.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"8","labels":{"a":"b"}}}`, ""},
-		"another of the same name": {record(&defense.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"v","resourceVersion":"7"}}`, ""},
+		"no labels at all":         {record(&workload.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"7"}}`, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{` + version + `},"annotations":{` + release + `}}}`},
+		"labels set since":         {record(&workload.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"8","labels":{"a":"b"}}}`, ""},
+		"another of the same name": {record(&workload.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"v","resourceVersion":"7"}}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, err := json.Marshal(test.patch.ops)
@@ -129,7 +128,7 @@ func TestManagedFieldsPatch(t *testing.T) {
 		"given back already by another":  {entries{applier, own}, entries{given}, entries{given}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			body, err := json.Marshal(PatchFields(&defense.Workload{UID: "u"}, test.read, test.changed).ops)
+			body, err := json.Marshal(PatchFields(&workload.Workload{UID: "u"}, test.read, test.changed).ops)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,16 +161,16 @@ func TestManagedFieldsPatch(t *testing.T) {
 // TestPaceSetPastAdmission: where admission does not set the pace that a hold wants, the
 // operator does, but never over what somebody else set past admission.
 func TestPaceSetPastAdmission(t *testing.T) {
-	pace := func(minReady, deadline int32) defense.Pace {
-		return defense.Pace{MinReadySeconds: minReady, ProgressDeadlineSeconds: deadline}
+	pace := func(minReady, deadline int32) workload.Pace {
+		return workload.Pace{MinReadySeconds: minReady, ProgressDeadlineSeconds: deadline}
 	}
 	was := pace(300, 2400)
-	held := &defense.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: pace(0, 600), Set: was}
+	held := &workload.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: pace(0, 600), Set: was}
 	opened := *held
 	opened.Set, opened.Was = pace(30, 2400), &was
 	for name, test := range map[string]struct {
 		is, want int32
-		says     *defense.Hold
+		says     *workload.Hold
 	}{
 		"as the operator set it":        {300, 30, &opened},
 		"set already":                   {30, 30, &opened},
@@ -211,8 +210,8 @@ func TestPaceSetPastAdmission(t *testing.T) {
 // TestGiveBackUnseen: one write gives back what a hold changed of a workload that left the defense. Where
 // somebody changed the workload since it was observed, nothing is written.
 func TestGiveBackUnseen(t *testing.T) {
-	held := &defense.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: defense.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
-		Set: defense.Pace{MinReadySeconds: 300, ProgressDeadlineSeconds: 2400}}
+	held := &workload.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
+		Set: workload.Pace{MinReadySeconds: 300, ProgressDeadlineSeconds: 2400}}
 	for name, test := range map[string]struct {
 		observed, is, want int32
 		outdated           bool

@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/pages"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/rules"
@@ -107,7 +106,7 @@ func (c *Cluster) setAside(l logr.Logger, of rules.Policy, until time.Time) {
 }
 
 // PoliciesOf are those that select a workload, as namespace/name@generation.
-func (v View) PoliciesOf(ctx context.Context, w *defense.Workload) ([]string, error) {
+func (v View) PoliciesOf(ctx context.Context, w *workload.Workload) ([]string, error) {
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil {
 		return nil, err
@@ -116,7 +115,7 @@ func (v View) PoliciesOf(ctx context.Context, w *defense.Workload) ([]string, er
 }
 
 // PoliciesFor are those that may select a workload, and what they select it by.
-func (v View) PoliciesFor(ctx context.Context, w *defense.Workload) (policies []v1alpha1.DefensePolicy, of policy.Workload, err error) {
+func (v View) PoliciesFor(ctx context.Context, w *workload.Workload) (policies []v1alpha1.DefensePolicy, of policy.Workload, err error) {
 	of = policy.Workload{Namespace: w.Namespace, Labels: w.Labels}
 	if policies, err = v.Policies(ctx, w.Namespace); err != nil {
 		return nil, of, err
@@ -142,7 +141,7 @@ func (v View) Batches(ctx context.Context, change *v1alpha1.ChangeWorkload) ([]v
 
 // oldRevision is the newest version that succeeded before the current one; nil where it
 // is not there any more.
-func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *defense.Workload) (*defense.OldRevision, error) {
+func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *workload.Workload) (*workload.OldRevision, error) {
 	revisions, err := kind.Revisions(ctx, v.Cached, w)
 	if err != nil {
 		return nil, err
@@ -153,7 +152,7 @@ func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *defense.Wo
 	}
 	for i := range revisions {
 		r := &revisions[i]
-		if r.Version != w.Version && slices.ContainsFunc(history, func(h defense.Revision) bool { return h.Version == r.Version }) {
+		if r.Version != w.Version && slices.ContainsFunc(history, func(h workload.Revision) bool { return h.Version == r.Version }) {
 			return r, nil
 		}
 	}
@@ -162,7 +161,7 @@ func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *defense.Wo
 
 // OldPods observes the pods of the newest version that succeeded before the current
 // one, as far as they exist.
-func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, error) {
+func (v View) OldPods(ctx context.Context, w *workload.Workload) ([]workload.Pod, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, err
@@ -182,7 +181,7 @@ func (v View) OldPods(ctx context.Context, w *defense.Workload) ([]defense.Pod, 
 
 // OldTemplate reads the pod template of that version, with the version; nil where it is
 // not there any more.
-func (v View) OldTemplate(ctx context.Context, w *defense.Workload) (template map[string]any, version string, err error) {
+func (v View) OldTemplate(ctx context.Context, w *workload.Workload) (template map[string]any, version string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, "", err

@@ -32,8 +32,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -42,7 +42,7 @@ import (
 func TestPoliciesForNone(t *testing.T) {
 	v := viewOf(t, wrappers.MakeNamespace("prod").Enrolled().Label("env", "prod").Obj())
 	v.Operator = "operator"
-	w := &defense.Workload{Namespace: "prod", Labels: map[string]string{"app": "web"}}
+	w := &workload.Workload{Namespace: "prod", Labels: map[string]string{"app": "web"}}
 	policies, of, err := v.PoliciesFor(t.Context(), w)
 	if err != nil || len(policies) > 0 {
 		t.Fatalf("%v, %v", policies, err)

@@ -31,7 +31,7 @@ import (
 )
 
 // OwnerOf glances at the workload that owns a release; nil when it is gone.
-func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
+func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*workload.Workload, error) {
 	owner, ok := v.Kinds.OwnerOf(change)
 	if !ok {
 		return nil, nil
@@ -52,13 +52,13 @@ func (v View) Defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bo
 
 // DefendedOwner glances at the workload of a release that is defended now; nil
 // when it is not.
-func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload) (*defense.Workload, error) {
+func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload) (*workload.Workload, error) {
 	ns, err := v.Namespace(ctx, change.Namespace)
 	if err != nil || !ns.Enrolled {
 		return nil, err
 	}
 	w, err := v.OwnerOf(ctx, change)
-	if err != nil || w == nil || w.Deleting || defense.OptedOut(w.Labels) {
+	if err != nil || w == nil || w.Deleting || workload.OptedOut(w.Labels) {
 		return nil, err
 	}
 	return w, nil
@@ -74,7 +74,7 @@ func (v View) Releases(ctx context.Context, namespace string, uid types.UID) ([]
 }
 
 // History lists the versions of a workload that are remembered.
-func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]defense.Revision, error) {
+func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]workload.Revision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := v.Cached.List(ctx, &list, OwnedBy(namespace, uid)...); err != nil {
 		return nil, fmt.Errorf("list controllerrevisions of %s: %w", namespace, err)
@@ -83,7 +83,7 @@ func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]d
 }
 
 // CurrentRelease is the record of the release a workload is at, of its records.
-func CurrentRelease(w *defense.Workload, changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
+func CurrentRelease(w *workload.Workload, changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
 	for i := range changes {
 		if c := &changes[i]; c.Spec.Reversion == w.RecordedVersion() && metav1.GetControllerOf(c) != nil {
 			return c

@@ -129,7 +129,7 @@ func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version
 	if err != nil {
 		return "", err
 	}
-	if !found || in.Workload.Deleting || defense.OptedOut(in.Workload.Labels) {
+	if !found || in.Workload.Deleting || workload.OptedOut(in.Workload.Labels) {
 		return "", ErrNoWorkload
 	}
 	w := in.Workload

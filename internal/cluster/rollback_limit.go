@@ -29,6 +29,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // LimitName is the name of the ConfigMap of the operator's namespace on which the
@@ -51,7 +52,7 @@ func (v View) RollbackLimit(ctx context.Context) (defense.RollbackLimit, error) 
 // TakeLimit counts a rollback before it is made, by compare-and-swap on what
 // the API server has. A rollback that is decided again is counted once. Without
 // room the decision is made again, from what is known then.
-func (c *Cluster) TakeLimit(ctx context.Context, w *defense.Workload) error {
+func (c *Cluster) TakeLimit(ctx context.Context, w *workload.Workload) error {
 	set, err := c.InForceOf(ctx, w, nil)
 	if err != nil || !set.Limit {
 		// Without a limit nothing is counted: rollbacks of many workloads at once

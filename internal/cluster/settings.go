@@ -25,9 +25,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // InForceIn returns the settings in force in a namespace, for what has no workload.
@@ -55,7 +55,7 @@ func (v View) InForceRequested(ctx context.Context, namespace string, annotation
 // about a hold: the policies that were there when the release began. Without a release
 // all policies that are there count. Whoever decides about a workload gets its settings
 // here, so that every decision has the same ones.
-func (v View) InForceOf(ctx context.Context, w *defense.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
+func (v View) InForceOf(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
 	inForce, err := v.InForceRequested(ctx, w.Namespace, w.Annotations)
 	if err != nil {
 		return inForce, err

@@ -27,13 +27,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Workload observes a workload; nil when there is none of that name, or its kind is
 // not defended.
-func (v View) Workload(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+func (v View) Workload(ctx context.Context, key workload.Key) (*workload.Workload, error) {
 	kind, ok := v.Kinds.Of(key.GroupKind)
 	if !ok {
 		return nil, nil
@@ -43,7 +42,7 @@ func (v View) Workload(ctx context.Context, key workload.Key) (*defense.Workload
 
 // Summary reads a workload, but for its OldRevisions where those take a look at all of
 // its pods: what looks again for each pod or batch would list them again and again.
-func (v View) Summary(ctx context.Context, key workload.Key) (*defense.Workload, error) {
+func (v View) Summary(ctx context.Context, key workload.Key) (*workload.Workload, error) {
 	kind, ok := v.Kinds.Of(key.GroupKind)
 	if !ok {
 		return nil, nil
@@ -52,7 +51,7 @@ func (v View) Summary(ctx context.Context, key workload.Key) (*defense.Workload,
 }
 
 // KindOf finds the kind of a workload that was observed.
-func (v View) KindOf(w *defense.Workload) (workload.Kind, error) {
+func (v View) KindOf(w *workload.Workload) (workload.Kind, error) {
 	kind, ok := v.Kinds.Of(w.GVK.GroupKind())
 	if !ok {
 		return nil, fmt.Errorf("%s %s/%s: workloads of this kind are not defended", w.Kind(), w.Namespace, w.Name)
@@ -61,7 +60,7 @@ func (v View) KindOf(w *defense.Workload) (workload.Kind, error) {
 }
 
 // Pods observes the pods of the current template of a workload.
-func (v View) Pods(ctx context.Context, w *defense.Workload) ([]defense.Pod, error) {
+func (v View) Pods(ctx context.Context, w *workload.Workload) ([]workload.Pod, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, err
@@ -71,7 +70,7 @@ func (v View) Pods(ctx context.Context, w *defense.Workload) ([]defense.Pod, err
 
 // Images lists the container images of the current template of a workload, and of
 // the one before it.
-func (v View) Images(ctx context.Context, w *defense.Workload) (current, previous []string, err error) {
+func (v View) Images(ctx context.Context, w *workload.Workload) (current, previous []string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, nil, err
@@ -81,7 +80,7 @@ func (v View) Images(ctx context.Context, w *defense.Workload) (current, previou
 
 // Stored reads a workload as the API server has it; nil when it is gone, or another
 // one has its name.
-func (v View) Stored(ctx context.Context, w *defense.Workload) (*unstructured.Unstructured, error) {
+func (v View) Stored(ctx context.Context, w *workload.Workload) (*unstructured.Unstructured, error) {
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(w.GVK)
 	key := types.NamespacedName{Namespace: w.Namespace, Name: w.Name}
@@ -110,7 +109,7 @@ func (v View) IsThere(ctx context.Context, owner workload.Owner) (bool, error) {
 
 // Template reads the pod template of a workload as the API server has it, with its
 // version; nil when the workload is gone.
-func (v View) Template(ctx context.Context, w *defense.Workload) (template map[string]any, version string, err error) {
+func (v View) Template(ctx context.Context, w *workload.Workload) (template map[string]any, version string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, "", err
@@ -128,7 +127,7 @@ func (v View) Template(ctx context.Context, w *defense.Workload) (template map[s
 // Anew observes the labels, the annotations, the pause and the pace of a workload as the
 // API server has them: the cache may be behind the operator's own last write. It fails
 // where the workload is gone.
-func (v View) Anew(ctx context.Context, w *defense.Workload) (*defense.Workload, error) {
+func (v View) Anew(ctx context.Context, w *workload.Workload) (*workload.Workload, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, err

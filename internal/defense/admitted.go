@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // maxAdmitted is how many templates of a workload are remembered that were stored
@@ -91,7 +92,7 @@ func (a Admitted) without(which func(AdmittedTemplate) bool) Admitted {
 // Slipped reports whether admission did not see a release that it would have asked policies
 // about: whoever recorded it says that its user is not known, and no rollback of the
 // operator's made it.
-func Slipped(w *Workload, change *v1alpha1.ChangeWorkload) bool {
-	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == UnknownUser &&
+func Slipped(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool {
+	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == workload.UnknownUser &&
 		!ParseQuarantine(w.Annotations, time.Time{}).Restored(w.Version, w.Release())
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestAdmitted(t *testing.T) {
@@ -67,25 +68,25 @@ func TestAdmitted(t *testing.T) {
 // TestSlipped: what was recorded without a user slipped, and only that.
 func TestSlipped(t *testing.T) {
 	change := &v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Release: 2}}
-	by := func(release, user string) *Workload {
-		return &Workload{Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release, v1alpha1.ReleasedByAnnotation: user}}
+	by := func(release, user string) *workload.Workload {
+		return &workload.Workload{Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release, v1alpha1.ReleasedByAnnotation: user}}
 	}
-	rolledBackWorkload := func() *Workload {
-		w := by("2", UnknownUser)
+	rolledBackWorkload := func() *workload.Workload {
+		w := by("2", workload.UnknownUser)
 		w.Version = versionA
 		w.Annotations[v1alpha1.QuarantinedAnnotation] = versionB
 		w.Annotations[v1alpha1.QuarantineReasonAnnotation] = `{"` + versionB + `":{"to":"` + versionA + `","release":1}}`
 		return w
 	}
 	for name, test := range map[string]struct {
-		workload *Workload
+		workload *workload.Workload
 		want     bool
 	}{
-		"by nobody knows whom": {by("2", UnknownUser), true},
+		"by nobody knows whom": {by("2", workload.UnknownUser), true},
 		"by a user":            {by("2", "somebody"), false},
 		"by the operator":      {by("2", v1alpha1.FieldManager), false},
 		"by a rollback that admission did not see": {rolledBackWorkload(), false},
-		"another release":                          {by("3", UnknownUser), false},
+		"another release":                          {by("3", workload.UnknownUser), false},
 		"no workload":                              {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // DecideBatch says what becomes of a batch. The answer to a call is put into the
@@ -277,7 +278,7 @@ func (b *batch) end(how string, checked metav1.ConditionStatus, reason, message 
 	b.condition(v1alpha1.ConditionChecked, checked, reason, message)
 	if b.Server || len(b.others) > 0 || reason == v1alpha1.ReasonCheckFailed {
 		SetCheck(&s.Checks, v1alpha1.CheckStatus{
-			Name: ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: timeOf(unixOrZero(s.PreSubmitTimeUnix)),
+			Name: ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
 		}, b.Now)
 	}
 	b.conclude()
@@ -323,7 +324,7 @@ func (b *batch) noteServer() {
 		return
 	}
 	SetCheck(&s.Checks, v1alpha1.CheckStatus{
-		Name: ServerCheck, Phase: phase, Reason: string(s.Status), StartTime: timeOf(unixOrZero(s.PreSubmitTimeUnix)),
+		Name: ServerCheck, Phase: phase, Reason: string(s.Status), StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
 	}, b.Now)
 }
 
@@ -332,7 +333,7 @@ func (b *batch) started(a Answer) {
 	if preOver || s.Status == v1alpha1.ChangePodPreSubmitted {
 		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonStartedAgain, lostEntry(s.ChangePodID, a.NodeID))
 	} else {
-		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
+		s.PreSubmitTime, s.PreSubmitTimeUnix = times.Format(b.Now), b.Now.Unix()
 		s.PreTimeoutThreshold, s.PostTimeOutThreshold = int64(b.Settings.PreTimeout/time.Second), int64(b.Settings.PostTimeout/time.Second)
 		b.submitted()
 	}
@@ -363,7 +364,7 @@ func (b *batch) preWait(reason, message string) {
 	s := b.status
 	s.Status = v1alpha1.ChangePodPreWait
 	if s.PreSubmitTimeUnix == 0 {
-		s.PreSubmitTime, s.PreSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
+		s.PreSubmitTime, s.PreSubmitTimeUnix = times.Format(b.Now), b.Now.Unix()
 	}
 	conditions{kindBatch, &s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
 }
@@ -373,7 +374,7 @@ func (b *batch) preWait(reason, message string) {
 func (b *batch) postSubmitted() {
 	s := b.status
 	s.Status = v1alpha1.ChangePodPostSubmitted
-	s.PostSubmitTime, s.PostSubmitTimeUnix = FormatTime(b.Now), b.Now.Unix()
+	s.PostSubmitTime, s.PostSubmitTimeUnix = times.Format(b.Now), b.Now.Unix()
 	b.submitted()
 }
 
@@ -441,7 +442,7 @@ func (b *batch) finish() BatchPlan {
 		b.beginPending()
 	}
 	if !equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
-		b.status.UpdateTime, b.status.UpdateTimeUnix = FormatTime(b.Now), b.Now.Unix()
+		b.status.UpdateTime, b.status.UpdateTimeUnix = times.Format(b.Now), b.Now.Unix()
 		b.plan.Status = b.status
 	}
 	return b.plan

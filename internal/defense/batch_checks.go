@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // begin writes the checks down that begin with the batch.
@@ -73,7 +74,7 @@ func (b *batch) begins() bool {
 func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
 	b.failPods(c)
 	b.status.Message = v1alpha1.ChangePodMessagePostFinish
-	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+Cut(describeCheck(c)))
+	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+wording.Cut(describeCheck(c)))
 }
 
 // passedBy passes the pods that nobody gave a verdict on, where a check that was

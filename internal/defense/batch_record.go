@@ -27,6 +27,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // BatchInput is what a decision about a batch is made from.
@@ -99,8 +100,8 @@ func (b *batch) entry() *entry { return batchEntry(b.status, &b.Settings, b.Now)
 func batchEntry(s *v1alpha1.ChangePodStatus, set *settings.Settings, now time.Time) *entry {
 	const kind = v1alpha1.ConditionSubmitted
 	n := newEntry(s.ChangePodID, s.Conditions, kind, kind, batchSkipped(s), set, now)
-	n.pre = check{since: unixOrZero(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict}
-	n.post = check{since: unixOrZero(s.PostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.PostVerdict}
+	n.pre = check{since: times.FromUnix(s.PreSubmitTimeUnix), limit: time.Duration(s.PreTimeoutThreshold) * time.Second, verdict: s.PreVerdict}
+	n.post = check{since: times.FromUnix(s.PostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.PostVerdict}
 	n.early = true
 	switch s.Status {
 	case v1alpha1.ChangePodInit, v1alpha1.ChangePodPreWait:

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // Call is a call to AlterShield Server.
@@ -237,7 +238,7 @@ func fraction(seed string) float64 {
 func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 	return &v1alpha1.CheckVerdict{
 		Verdict: VerdictInconclusive, Message: why + "; the setting silence counts this as a failure",
-		Time: FormatTime(now), TimeUnix: now.Unix(),
+		Time: times.Format(now), TimeUnix: now.Unix(),
 	}
 }
 

@@ -27,6 +27,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // ServerCheck is the name of the check by AlterShield Server.
@@ -54,11 +56,11 @@ func FindCheck(checks []v1alpha1.CheckStatus, name string) *v1alpha1.CheckStatus
 // SetCheck puts a check among the others. The time at which it ended is that of
 // its first end.
 func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.Time) {
-	c.Message = Shortened(c.Message, maxCheckMessage)
+	c.Message = wording.Shortened(c.Message, maxCheckMessage)
 	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), MaxFailedPods)]
 	known := FindCheck(*checks, c.Name)
 	if CheckIsOver(&c) && c.Phase != v1alpha1.CheckWatching && c.CompletionTime == nil {
-		c.CompletionTime = timeOf(now)
+		c.CompletionTime = times.Of(now)
 		if known != nil && known.Phase == c.Phase && known.CompletionTime != nil {
 			c.CompletionTime = known.CompletionTime
 		}
@@ -135,15 +137,15 @@ func (b *BeginCheck) begun(now time.Time) v1alpha1.CheckStatus {
 	if c.Background {
 		c.Phase = v1alpha1.CheckWatching
 	}
-	c.StartTime = timeOf(now)
-	c.DueTime, c.Deadline = timeOf(c.StartTime.Add(b.Due)), timeOf(c.StartTime.Add(b.Deadline))
+	c.StartTime = times.Of(now)
+	c.DueTime, c.Deadline = times.Of(c.StartTime.Add(b.Due)), times.Of(c.StartTime.Add(b.Deadline))
 	return c
 }
 
 // CheckGoesOn says that a check of a policy may still come to something. One in the
 // background has its deadline: it was written down as watching, and stays so.
 func CheckGoesOn(c *v1alpha1.CheckStatus, now time.Time) bool {
-	return CheckMayGoOn(c) && (c.Phase != v1alpha1.CheckWatching || now.Before(timeOrZero(c.Deadline)))
+	return CheckMayGoOn(c) && (c.Phase != v1alpha1.CheckWatching || now.Before(times.OrZero(c.Deadline)))
 }
 
 // CheckMayGoOn says so whatever the time is.

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // currentStatus is a copy of the status of a release. Conditions of earlier builds are where this
@@ -45,7 +46,7 @@ func currentStatus(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStat
 		return moved
 	})
 	if c := meta.FindStatusCondition(s.Conditions, "WritesAccepted"); c != nil && c.Status == metav1.ConditionFalse {
-		s.DeniedWrite = &v1alpha1.DeniedWrite{Write: strings.TrimSuffix(c.Reason, "Denied"), Message: Brief(c.Message)}
+		s.DeniedWrite = &v1alpha1.DeniedWrite{Write: strings.TrimSuffix(c.Reason, "Denied"), Message: wording.Brief(c.Message)}
 	}
 	for _, removed := range []string{"WaitsForServer", "WritesAccepted", "OverridesAccepted", "RepairBlocked"} {
 		meta.RemoveStatusCondition(&s.Conditions, removed)
@@ -84,7 +85,7 @@ type conditions struct {
 // changes only with its status.
 func (c conditions) set(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
 	v1alpha1.SetCondition(c.kind, c.list, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: Printable(fmt.Sprintf(format, args...)),
+		Type: kind, Status: status, Reason: reason, Message: wording.Printable(fmt.Sprintf(format, args...)),
 		ObservedGeneration: c.generation, LastTransitionTime: metav1.NewTime(c.now.Truncate(time.Second)),
 	})
 }

@@ -28,6 +28,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // DecideRelease says what becomes of a release.
@@ -79,7 +82,7 @@ func (d *release) standing() standing {
 	switch {
 	case w == nil || w.Deleting:
 		return standingDeleted
-	case !d.Enrolled || OptedOut(w.Labels):
+	case !d.Enrolled || workload.OptedOut(w.Labels):
 		return standingLeft
 	case w.Release() > spec.Release:
 		return standingReplaced
@@ -119,7 +122,7 @@ func (d *release) cancel(why standing) {
 	}[why]
 	stuck := ""
 	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing); said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
-		stuck = "the rollout was stuck: " + Cut(Detail(said))
+		stuck = "the rollout was stuck: " + wording.Cut(Detail(said))
 	}
 	if why != standingDeleted {
 		// It ends for good: a view of the workload from before this release must not
@@ -127,7 +130,7 @@ func (d *release) cancel(why standing) {
 		d.plan.NeedsLive = !d.Live
 	}
 	cancelChecks(d.status, d.Now)
-	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(NonEmpty(reason, stuck), "; "))
+	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(wording.NonEmpty(reason, stuck), "; "))
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", stuck)
 	endConditions(d)
 }
@@ -167,7 +170,7 @@ func (d *release) follow() {
 	followOrder(d)
 	waits := d.explainServer()
 	if !IsVerified(d.status.Status) {
-		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, explainStart(d))
+		d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, explainStart(d))
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
 			resumeRollout(d)
 		}
@@ -175,16 +178,16 @@ func (d *release) follow() {
 	}
 	d.followSettings()
 	if d.status.Status == v1alpha1.ChangeWorkloadInit {
-		d.plan.RequeueAfter = shortest(explainStart(d), waits)
+		d.plan.RequeueAfter = times.Shortest(explainStart(d), waits)
 		return
 	}
-	wait := shortest(waits, d.sortPods())
-	wait = shortest(wait, foldBatches(d))
+	wait := times.Shortest(waits, d.sortPods())
+	wait = times.Shortest(wait, foldBatches(d))
 	correctFolded(d)
 	made := preOver(d.status, d.Cluster) && d.makeBatches()
 	d.judge(made)
 	resumeRollout(d)
-	wait = shortest(wait, explainStart(d))
+	wait = times.Shortest(wait, explainStart(d))
 	d.explain()
 	d.requeueIn(wait)
 }
@@ -195,9 +198,9 @@ func (d *release) startAttempt() {
 		Attempt:         d.status.Attempt + 1,
 		Batches:         d.status.Batches,
 		ObservedRelease: d.Change.Spec.Release,
-		StartTime:       FormatTime(d.Now),
+		StartTime:       times.Format(d.Now),
 		StartTimeUnix:   d.Now.Unix(),
-		EntryTime:       FormatTime(d.Now),
+		EntryTime:       times.Format(d.Now),
 		EntryTimeUnix:   d.Now.Unix(),
 	}
 	if f := d.Change.Status.Folded; f != nil {
@@ -224,7 +227,7 @@ func (d *release) startAttempt() {
 	}
 	d.enter(state, corev1.EventTypeNormal, v1alpha1.EventReleaseStarted, strings.Join(started, ", "))
 	release, altered, _ := strings.Cut(d.Workload.Annotations[v1alpha1.SettingsAlteredAnnotation], " ")
-	if altered != "" && ParseRelease(release) == d.Change.Spec.Release {
+	if altered != "" && workload.ParseRelease(release) == d.Change.Spec.Release {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventSettingsAltered, altered)
 	}
 	if q := ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
@@ -345,9 +348,9 @@ func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
 	waiting := preOver(d.status, d.Cluster) && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && !d.everyPod(d.isBatched) && !d.overdue()
 	if waiting {
-		again = shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
+		again = times.Shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
 	}
-	d.plan.RequeueAfter = shortest(shortest(shortest(again, d.removeIn), d.proveIn), d.settleIn)
+	d.plan.RequeueAfter = times.Shortest(times.Shortest(times.Shortest(again, d.removeIn), d.proveIn), d.settleIn)
 }
 
 // CountsPutOff is how long a write of the status of a release is put off while only its
@@ -363,7 +366,7 @@ func (d *release) finish() ReleasePlan {
 	}
 	if wait := d.putOff(); wait > 0 {
 		d.plan.PutOff = true
-		d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, wait)
+		d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, wait)
 		return d.plan
 	}
 	d.status.ObservedGeneration = d.Change.Generation

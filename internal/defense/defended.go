@@ -27,11 +27,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // DescribeDenial says which write is denied, and why.
 func DescribeDenial(what, message string) string {
-	return fmt.Sprintf("could not %s, the operator tries again: %s", what, Brief(message))
+	return fmt.Sprintf("could not %s, the operator tries again: %s", what, wording.Brief(message))
 }
 
 // Writes of the operator for a release, in status.deniedWrite.
@@ -54,7 +55,7 @@ func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Tim
 		return false
 	}
 	lowered := loweredMessage(s)
-	s.DeniedWrite = &v1alpha1.DeniedWrite{Write: write, Message: Brief(message)}
+	s.DeniedWrite = &v1alpha1.DeniedWrite{Write: write, Message: wording.Brief(message)}
 	conditions{kindRelease, &s.Conditions, generation, now}.setDefended(s.DeniedWrite, "", lowered)
 	return true
 }
@@ -144,7 +145,7 @@ func paceDenied(s *v1alpha1.ChangeWorkloadStatus) bool {
 // blockDenied says that the block of this release was denied so far.
 func blockDenied(d *release) bool {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
-	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonWriteDenied && !d.Workload.blocked()
+	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonWriteDenied && !d.Workload.Blocked()
 }
 
 // loweredByAnnotations begins the message about settings of the workload's own.

@@ -27,6 +27,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // observed makes the workload of a world in observe mode.
@@ -87,7 +89,7 @@ func TestObserving(t *testing.T) {
 		"self-healing would have rolled it back": {func() *world {
 			w := newWorld(1).Pods(1).Complete().observed()
 			w.in.Settings.SelfHealing = true
-			w.in.History = []Revision{{Name: "b", Version: versionB, Release: 1}}
+			w.in.History = []workload.Revision{{Name: "b", Version: versionB, Release: 1}}
 			return w
 		}(), []func(*world){fail("sleep-0")},
 			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend", "DryRun Rollback"}, reasons: map[string]string{
@@ -95,9 +97,9 @@ func TestObserving(t *testing.T) {
 		"a pod that does not come up": {func() *world {
 			w := newWorld(2).Pods(1, unready).observed()
 			w.in.Workload.Rolling = true
-			w.in.Workload.OldRevisions = []OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 1, Ready: 1}}
+			w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 1, Ready: 1}}
 			w.in.Pods[0].Created = testNow
-			w.in.Pods[0].Stuck = &Stuck{Reason: "ImagePullBackOff"}
+			w.in.Pods[0].Stuck = &workload.Stuck{Reason: "ImagePullBackOff"}
 			return w
 		}(), []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) { w.Later(time.Hour) }},
 			want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold, events: []string{"DryRun Rollback"}, reasons: map[string]string{
@@ -158,14 +160,14 @@ func TestObserving(t *testing.T) {
 }
 
 func TestTakeBackWhileObserved(t *testing.T) {
-	own := &Workload{Version: versionA, Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"},
+	own := &workload.Workload{Version: versionA, Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}}
-	users := &Workload{Version: versionA, Labels: own.Labels, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"}}
-	halted := &Workload{Version: versionA, Stopping: Stopping{Paused: true}, Labels: map[string]string{v1alpha1.VersionLabel: versionA},
+	users := &workload.Workload{Version: versionA, Labels: own.Labels, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"}}
+	halted := &workload.Workload{Version: versionA, Stopping: workload.Stopping{Paused: true}, Labels: map[string]string{v1alpha1.VersionLabel: versionA},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA}}
 	open := []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)}
 	for name, test := range map[string]struct {
-		workload *Workload
+		workload *workload.Workload
 		observe  bool
 		want     bool
 	}{
@@ -173,7 +175,7 @@ func TestTakeBackWhileObserved(t *testing.T) {
 		"not while it is defended": {own, false, false},
 		"not a user's block":       {users, true, false},
 		"its own pause":            {halted, true, true},
-		"nothing":                  {&Workload{Version: versionA}, true, false},
+		"nothing":                  {&workload.Workload{Version: versionA}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := DecideWorkload(WorkloadInput{Workload: test.workload, Enrolled: true, Observe: test.observe, Changes: open})
@@ -189,8 +191,8 @@ func TestTakeBackWhileObserved(t *testing.T) {
 func TestLetGoWhileOwned(t *testing.T) {
 	halted := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA, v1alpha1.SuspendedByAnnotation: versionA + " 1"}
 	blocked := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}
-	with := func(owner, defended string, annotations map[string]string, hold *Hold) *Workload {
-		w := &Workload{Version: versionA, Owner: owner, Hold: hold, Annotations: annotations,
+	with := func(owner, defended string, annotations map[string]string, hold *workload.Hold) *workload.Workload {
+		w := &workload.Workload{Version: versionA, Owner: owner, Hold: hold, Annotations: annotations,
 			Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"}}
 		w.Paused = annotations[v1alpha1.HaltedAnnotation] != ""
 		if defended != "" {
@@ -200,7 +202,7 @@ func TestLetGoWhileOwned(t *testing.T) {
 	}
 	open := []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)}
 	for name, test := range map[string]struct {
-		workload *Workload
+		workload *workload.Workload
 		observe  bool
 		want     WorkloadPlan
 	}{
@@ -266,7 +268,7 @@ func TestBlockDenied(t *testing.T) {
 	}
 	// The policy lets it pass at last.
 	w.Step()
-	if !w.stored.blocked() {
+	if !w.stored.Blocked() {
 		t.Error("not blocked")
 	}
 	if !NoteAccepted(&w.in.Change.Status, 1, w.in.Now, WriteBlock) {
@@ -280,7 +282,7 @@ func TestBlockDenied(t *testing.T) {
 	// A block that was lifted by hand since stays lifted.
 	delete(w.stored.Labels, v1alpha1.SuspendLabel)
 	w.Settle(t)
-	if w.stored.blocked() {
+	if w.stored.Blocked() {
 		t.Error("blocked again although somebody lifted it")
 	}
 }
@@ -391,4 +393,8 @@ func TestLoweredByAnEarlierBuild(t *testing.T) {
 	if c.Reason != v1alpha1.ReasonLowered || Detail(c) != loweredByAnnotations+"blocking=disabled" {
 		t.Errorf("condition %+v", c)
 	}
+}
+
+func heldAt(release int64) *workload.Hold {
+	return (hold.HoldSteps{}).OrDefault().Begin(release, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 30*time.Minute, hold.Wave{})
 }

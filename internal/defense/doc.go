@@ -14,20 +14,17 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package defense decides what becomes of a release, a batch, a verdict, a hold or a workload, by pure functions of what was observed
+// Package defense decides what becomes of a release, a batch, a verdict or a workload, by pure functions of what was observed
 // and of the time. Nothing here talks to an API server, reads a clock, logs or keeps state: controllers load, call these functions
 // and apply what they return. docs/glossary.md has the words.
 //
-//	text.go                      texts for people, names of commands, numbers of releases
-//	cause.go stuck.go pod.go     pods, and why they do not come up
-//	workload.go pace.go names.go workloads, what a hold changes of them, and names of their records
+//	names.go                     names of records
 //	quarantine.go history.go     versions that are denied, and versions to go back to
 //	conditions.go states.go      conditions, states and batches of releases
 //	checks.go                    what checks of policies come to
 //	call.go entry.go step.go     calls to AlterShield Server, and the steps of an order entry
 //	order_record.go order.go batch_record.go batch_checks.go batch.go ending.go verdict.go ids.go
 //	                             orders, batches and verdicts
-//	hold.go hold_partition.go    when a hold lets pods go on
 //	rollback.go start.go rollback_limit.go fate.go evict.go
 //	                             rollbacks, whether pods come up, and evictions
 //	admitted.go enrolment.go leaving.go

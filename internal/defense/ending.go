@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // What the server is told of releases and batches that end without success. Its
@@ -160,7 +161,7 @@ func (o *order) entryEnded(a Answer) {
 	}
 	s := o.status
 	s.OrderStage = v1alpha1.OrderPostSubmitted
-	s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+	s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = times.Format(o.Now), o.Now.Unix()
 	o.step(v1alpha1.StepPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded,
 		"AlterShield Server was notified that the release did not succeed; what its POST check says does not count")
 }

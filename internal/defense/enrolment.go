@@ -17,7 +17,6 @@ limitations under the License.
 package defense
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"time"
@@ -28,12 +27,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // WorkloadInput is what a decision about a workload's record is made from.
 type WorkloadInput struct {
 	Now      time.Time
-	Workload *Workload
+	Workload *workload.Workload
 	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	// Observe: the workload is in observe mode.
@@ -49,7 +50,7 @@ type WorkloadInput struct {
 	Installed time.Time
 	// History are the successful versions of the workload that are remembered, and
 	// KeepHistory how many are.
-	History     []Revision
+	History     []workload.Revision
 	KeepHistory int
 	// SeenBefore is the version of the template the workload was seen with
 	// before it was enrolled; empty when it was not.
@@ -117,7 +118,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	stopped := w.Annotations[v1alpha1.HaltedAnnotation] != "" || w.Hold != nil
 	held := hasOwnBlock(w) || stopped
 	switch {
-	case !in.Enrolled || OptedOut(w.Labels):
+	case !in.Enrolled || workload.OptedOut(w.Labels):
 		return WorkloadPlan{TakeBack: held && !anyOpen(in.Changes)}
 	case in.Observe && held:
 		return WorkloadPlan{TakeBack: true}
@@ -168,15 +169,15 @@ func (in *WorkloadInput) wantsBaseline() bool {
 // the second release it is the newest one that is not known to be a release. One that
 // is newer than the workload's is of a release of which the workload is not seen yet:
 // caches of two kinds do not keep step.
-func (in *WorkloadInput) Baseline(others []OldRevision) *OldRevision {
+func (in *WorkloadInput) Baseline(others []workload.OldRevision) *workload.OldRevision {
 	w := in.Workload
-	released := func(old OldRevision) bool {
+	released := func(old workload.OldRevision) bool {
 		return old.Stamped || slices.ContainsFunc(in.Changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == old.Version })
 	}
-	others = slices.DeleteFunc(slices.Clone(others), func(old OldRevision) bool {
+	others = slices.DeleteFunc(slices.Clone(others), func(old workload.OldRevision) bool {
 		return w.RevisionNumber > 0 && old.Number > w.RevisionNumber || in.defended(old.Version, old.Created)
 	})
-	i := slices.IndexFunc(others, func(old OldRevision) bool { return w.Release() == 1 || !released(old) })
+	i := slices.IndexFunc(others, func(old workload.OldRevision) bool { return w.Release() == 1 || !released(old) })
 	switch {
 	case i < 0 || others[i].Version == w.Version:
 		return nil
@@ -200,7 +201,7 @@ func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 	}
 	since := in.Installed
 	if w.Version != w.RecordedVersion() {
-		since = latest(since, in.DefendedSince) // released while the namespace was not enrolled
+		since = times.Latest(since, in.DefendedSince) // released while the namespace was not enrolled
 	}
 	if in.actedSince(since) {
 		return false, false
@@ -258,10 +259,10 @@ func decideRecord(in WorkloadInput) *Recording {
 	}
 	known := in.knownRelease(newestRelease)
 	switch {
-	case release > known+maxReleasesUnseen && recorded == w.Version:
+	case release > known+workload.MaxReleasesUnseen && recorded == w.Version:
 		// Not the number of the newest record: because of this one it may have ended.
-		return &Recording{Version: w.Version, Release: NextRelease(known), Admitted: in.admitted(false, false)}
-	case release > known+maxReleasesUnseen:
+		return &Recording{Version: w.Version, Release: workload.NextRelease(known), Admitted: in.admitted(false, false)}
+	case release > known+workload.MaxReleasesUnseen:
 		release = known
 	}
 	led := in.ledTo(release, known)
@@ -276,10 +277,10 @@ func decideRecord(in WorkloadInput) *Recording {
 	}
 	user := w.ReleasedBy()
 	if !led {
-		user = UnknownUser
-		r.Release, r.Slipped, r.Admitted = NextRelease(max(newestRelease, release)), true, in.admitted(false, true)
+		user = workload.UnknownUser
+		r.Release, r.Slipped, r.Admitted = workload.NextRelease(max(newestRelease, release)), true, in.admitted(false, true)
 	}
-	if (w.blocked() || ParseQuarantine(w.Annotations, in.Now).Holds(w.Version)) && overrideWaits(w) {
+	if (w.Blocked() || ParseQuarantine(w.Annotations, in.Now).Holds(w.Version)) && overrideWaits(w) {
 		r.Override = &Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: user}
 	}
 	return r
@@ -320,29 +321,14 @@ func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
 
 // overrideWaits says that a user asked to pass the block and no release has
 // used that up yet.
-func overrideWaits(w *Workload) bool {
+func overrideWaits(w *workload.Workload) bool {
 	_, stale := w.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
 }
 
 // hasOwnBlock says that the workload's block was set by the operator.
-func hasOwnBlock(w *Workload) bool {
-	return w.blocked() && w.Annotations[v1alpha1.SuspendedByAnnotation] != ""
-}
-
-// EnrolledSince reads from a namespace's managed fields when its enrolment
-// label was set: the time of the oldest entry that owns the label. Zero when no
-// entry tells. An entry is of the time its manager last wrote any of its
-// fields, so this is never earlier than the enrolment, and nothing that was
-// there before is taken for a release.
-func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
-	var since time.Time
-	for i := range fields {
-		if t := fields[i].Time; t != nil && OwnsEnrolment(&fields[i]) && (since.IsZero() || t.Time.Before(since)) {
-			since = t.Time
-		}
-	}
-	return since
+func hasOwnBlock(w *workload.Workload) bool {
+	return w.Blocked() && w.Annotations[v1alpha1.SuspendedByAnnotation] != ""
 }
 
 // DefendedSince is from when on admission should have seen every release of a workload of
@@ -392,57 +378,8 @@ func ConditionOfKind(kind schema.GroupVersionKind) string {
 	return v1alpha1.DefendsConditionPrefix + kind.Kind
 }
 
-// OwnsEnrolment says whether an entry of managed fields owns EnrolledLabel.
-func OwnsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
-	return ownsLabel(entry, v1alpha1.EnrolledLabel)
-}
-
-// LabelOwner is the field manager that wrote a label last; empty when that is not
-// known.
-func LabelOwner(fields []metav1.ManagedFieldsEntry, label string) string {
-	var last *metav1.ManagedFieldsEntry
-	for i := range fields {
-		if f := &fields[i]; ownsLabel(f, label) && (last == nil || last.Time.Before(f.Time)) {
-			last = f
-		}
-	}
-	if last == nil {
-		return ""
-	}
-	return last.Manager
-}
-
-func ownsLabel(entry *metav1.ManagedFieldsEntry, label string) bool {
-	return owns(entry, "f:labels", label)
-}
-
-// RequestedAt is when an annotation was written at the latest, by the managed fields of its
-// object; zero when that is not known.
-func RequestedAt(fields []metav1.ManagedFieldsEntry, annotation string) (at time.Time) {
-	for i := range fields {
-		if f := &fields[i]; f.Time != nil && owns(f, "f:annotations", annotation) {
-			at = latest(at, f.Time.Time)
-		}
-	}
-	return at
-}
-
 // LaidBefore says of a request that lay on the workload when its defense began.
 const LaidBefore = "it was on the workload when its defense began; to repeat it, set it again with kubectl annotate"
-
-func owns(entry *metav1.ManagedFieldsEntry, of, key string) bool {
-	if entry.FieldsV1 == nil {
-		return false
-	}
-	var owned struct {
-		Metadata map[string]map[string]json.RawMessage `json:"f:metadata"`
-	}
-	if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned); err != nil {
-		return false // no evidence
-	}
-	_, ok := owned.Metadata[of]["f:"+key]
-	return ok
-}
 
 // admitted is what AdmittedAnnotation is to say once the template that is stored is
 // recorded.
@@ -473,5 +410,5 @@ func (in *WorkloadInput) ledTo(release, known int64) bool {
 	recorded := w.RecordedVersion()
 	return recorded != "" && recorded != w.Version && (recorded == w.Stamp || w.Unstamped) && release > known &&
 		w.Labels[v1alpha1.DefenseStatusLabel] == "" &&
-		!slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Version == recorded })
+		!slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool { return old.Version == recorded })
 }

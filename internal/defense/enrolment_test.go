@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestDecideWorkload(t *testing.T) {
@@ -45,9 +46,9 @@ func TestDecideWorkload(t *testing.T) {
 		admitted          = v1alpha1.AdmittedAnnotation
 	)
 	for name, test := range map[string]struct {
-		workload   Workload
+		workload   workload.Workload
 		changes    []v1alpha1.ChangeWorkload
-		history    []Revision
+		history    []workload.Revision
 		unenrolled bool
 		since      time.Time
 		seen       string
@@ -56,165 +57,165 @@ func TestDecideWorkload(t *testing.T) {
 		want      WorkloadPlan
 	}{
 		"baseline": {
-			workload: Workload{Version: versionA},
+			workload: workload.Workload{Version: versionA},
 		},
 		"baseline older than the defense": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow.Add(time.Second),
 		},
 		"released in the second the defense began, past admission": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow,
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},
 		},
 		"released while defended, past admission": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow.Add(-time.Second),
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Slipped: true}},
 		},
 		"baseline seen before, in the second the defense began": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow},
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow},
 			since:    testNow,
 			seen:     versionA,
 		},
 		"baseline seen before, released since past admission": {
-			workload: Workload{Version: versionB, RevisionCreated: testNow},
+			workload: workload.Workload{Version: versionB, RevisionCreated: testNow},
 			since:    testNow,
 			seen:     versionA,
 			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 1, Slipped: true}},
 		},
 		"recorded by admission": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
 			want:     WorkloadPlan{EnsureChange: true, Processed: true},
 		},
 		"processed": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"), Annotations: labels(rel, "1")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{EnsureChange: true},
 		},
 		"slipped: template and record differ": {
-			workload: Workload{Version: versionB, Labels: labels(v, versionA, processed, "processed"), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionB, Labels: labels(v, versionA, processed, "processed"), Annotations: labels(rel, "1")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
 		},
 		"slipped back to an older version, with its record": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend), change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"record lost, release known": {
-			workload: Workload{Version: versionA},
+			workload: workload.Workload{Version: versionA},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 4}},
 		},
 		"number lost, release known": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA)},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA)},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 4}},
 		},
 		"number lost, nothing known": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA)},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1}},
 		},
 		"recorded release that slipped back before it was processed": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 2}},
 		},
 		"a number that somebody set is not believed": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "9223372036854775807")},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "9223372036854775807")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 5}},
 		},
 		"nor one that is no number any more": {
-			workload: Workload{Version: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "99999999999999999999999")},
+			workload: workload.Workload{Version: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "99999999999999999999999")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 5}},
 		},
 		"nor where there is no record, or the release slipped": {
-			workload: Workload{Version: versionB, Labels: labels(v, versionA), Annotations: labels(rel, "9007199254740991")},
+			workload: workload.Workload{Version: versionB, Labels: labels(v, versionA), Annotations: labels(rel, "9007199254740991")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 1, Slipped: true}},
 		},
 		"but releases that nothing recorded are": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "90000")},
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "90000")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionB, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{EnsureChange: true, Processed: true},
 		},
 		"slipped with an override": {
-			workload: Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"), Annotations: labels(rel, "1")},
 			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true,
-				Override: &Override{Version: versionB, ResourceVersion: "7", User: UnknownUser}}},
+				Override: &Override{Version: versionB, ResourceVersion: "7", User: workload.UnknownUser}}},
 		},
 		"slipped with a stale override": {
-			workload: Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", ignored, "true"),
+			workload: workload.Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", ignored, "true"),
 				Annotations: labels(rel, "1", v1alpha1.OverrideStaleAnnotation, "true")},
 			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
 		},
 		"admission saw another template than is stored": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Admitted: Admitted{{versionB, versionA}}}},
 		},
 		"unstamped: admission saw another template than is stored": {
-			workload: Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB), Annotations: labels(rel, "1")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Admitted: Admitted{{versionB, versionA}}}},
 		},
 		"unstamped, slipped: the release was recorded": {
-			workload: Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
+			workload: workload.Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"admission saw another template than is stored, after other releases": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "6", admitted, "x=y,z="+versionB)},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "6", admitted, "x=y,z="+versionB)},
 			changes:  []v1alpha1.ChangeWorkload{change("other", 4, v1alpha1.ChangeWorkloadSuccess)},
 			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 6,
 				Admitted: Admitted{{"x", "y"}, {"z", versionA}, {versionB, versionA}}}},
 		},
 		"admission saw another template, and nothing is stored of the difference": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 2, Admitted: Admitted{{versionB, versionA}}}},
 		},
 		"admission saw another template, of a version in quarantine, with an override": {
-			workload: Workload{Version: versionA, Stamp: versionB, ResourceVersion: "7", Labels: labels(v, versionB, ignored, "true"),
+			workload: workload.Workload{Version: versionA, Stamp: versionB, ResourceVersion: "7", Labels: labels(v, versionB, ignored, "true"),
 				Annotations: labels(rel, "2", v1alpha1.QuarantinedAnnotation, versionA, v1alpha1.ReleasedByAnnotation, "jane")},
 			changes: []v1alpha1.ChangeWorkload{change("other", 1, v1alpha1.ChangeWorkloadSuccess)},
 			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 2, Admitted: Admitted{{versionB, versionA}},
 				Override: &Override{Version: versionA, ResourceVersion: "7", User: "jane"}}},
 		},
 		"slipped: the number is known": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2", admitted, "x=y,z="+versionB+","+versionA+"=u")},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2", admitted, "x=y,z="+versionB+","+versionA+"=u")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true, Admitted: Admitted{{"x", "y"}}}},
 		},
 		"slipped: the number is remembered in the history": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
-			history:  []Revision{{Version: versionB, Release: 2}},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			history:  []workload.Revision{{Version: versionB, Release: 2}},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"slipped: the release was recorded": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"slipped: the template is not the one that was released": {
-			workload: Workload{Version: versionA, Stamp: "other", Labels: labels(v, versionB), Annotations: labels(rel, "2")},
+			workload: workload.Workload{Version: versionA, Stamp: "other", Labels: labels(v, versionB), Annotations: labels(rel, "2")},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"slipped: what was released has pods": {
-			workload: Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2"),
-				OldRevisions: []OldRevision{{Version: versionB, Replicas: 1}}},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2"),
+				OldRevisions: []workload.OldRevision{{Version: versionB, Replicas: 1}}},
 			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"what is remembered stays when a record was lost": {
-			workload: Workload{Version: versionA, Annotations: labels(admitted, "x=y")},
+			workload: workload.Workload{Version: versionA, Annotations: labels(admitted, "x=y")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 4, Admitted: Admitted{{"x", "y"}}}},
 		},
 		"override to report": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
 				Annotations: labels(rel, "1", v1alpha1.OverrideAnnotation, versionA+" 7 Jane Doe")},
 			want: WorkloadPlan{EnsureChange: true, Override: &Override{Version: versionA, ResourceVersion: "7", User: "Jane Doe"}},
 		},
 		"override reported": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
 				Annotations: labels(rel, "1", v1alpha1.OverrideAnnotation, versionA+" 7 Jane Doe", v1alpha1.OverrideReportedAnnotation, "7")},
 			want: WorkloadPlan{EnsureChange: true},
 		},
@@ -251,12 +252,12 @@ func TestDecideWorkload(t *testing.T) {
 			want:      WorkloadPlan{Record: &Recording{Version: versionB, Release: 5, Slipped: true}},
 		},
 		"no first sight: admission recorded an old template just now": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Labels: labels(v, versionA),
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Labels: labels(v, versionA),
 				Annotations: labels(rel, "4")},
 			want: WorkloadPlan{EnsureChange: true, Processed: true},
 		},
 		"no first sight: the operator has yet to process the record": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Labels: labels(v, versionA),
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Labels: labels(v, versionA),
 				Annotations: labels(rel, "4")},
 			installed: &testNow,
 			want:      WorkloadPlan{EnsureChange: true, Processed: true},
@@ -283,7 +284,7 @@ func TestDecideWorkload(t *testing.T) {
 			want:     WorkloadPlan{EnsureChange: true},
 		},
 		"no first sight: the records were deleted, and this installation blocked it": {
-			workload: func() Workload {
+			workload: func() workload.Workload {
 				w := processedBy(versionA, "4", testNow.Add(-time.Hour))
 				w.Labels[suspend] = strconv.FormatInt(testNow.Unix(), 10)
 				w.Annotations[v1alpha1.SuspendedByAnnotation] = versionB + " 3"
@@ -293,7 +294,7 @@ func TestDecideWorkload(t *testing.T) {
 			want:      WorkloadPlan{EnsureChange: true},
 		},
 		"no first sight: the records were deleted, and this installation rolled it back": {
-			workload: func() Workload {
+			workload: func() workload.Workload {
 				w := processedBy(versionA, "4", testNow.Add(-time.Hour))
 				ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{
 					Time: testNow.UTC().Format(time.RFC3339), Release: 3, To: versionA}).Annotate(w.Annotations)
@@ -303,51 +304,51 @@ func TestDecideWorkload(t *testing.T) {
 			want:      WorkloadPlan{EnsureChange: true},
 		},
 		"after first sight, older records are about no release": {
-			workload: Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Annotations: labels(rel, "5")},
+			workload: workload.Workload{Version: versionA, RevisionCreated: testNow.Add(-time.Hour), Annotations: labels(rel, "5")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			since:    testNow,
 		},
 		"after first sight, a release past admission": {
-			workload: Workload{Version: versionB, RevisionCreated: testNow, Annotations: labels(rel, "5")},
+			workload: workload.Workload{Version: versionB, RevisionCreated: testNow, Annotations: labels(rel, "5")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			since:    testNow,
 			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 6, Slipped: true}},
 		},
 		"deleting": {
-			workload: Workload{Version: versionB, Deleting: true, Labels: labels(v, versionA)},
+			workload: workload.Workload{Version: versionB, Deleting: true, Labels: labels(v, versionA)},
 		},
 		"opted out, blocked by the operator": {
-			workload: Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", v1alpha1.DefenseLabel, "disabled"),
+			workload: workload.Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", v1alpha1.DefenseLabel, "disabled"),
 				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes: []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)},
 			want:    WorkloadPlan{TakeBack: true},
 		},
 		"left, blocked by the operator, a release still open: that first": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
 				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)},
 			unenrolled: true,
 		},
 		"left, blocked by the operator, a record that never began": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
 				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes:    []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: 1}}},
 			unenrolled: true,
 			want:       WorkloadPlan{TakeBack: true},
 		},
 		"left, blocked by the operator": {
-			workload: Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
+			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1"),
 				Annotations: labels(v1alpha1.SuspendedByAnnotation, versionA)},
 			changes:    []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadCanceled)},
 			unenrolled: true,
 			want:       WorkloadPlan{TakeBack: true},
 		},
 		"left, blocked by a user": {
-			workload:   Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1")},
+			workload:   workload.Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1")},
 			unenrolled: true,
 		},
 		"not enrolled, slipped": {
-			workload:   Workload{Version: versionB, Labels: labels(v, versionA)},
+			workload:   workload.Workload{Version: versionB, Labels: labels(v, versionA)},
 			unenrolled: true,
 		},
 	} {
@@ -366,8 +367,8 @@ func TestDecideWorkload(t *testing.T) {
 }
 
 // processedBy is a workload whose record names versionA, and was processed.
-func processedBy(version, release string, revision time.Time) Workload {
-	return Workload{
+func processedBy(version, release string, revision time.Time) workload.Workload {
+	return workload.Workload{
 		Version: version, RevisionCreated: revision, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release},
 		Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
 	}
@@ -376,33 +377,6 @@ func processedBy(version, release string, revision time.Time) Workload {
 func begunAt(c v1alpha1.ChangeWorkload, at time.Time) v1alpha1.ChangeWorkload {
 	c.Status.StartTimeUnix, c.Status.ObservedRelease = at.Unix(), c.Spec.Release
 	return c
-}
-
-func TestEnrolledSince(t *testing.T) {
-	at := func(d time.Duration) *metav1.Time { m := metav1.NewTime(testNow.Add(d)); return &m }
-	owns := func(raw string, when *metav1.Time) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: metav1.NewFieldsV1(raw)}
-	}
-	enrolment := `{"f:metadata":{"f:labels":{".":{},"f:admission-webhook-altershield":{}}}}`
-	other := `{"f:metadata":{"f:labels":{"f:team":{}}}}`
-	for name, test := range map[string]struct {
-		fields []metav1.ManagedFieldsEntry
-		want   time.Time
-	}{
-		"none":             {nil, time.Time{}},
-		"other labels":     {[]metav1.ManagedFieldsEntry{owns(other, at(0))}, time.Time{}},
-		"the label":        {[]metav1.ManagedFieldsEntry{owns(other, at(time.Hour)), owns(enrolment, at(0))}, testNow},
-		"two own it":       {[]metav1.ManagedFieldsEntry{owns(enrolment, at(time.Minute)), owns(enrolment, at(0))}, testNow},
-		"unreadable":       {[]metav1.ManagedFieldsEntry{owns(`{"f:metadata":7}`, at(0))}, time.Time{}},
-		"without a time":   {[]metav1.ManagedFieldsEntry{owns(enrolment, nil)}, time.Time{}},
-		"without anything": {[]metav1.ManagedFieldsEntry{{}}, time.Time{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := EnrolledSince(test.fields); !got.Equal(test.want) {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
-		})
-	}
 }
 
 // TestDefendedSince: an upgrade to a version that knows another kind makes no releases of
@@ -468,24 +442,6 @@ func TestInstalledSince(t *testing.T) {
 	}
 }
 
-// TestRequestedAt: when a request was made says the entry that owns its annotation.
-func TestRequestedAt(t *testing.T) {
-	entry := func(raw string, d time.Duration) metav1.ManagedFieldsEntry {
-		at := metav1.NewTime(testNow.Add(d))
-		return metav1.ManagedFieldsEntry{Time: &at, FieldsV1: metav1.NewFieldsV1(raw)}
-	}
-	fields := []metav1.ManagedFieldsEntry{
-		entry(`{"f:spec":{"f:replicas":{}}}`, time.Hour),
-		entry(`{"f:metadata":{"f:annotations":{"f:`+v1alpha1.RollbackToAnnotation+`":{}}}}`, time.Minute),
-	}
-	if got := RequestedAt(fields, v1alpha1.RollbackToAnnotation); !got.Equal(testNow.Add(time.Minute)) {
-		t.Errorf("got %s", got)
-	}
-	if got := RequestedAt(fields, v1alpha1.UnquarantineAnnotation); !got.IsZero() {
-		t.Errorf("of another annotation: %s", got)
-	}
-}
-
 func TestVerdictFails(t *testing.T) {
 	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true, "unpass": true, "PASS": true} {
 		if got := VerdictFails(verdict); got != want {
@@ -506,7 +462,7 @@ func TestNamespaceEnrolled(t *testing.T) {
 		{"kube-public", v1alpha1.EnrolledValue, false},
 		{"kube-node-lease", v1alpha1.EnrolledValue, false},
 	} {
-		if got := NamespaceEnrolled(test.name, map[string]string{v1alpha1.EnrolledLabel: test.label}); got != test.want {
+		if got := workload.NamespaceEnrolled(test.name, map[string]string{v1alpha1.EnrolledLabel: test.label}); got != test.want {
 			t.Errorf("namespace %s with %q is enrolled: %t, want %t", test.name, test.label, got, test.want)
 		}
 	}
@@ -519,13 +475,13 @@ func TestWantsBaseline(t *testing.T) {
 	for name, test := range map[string]struct {
 		release string
 		changes []v1alpha1.ChangeWorkload
-		history []Revision
+		history []workload.Revision
 		keep    int
 		want    bool
 	}{
 		"first release, no record yet": {release: "1", keep: 10, want: true},
 		"first release, under way":     {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)}, want: true},
-		"first release, remembered":    {release: "1", keep: 10, history: []Revision{{Version: versionB, Release: BaselineRelease}}},
+		"first release, remembered":    {release: "1", keep: 10, history: []workload.Revision{{Version: versionB, Release: BaselineRelease}}},
 		// It may have been forgotten since, and must not come back.
 		"first release, ended":          {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess)}},
 		"first release, failed":         {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuspend)}},
@@ -534,7 +490,7 @@ func TestWantsBaseline(t *testing.T) {
 			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadCanceled), record(2, v1alpha1.ChangeWorkloadRunning)}},
 		"second release, and the first succeeded": {release: "2", keep: 10,
 			changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess), record(2, v1alpha1.ChangeWorkloadRunning)}},
-		"second release, and the first is remembered": {release: "2", keep: 10, history: []Revision{{Version: versionB, Release: 1}}},
+		"second release, and the first is remembered": {release: "2", keep: 10, history: []workload.Revision{{Version: versionB, Release: 1}}},
 		"no release":     {release: "0", keep: 10},
 		"history is off": {release: "1"},
 	} {
@@ -552,20 +508,20 @@ func TestWantsBaseline(t *testing.T) {
 // TestBaseline: what a workload was at before its first release is told from its
 // releases also after the second one.
 func TestBaseline(t *testing.T) {
-	old := func(name, version string) OldRevision {
+	old := func(name, version string) workload.OldRevision {
 		number, err := strconv.ParseInt(strings.TrimPrefix(name, "rs-"), 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return OldRevision{Name: name, Version: version, Number: number}
+		return workload.OldRevision{Name: name, Version: version, Number: number}
 	}
-	stamped := func(name, version string) OldRevision {
+	stamped := func(name, version string) workload.OldRevision {
 		o := old(name, version)
 		o.Stamped = true
 		return o
 	}
 	enrolled := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	after := func(name, version string) OldRevision {
+	after := func(name, version string) workload.OldRevision {
 		o := old(name, version)
 		o.Created = enrolled
 		return o
@@ -575,31 +531,31 @@ func TestBaseline(t *testing.T) {
 		release string
 		// at is the number of the workload's own revision; 0 while it is not seen.
 		at     int64
-		others []OldRevision
+		others []workload.OldRevision
 		want   string
 	}{
-		"first release":                      {"1", 3, []OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, of a stamped one":    {"1", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release":                      {"1", 3, []workload.OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, of a stamped one":    {"1", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
 		"first release, created":             {"1", 1, nil, ""},
-		"first release, only the label":      {"1", 2, []OldRevision{old("rs-1", versionA)}, ""},
-		"first release, not seen":            {"1", 0, []OldRevision{old("rs-1", "first")}, "rs-1"},
-		"first release, not numbered":        {"1", -1, []OldRevision{old("rs-1", "first")}, "rs-1"},
-		"first release, the second is seen":  {"1", 2, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
-		"the second is seen, the first not":  {"1", 0, []OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
-		"first release, in use again":        {"1", 1, []OldRevision{old("rs-2", "second")}, ""},
-		"first release, numbered again":      {"1", 3, []OldRevision{old("rs-2", "second")}, "rs-2"},
-		"second release":                     {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, not seen":           {"2", 0, []OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, the first slipped":  {"2", 3, []OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
-		"second release, it is gone":         {"2", 3, []OldRevision{stamped("rs-2", "second")}, ""},
-		"third release, of several":          {"3", 4, []OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"second release, undone to the same": {"2", 3, []OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
-		"second release, a third slips":      {"2", 3, []OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"first release, only the label":      {"1", 2, []workload.OldRevision{old("rs-1", versionA)}, ""},
+		"first release, not seen":            {"1", 0, []workload.OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, not numbered":        {"1", -1, []workload.OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, the second is seen":  {"1", 2, []workload.OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
+		"the second is seen, the first not":  {"1", 0, []workload.OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
+		"first release, in use again":        {"1", 1, []workload.OldRevision{old("rs-2", "second")}, ""},
+		"first release, numbered again":      {"1", 3, []workload.OldRevision{old("rs-2", "second")}, "rs-2"},
+		"second release":                     {"2", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, not seen":           {"2", 0, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, the first slipped":  {"2", 3, []workload.OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
+		"second release, it is gone":         {"2", 3, []workload.OldRevision{stamped("rs-2", "second")}, ""},
+		"third release, of several":          {"3", 4, []workload.OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"second release, undone to the same": {"2", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
+		"second release, a third slips":      {"2", 3, []workload.OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
 		// What came up while defended is a release, whether it has a record or not.
-		"first release, another slipped":           {"1", 3, []OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
-		"first release, only another slipped":      {"1", 2, []OldRevision{after("rs-1", "slipped")}, ""},
-		"first release, not seen, nor the second":  {"1", 0, []OldRevision{after("rs-1", "second")}, ""},
-		"first release, seen before the enrolment": {"1", 2, []OldRevision{after("rs-1", "seen before")}, "rs-1"},
+		"first release, another slipped":           {"1", 3, []workload.OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
+		"first release, only another slipped":      {"1", 2, []workload.OldRevision{after("rs-1", "slipped")}, ""},
+		"first release, not seen, nor the second":  {"1", 0, []workload.OldRevision{after("rs-1", "second")}, ""},
+		"first release, seen before the enrolment": {"1", 2, []workload.OldRevision{after("rs-1", "seen before")}, "rs-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).stored

@@ -25,6 +25,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // entryStage is how far an entry has come on AlterShield Server.
@@ -363,5 +364,5 @@ func startedAgain(conditions []metav1.Condition, kind string) bool {
 // lostEntry explains a second entry.
 func lostEntry(first, second string) string {
 	return fmt.Sprintf("the server no longer knows order entry %s; the check continues at order entry %s, in the time that is left",
-		Cut(first), Cut(second))
+		wording.Cut(first), wording.Cut(second))
 }

@@ -30,6 +30,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // A controller that replaces pods one after the other may wait for ever for one of a
@@ -54,7 +57,7 @@ type EvictionPlan struct {
 	Waits string
 	// Stuck is the pod to be evicted, and Evict says that it is: else Block tells why not.
 	// Left is why its version was left.
-	Stuck *Place
+	Stuck *workload.Place
 	Evict bool
 	Block *EvictionBlock
 	Left  Leaving
@@ -64,7 +67,7 @@ type EvictionPlan struct {
 
 // MayNeedEviction reports whether a version of a workload was left by a later release, so
 // that pods of it may be stuck.
-func MayNeedEviction(w *Workload) bool {
+func MayNeedEviction(w *workload.Workload) bool {
 	return w.Release() > 1 || w.Annotations[v1alpha1.QuarantineReasonAnnotation] != ""
 }
 
@@ -88,7 +91,9 @@ func DecideEviction(in EvictionInput) EvictionPlan {
 	if plan.Waits = in.waits(stuck); plan.Waits != "" {
 		return plan
 	}
-	due := func(p *Place) time.Time { return latest(in.fates(p.Version).At, p.stuckSince(in.Now)).Add(in.After) }
+	due := func(p *workload.Place) time.Time {
+		return times.Latest(in.fates(p.Version).At, stuckSince(p, in.Now)).Add(in.After)
+	}
 	if wait := in.tooYoung(stuck, due); wait > 0 {
 		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, lookAgain)
 		return plan
@@ -96,7 +101,7 @@ func DecideEviction(in EvictionInput) EvictionPlan {
 	if !in.Live {
 		return EvictionPlan{NeedsLive: true}
 	}
-	chosen, why := in.choose(stuck, func(p *Place) bool { return !due(p).After(in.Now) && !in.isBehind(p) })
+	chosen, why := in.choose(stuck, func(p *workload.Place) bool { return !due(p).After(in.Now) && !in.isBehind(p) })
 	plan.Stuck = chosen
 	plan.Left = in.fates(chosen.Version)
 	switch {
@@ -111,7 +116,7 @@ func DecideEviction(in EvictionInput) EvictionPlan {
 
 // choose takes the last pod of those that are to go and would be made of another version;
 // why says that there is none. In their order nothing is won before the first one goes.
-func (in *EvictionInput) choose(stuck []*Place, toGo func(*Place) bool) (chosen *Place, why *obstacle) {
+func (in *EvictionInput) choose(stuck []*workload.Place, toGo func(*workload.Place) bool) (chosen *workload.Place, why *obstacle) {
 	first := stuck[len(stuck)-1]
 	if why = in.madeAgain(first, stuck); why != nil && in.Places.Ordered {
 		return first, why
@@ -144,7 +149,7 @@ type obstacle struct {
 // are of that revision. A pod of a version of which nothing is known stays, too.
 // Whatever the reason, a pod that was made long after its version
 // was left tells that it happens.
-func (in *EvictionInput) madeAgain(p *Place, stuck []*Place) *obstacle {
+func (in *EvictionInput) madeAgain(p *workload.Place, stuck []*workload.Place) *obstacle {
 	w, left, again := in.Workload, in.fates(p.Version), in.fates(in.Places.Kept).Fate == FateBad
 	switch {
 	case left.Fate == FateUnknown:
@@ -155,7 +160,7 @@ func (in *EvictionInput) madeAgain(p *Place, stuck []*Place) *obstacle {
 	case again && p.Index < w.Pace.Partition:
 		return &obstacle{
 			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md)",
-			command: fmt.Sprintf("annotate --overwrite %s %sholding=disabled", ShellWord(w.Kind()+"/"+w.Name), v1alpha1.SettingAnnotationPrefix),
+			command: fmt.Sprintf("annotate --overwrite %s %sholding=disabled", wording.ShellWord(w.Kind()+"/"+w.Name), v1alpha1.SettingAnnotationPrefix),
 		}
 	case again && w.Bare && p.Index < in.kept(p, stuck):
 		return &obstacle{
@@ -172,11 +177,11 @@ func (in *EvictionInput) madeAgain(p *Place, stuck []*Place) *obstacle {
 
 // kept is how many pods are of the revision before when one of those that are stuck is
 // made again. In their order, all of these have gone by then.
-func (in *EvictionInput) kept(p *Place, stuck []*Place) (n int32) {
+func (in *EvictionInput) kept(p *workload.Place, stuck []*workload.Place) (n int32) {
 	for i := range in.Places.Pods {
 		other := &in.Places.Pods[i]
 		goes := other == p || in.Places.Ordered && slices.Contains(stuck, other)
-		if other.Version == in.Places.Kept && other.live() && !goes {
+		if other.Version == in.Places.Kept && other.Live() && !goes {
 			n++
 		}
 	}
@@ -187,7 +192,7 @@ func (in *EvictionInput) kept(p *Place, stuck []*Place) (n int32) {
 // operator may do something about it.
 func (in *EvictionInput) mayEvict() bool {
 	w := in.Workload
-	return in.Enrolled && !w.Deleting && !OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
+	return in.Enrolled && !w.Deleting && !workload.OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
 		!w.Paused && !w.OnDelete
 }
 
@@ -201,26 +206,28 @@ func (in *EvictionInput) unclear() bool {
 // stuck are the pods that are not Ready and of a version that is not known to be good, the
 // last one first. Those that a user's partition keeps, or that are too many, their controller does
 // not replace. That of a hold keeps none: the rollout that it paces waits for them.
-func (in *EvictionInput) stuck() (stuck []*Place) {
+func (in *EvictionInput) stuck() (stuck []*workload.Place) {
 	if !in.mayEvict() {
 		return nil
 	}
 	for i := range in.Places.Pods {
 		p := &in.Places.Pods[i]
-		if p.live() && !p.Ready && !p.Current && p.Index >= in.Workload.Partition && in.has(p) && in.fates(p.Version).Fate != FateGood {
+		if p.Live() && !p.Ready && !p.Current && p.Index >= in.Workload.Partition && in.has(p) && in.fates(p.Version).Fate != FateGood {
 			stuck = append(stuck, p)
 		}
 	}
-	slices.SortFunc(stuck, func(a, b *Place) int { return int(b.Index - a.Index) })
+	slices.SortFunc(stuck, func(a, b *workload.Place) int { return int(b.Index - a.Index) })
 	return stuck
 }
 
 // has says that the workload is to have a pod at a place.
-func (in *EvictionInput) has(p *Place) bool { return p.Index >= 0 && p.Index < in.Workload.Replicas }
+func (in *EvictionInput) has(p *workload.Place) bool {
+	return p.Index >= 0 && p.Index < in.Workload.Replicas
+}
 
 // waits is what keeps a pod from being evicted for now: the controller is at work, or when
 // the version was left is not recorded yet.
-func (in *EvictionInput) waits(stuck []*Place) string {
+func (in *EvictionInput) waits(stuck []*workload.Place) string {
 	for _, p := range stuck {
 		if l := in.fates(p.Version); l.Fate == FateBad && l.At.IsZero() {
 			return "the release to be recorded"
@@ -241,16 +248,16 @@ func (in *EvictionInput) waits(stuck []*Place) string {
 
 // isBehind says that a pod is made only after one of the current version that is not
 // available. The first that is stuck, which the controller waits for, never is.
-func (in *EvictionInput) isBehind(stuck *Place) bool {
-	return in.Places.Ordered && slices.ContainsFunc(in.Places.Pods, func(p Place) bool {
+func (in *EvictionInput) isBehind(stuck *workload.Place) bool {
+	return in.Places.Ordered && slices.ContainsFunc(in.Places.Pods, func(p workload.Place) bool {
 		return p.Current && in.has(&p) && p.Index < stuck.Index && !in.available(&p)
 	})
 }
 
 // waitsForFirst: the controller waits for the first pod that is not available. One that is
 // not there it makes; where it makes all of them at once, whichever that is.
-func (in *EvictionInput) waitsForFirst(stuck []*Place) string {
-	at := map[int32]*Place{}
+func (in *EvictionInput) waitsForFirst(stuck []*workload.Place) string {
+	at := map[int32]*workload.Place{}
 	for i := range in.Places.Pods {
 		at[in.Places.Pods[i].Index] = &in.Places.Pods[i]
 	}
@@ -270,13 +277,13 @@ func (in *EvictionInput) waitsForFirst(stuck []*Place) string {
 }
 
 // available says that a pod has been Ready for as long as the workload wants.
-func (in *EvictionInput) available(p *Place) bool {
-	return p.Ready && p.live() && !p.Bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
+func (in *EvictionInput) available(p *workload.Place) bool {
+	return p.Ready && p.Live() && !p.Bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
 }
 
 // tooYoung is how long until a pod may be evicted: the first that is stuck, where the
 // controller waits for that one, else any.
-func (in *EvictionInput) tooYoung(stuck []*Place, due func(*Place) time.Time) time.Duration {
+func (in *EvictionInput) tooYoung(stuck []*workload.Place, due func(*workload.Place) time.Time) time.Duration {
 	if in.Places.Ordered {
 		return due(stuck[len(stuck)-1]).Sub(in.Now)
 	}
@@ -290,7 +297,7 @@ func (in *EvictionInput) tooYoung(stuck []*Place, due func(*Place) time.Time) ti
 }
 
 // stuckSince is since when a pod has not been Ready.
-func (p *Place) stuckSince(now time.Time) time.Time {
+func stuckSince(p *workload.Place, now time.Time) time.Time {
 	if p.UnreadySince.IsZero() {
 		return p.Created
 	}
@@ -298,13 +305,13 @@ func (p *Place) stuckSince(now time.Time) time.Time {
 }
 
 // describeStuck says of a pod what is stuck.
-func describeStuck(w *Workload, plan *EvictionPlan) string {
+func describeStuck(w *workload.Workload, plan *EvictionPlan) string {
 	return fmt.Sprintf("pod %s is not ready and of version %s, which was left (%s), and the %s does not replace it",
 		plan.Stuck.Name, cmp.Or(plan.Stuck.Version, "unknown"), plan.Left.Cause, w.Kind())
 }
 
 // Evicted is the event of a pod that was evicted.
-func Evicted(w *Workload, plan *EvictionPlan) Event {
+func Evicted(w *workload.Workload, plan *EvictionPlan) Event {
 	return Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventPodEvicted,
 		Message: fmt.Sprintf("version %s: %s: it was evicted", w.Version, describeStuck(w, plan))}
 }
@@ -313,19 +320,19 @@ func Evicted(w *Workload, plan *EvictionPlan) Event {
 type EvictionBlock struct{ Reason, Message string }
 
 // BlockedEviction is that of a plan: reason and why are what is in the way.
-func BlockedEviction(w *Workload, plan *EvictionPlan, reason, why string) *EvictionBlock {
-	return &EvictionBlock{Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), Brief(why), deleteByHand(plan.Stuck))}
+func BlockedEviction(w *workload.Workload, plan *EvictionPlan, reason, why string) *EvictionBlock {
+	return &EvictionBlock{Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), wording.Brief(why), deleteByHand(plan.Stuck))}
 }
 
-func deleteByHand(p *Place) string {
-	return ". If the application bears it, delete the pod yourself: " + Kubectl(deletePod+ShellWord(p.Name), p.Namespace)
+func deleteByHand(p *workload.Place) string {
+	return ". If the application bears it, delete the pod yourself: " + wording.Kubectl(deletePod+wording.ShellWord(p.Name), p.Namespace)
 }
 
 // block tells of an obstacle.
-func (o *obstacle) block(w *Workload, plan *EvictionPlan) *EvictionBlock {
+func (o *obstacle) block(w *workload.Workload, plan *EvictionPlan) *EvictionBlock {
 	why := fmt.Sprintf("%s: %s", describeStuck(w, plan), o.why)
 	if o.command != "" {
-		why += ": " + Kubectl(o.command, w.Namespace)
+		why += ": " + wording.Kubectl(o.command, w.Namespace)
 	}
 	if o.byHand {
 		why += deleteByHand(plan.Stuck)
@@ -349,7 +356,7 @@ func PodToDelete(message string) (pod string, ok bool) {
 // NoteEviction writes what is in the way of an eviction, or that nothing is any more, into the
 // status of the release that a workload is at. changed says that the status is to be
 // written, and the event, if there is one, that it is new.
-func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *Event) {
+func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *Event) {
 	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked)
 	blocked := said != nil && said.Status == metav1.ConditionTrue
 	c := conditions{kindRelease, &status.Conditions, generation, now}

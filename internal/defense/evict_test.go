@@ -29,12 +29,13 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // podAt is a pod of three that is available and of the version that was restored.
-func podAt(index int32, more ...func(*Place)) Place {
-	p := Place{
-		Pod: Pod{
+func podAt(index int32, more ...func(*workload.Place)) workload.Place {
+	p := workload.Place{
+		Pod: workload.Pod{
 			Namespace: "shop", Name: fmt.Sprintf("web-%d", index), UID: types.UID(fmt.Sprintf("uid-%d", index)),
 			Created: testNow.Add(-time.Hour), Ready: true, ReadySince: testNow.Add(-time.Hour), Index: index,
 		},
@@ -47,7 +48,7 @@ func podAt(index int32, more ...func(*Place)) Place {
 }
 
 // sticks makes it one of the version that was left, which was never ready.
-func sticks(p *Place) {
+func sticks(p *workload.Place) {
 	p.Version, p.Current, p.Ready, p.ReadySince = versionB, false, false, time.Time{}
 	p.UnreadySince = p.Created
 }
@@ -61,7 +62,7 @@ func stuckSet() EvictionInput {
 	if err != nil {
 		panic(err) // strings only
 	}
-	w := &Workload{
+	w := &workload.Workload{
 		GVK: metav1.SchemeGroupVersion.WithKind("StatefulSet"), Namespace: "shop", Name: "web", UID: "set",
 		Labels: map[string]string{v1alpha1.VersionLabel: versionA}, Version: versionA, Replicas: 3, Revision: "web-1", Rolling: true,
 		Annotations: map[string]string{
@@ -70,7 +71,7 @@ func stuckSet() EvictionInput {
 	}
 	return EvictionInput{
 		Now: testNow, After: EvictAfter, Settings: settings.Default(), Workload: w, Enrolled: true, Live: true,
-		Places: Places{Ordered: true, Pods: []Place{podAt(0), podAt(1), podAt(2, sticks)}},
+		Places: workload.Places{Ordered: true, Pods: []workload.Place{podAt(0), podAt(1), podAt(2, sticks)}},
 	}
 }
 
@@ -91,7 +92,7 @@ func recordOf(version string, number int64, state v1alpha1.ChangeWorkloadStatusT
 func TestEvictByRecord(t *testing.T) {
 	for name, test := range map[string]struct {
 		state   v1alpha1.ChangeWorkloadStatusType
-		history []Revision
+		history []workload.Revision
 		change  func(*EvictionInput)
 		want    string
 	}{
@@ -100,7 +101,7 @@ func TestEvictByRecord(t *testing.T) {
 		"never succeeded":       {state: v1alpha1.ChangeWorkloadCanceled, want: "evict"},
 		"refused by the server": {state: v1alpha1.ChangeWorkloadFailed, want: "evict"},
 		"failed after it succeeded": {
-			state: v1alpha1.ChangeWorkloadSuspend, history: []Revision{{Version: versionB, Release: 2}},
+			state: v1alpha1.ChangeWorkloadSuspend, history: []workload.Revision{{Version: versionB, Release: 2}},
 			want: "evict",
 		},
 		"succeeded": {state: v1alpha1.ChangeWorkloadSuccess, want: "idle"},
@@ -112,10 +113,10 @@ func TestEvictByRecord(t *testing.T) {
 			want: "evict",
 		},
 		"succeeded earlier": {
-			state: v1alpha1.ChangeWorkloadCanceled, history: []Revision{{Version: versionB, Release: 1}},
+			state: v1alpha1.ChangeWorkloadCanceled, history: []workload.Revision{{Version: versionB, Release: 1}},
 			want: "idle",
 		},
-		"a baseline": {state: "none", history: []Revision{{Version: versionB}}, want: "idle"},
+		"a baseline": {state: "none", history: []workload.Revision{{Version: versionB}}, want: "idle"},
 		"unknown":    {state: "none", want: "NotEvicted"},
 		"it is the current revision": {
 			state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Places.Kept = versionB },
@@ -204,9 +205,9 @@ func TestDecideEviction(t *testing.T) {
 		complete(in)
 		in.Workload.Bare = true
 	}
-	isB := func(p *Place) { p.Version, p.Current = versionB, false }
-	made := func(afterLeft time.Duration) func(*Place) {
-		return func(p *Place) { p.Created = testNow.Add(-time.Minute + afterLeft); p.UnreadySince = p.Created }
+	isB := func(p *workload.Place) { p.Version, p.Current = versionB, false }
+	made := func(afterLeft time.Duration) func(*workload.Place) {
+		return func(p *workload.Place) { p.Created = testNow.Add(-time.Minute + afterLeft); p.UnreadySince = p.Created }
 	}
 	const idle, unclear = "idle", "the template to be seen by its controller, and recorded"
 	for name, test := range map[string]struct {
@@ -263,14 +264,14 @@ func TestDecideEviction(t *testing.T) {
 		"a user released over it": {func(in *EvictionInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
 		"it came back, and is remembered": {func(in *EvictionInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
-			in.Past.History = []Revision{{Version: versionA, Release: 8}, {Version: versionB, Release: 7}}
+			in.Past.History = []workload.Revision{{Version: versionA, Release: 8}, {Version: versionB, Release: 7}}
 		}, idle, 0},
 		"it came back, and has a record": {func(in *EvictionInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 8), recordOf(versionB, 7, v1alpha1.ChangeWorkloadSuccess)}
 		}, idle, 0},
 		"it was released before it was left": {func(in *EvictionInput) {
-			in.Past.History = []Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
+			in.Past.History = []workload.Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 3), releaseOf(versionB, 2)}
 		}, "evict web-2", lookAgain},
 		"left because it failed": {func(in *EvictionInput) {
@@ -329,23 +330,23 @@ func TestDecideEviction(t *testing.T) {
 		}, "made again web-2", lookAgain},
 		"no partition, others are as before": {func(in *EvictionInput) {
 			bare(in)
-			in.Places.Pods = []Place{podAt(0, sticks), podAt(1, isB), podAt(2, isB)}
+			in.Places.Pods = []workload.Place{podAt(0, sticks), podAt(1, isB), podAt(2, isB)}
 		}, "made again web-0", lookAgain},
 		"no partition, those before it are as before": {func(in *EvictionInput) {
 			bare(in)
-			in.Places.Pods = []Place{podAt(0, isB), podAt(1, isB), podAt(2, sticks)}
+			in.Places.Pods = []workload.Place{podAt(0, isB), podAt(1, isB), podAt(2, sticks)}
 		}, "evict web-2", lookAgain},
 		"no partition, and all are stuck": {func(in *EvictionInput) {
 			bare(in)
-			in.Places.Pods = []Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
+			in.Places.Pods = []workload.Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
 		}, "evict web-2", lookAgain},
 		"no partition, and all are stuck, all at once": {func(in *EvictionInput) {
 			bare(in)
-			in.Places.Ordered, in.Places.Pods = false, []Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
+			in.Places.Ordered, in.Places.Pods = false, []workload.Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
 		}, "evict web-2", lookAgain},
 		"no partition, and it was never complete": {func(in *EvictionInput) {
 			bare(in)
-			in.Places.Kept, in.Places.Pods = versionA, []Place{podAt(0, sticks), podAt(1), podAt(2)}
+			in.Places.Kept, in.Places.Pods = versionA, []workload.Place{podAt(0, sticks), podAt(1), podAt(2)}
 		}, "evict web-0", lookAgain},
 		"made just after it was left": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
@@ -372,10 +373,10 @@ func TestDecideEviction(t *testing.T) {
 		"scaled up, all at once":   {func(in *EvictionInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
 		"another is terminating":   {func(in *EvictionInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
 		"one too many is terminating": {func(in *EvictionInput) {
-			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *Place) { p.Terminating = true }))
+			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *workload.Place) { p.Terminating = true }))
 		}, "the pod web-3 to be gone", lookAgain},
 		"another ended":             {func(in *EvictionInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", lookAgain},
-		"one before it is not made": {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", lookAgain},
+		"one before it is not made": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", lookAgain},
 		"a restored one not ready":  {func(in *EvictionInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", lookAgain},
 		"a restored one too young": {func(in *EvictionInput) {
 			in.Workload.MinReady, in.Places.Pods[0].ReadySince = time.Minute, testNow.Add(-time.Second)
@@ -385,39 +386,41 @@ func TestDecideEviction(t *testing.T) {
 		}, "tell web-0", lookAgain},
 		"another version that succeeded before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
-			in.Past.History = []Revision{{Version: "cccc", Release: 1}}
+			in.Past.History = []workload.Revision{{Version: "cccc", Release: 1}}
 		}, "the pod web-0 to be available", lookAgain},
 		"another version before it, all at once": {func(in *EvictionInput) {
 			in.Places.Ordered = false
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
 		}, "evict web-2", lookAgain},
 		"a restored one after it not ready": {func(in *EvictionInput) {
-			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
+			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false })}
 		}, "evict web-1", lookAgain}, // it may need the one that is stuck
 		"a restored one after it not ready, all at once": {func(in *EvictionInput) {
 			in.Places.Ordered = false
-			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false })}
+			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false })}
 		}, "the pod web-2 to be available", lookAgain},
 		"a restored one not ready between two": {func(in *EvictionInput) {
 			in.Workload.Replicas = 4
-			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Ready = false }), podAt(3, sticks)}
+			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false }), podAt(3, sticks)}
 		}, "evict web-1", lookAgain},
 		"one of the version left after it is ready": {func(in *EvictionInput) {
-			in.Places.Pods = []Place{podAt(0), podAt(1, sticks), podAt(2, func(p *Place) { p.Version, p.Current = versionB, false })}
+			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Version, p.Current = versionB, false })}
 		}, "evict web-1", lookAgain},
 
 		"two are stuck: the last one": {func(in *EvictionInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", lookAgain},
-		"two are stuck, in any order": {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(2, sticks), podAt(0), podAt(1, sticks)} }, "evict web-2", lookAgain},
-		"the last of two is gone":     {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(0), podAt(1, sticks)} }, "evict web-1", lookAgain},
+		"two are stuck, in any order": {func(in *EvictionInput) {
+			in.Places.Pods = []workload.Place{podAt(2, sticks), podAt(0), podAt(1, sticks)}
+		}, "evict web-2", lookAgain},
+		"the last of two is gone": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks)} }, "evict web-1", lookAgain},
 		"of two the last is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks)
 			in.Places.Pods[2].UnreadySince = testNow
 		}, "evict web-1", lookAgain},
 		"of two the first is too young": {func(in *EvictionInput) {
-			in.Places.Pods[1] = podAt(1, sticks, func(p *Place) { p.UnreadySince = testNow.Add(-20 * time.Second) })
+			in.Places.Pods[1] = podAt(1, sticks, func(p *workload.Place) { p.UnreadySince = testNow.Add(-20 * time.Second) })
 		}, "a pod to be stuck for longer", 10 * time.Second},
 		"all are stuck":                   {func(in *EvictionInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", lookAgain},
-		"all were, and the first is left": {func(in *EvictionInput) { in.Places.Pods = []Place{podAt(0, sticks)} }, "evict web-0", lookAgain},
+		"all were, and the first is left": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0, sticks)} }, "evict web-0", lookAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stuckSet()
@@ -472,7 +475,7 @@ func TestMadeAgain(t *testing.T) {
 			in := stuckSet()
 			in.Now = testNow.Add(time.Minute)
 			in.Workload.Words.GoOn = patch
-			in.Places.Pods = []Place{podAt(0, sticks), podAt(1), podAt(2)}
+			in.Places.Pods = []workload.Place{podAt(0, sticks), podAt(1), podAt(2)}
 			test.change(&in)
 			plan := DecideEviction(in)
 			if plan.Block == nil || plan.Block.Message != stuck+test.want {

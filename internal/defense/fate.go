@@ -24,6 +24,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Fate is what became of a version of a workload.
@@ -88,7 +89,7 @@ func (in *EvictionInput) leftByQuarantine(q Quarantine, version string) (Leaving
 
 // releasedAfter says that a version was released again after the release of a number.
 func (p *Past) releasedAfter(version string, number int64) bool {
-	return slices.ContainsFunc(p.History, func(r Revision) bool { return r.Version == version && r.Release > number }) ||
+	return slices.ContainsFunc(p.History, func(r workload.Revision) bool { return r.Version == version && r.Release > number }) ||
 		slices.ContainsFunc(p.Changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == version && c.Spec.Release > number })
 }
 
@@ -134,10 +135,10 @@ type EvictionInput struct {
 	// After is how long a pod has to have been stuck.
 	After    time.Duration
 	Settings settings.Settings
-	Workload *Workload
+	Workload *workload.Workload
 	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
-	Places   Places
+	Places   workload.Places
 	// Past may be behind.
 	Past Past
 	// Live says that workload and pods were read from the API server, not from caches
@@ -146,25 +147,4 @@ type EvictionInput struct {
 
 	// fates says of each version why it was left.
 	fates func(version string) Leaving
-}
-
-// Places are all pods of a workload, of whatever revision.
-type Places struct {
-	// Ordered says that a pod is made or replaced only while those before it are
-	// available.
-	Ordered bool
-	Pods    []Place
-	// Kept is the version of which the controller makes the pods that it does not update
-	// yet; empty where that is not known.
-	Kept string
-}
-
-// Place is a pod of a workload that gives each of its pods a place.
-type Place struct {
-	Pod
-	ResourceVersion string
-	// Version of its template; empty where that is not known. Current says that it is of
-	// the workload's current revision.
-	Version string
-	Current bool
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // The part of a release that keeps the number of its batches bounded. Pods come and
@@ -115,7 +116,7 @@ func foldBatches(d *release) (wait time.Duration) {
 			continue
 		}
 		if left := untilFoldable(d, b); left > 0 {
-			wait = shortest(wait, left)
+			wait = times.Shortest(wait, left)
 			continue
 		}
 		switch {
@@ -135,7 +136,7 @@ func foldBatches(d *release) (wait time.Duration) {
 		case len(d.plan.NeedsSure) < maxFoldedAtOnce:
 			d.plan.NeedsSure = append(d.plan.NeedsSure, b)
 		default:
-			wait = shortest(wait, foldAgain)
+			wait = times.Shortest(wait, foldAgain)
 		}
 	}
 	return wait

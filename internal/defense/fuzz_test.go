@@ -27,6 +27,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // FuzzQuarantine: whatever the annotations hold, each of the last ten versions that
@@ -124,7 +125,7 @@ func FuzzRecords(f *testing.F) {
 		if len(a) > maxAdmitted || !cmp.Equal(ParseAdmitted(a.String()), a) {
 			t.Fatalf("admitted %q reads as %d templates, and then as others", value, len(a))
 		}
-		if n := ParseRelease(value); n < 0 || n > MaxRelease || NextRelease(n) <= n && n < MaxRelease {
+		if n := workload.ParseRelease(value); n < 0 || n > workload.MaxRelease || workload.NextRelease(n) <= n && n < workload.MaxRelease {
 			t.Fatalf("release %q is %d", value, n)
 		}
 		_, _, _ = ParseBlockedBy(map[string]string{v1alpha1.SuspendedByAnnotation: value})

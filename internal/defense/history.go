@@ -21,21 +21,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
-
-// Revision is a successful version of a workload whose template is remembered.
-type Revision struct {
-	Name    string
-	UID     types.UID
-	Version string
-	// Release is the number of the release that last succeeded with it.
-	Release int64
-	// Unproven: it succeeded, and has not run well for long enough since.
-	Unproven bool
-}
 
 // BaselineRelease is the number of the release, in the history, that a workload
 // was at before its first defended one.
@@ -43,7 +32,7 @@ const BaselineRelease int64 = 0
 
 // NewestSuccess is the version a workload with these annotations, and at this
 // version, would be rolled back to; empty when there is none.
-func NewestSuccess(history []Revision, current string, annotations map[string]string, now time.Time) string {
+func NewestSuccess(history []workload.Revision, current string, annotations map[string]string, now time.Time) string {
 	if r := NewestRevision(history, current, ParseQuarantine(annotations, now)); r != nil {
 		return r.Version
 	}
@@ -52,8 +41,8 @@ func NewestSuccess(history []Revision, current string, annotations map[string]st
 
 // NewestRevision is the newest version in a history that is neither current nor
 // in quarantine, of equals the last; nil when there is none.
-func NewestRevision(history []Revision, current string, q Quarantine) *Revision {
-	var newest *Revision
+func NewestRevision(history []workload.Revision, current string, q Quarantine) *workload.Revision {
+	var newest *workload.Revision
 	for i := range history {
 		r := &history[i]
 		if r.Version != current && !q.Holds(r.Version) && (newest == nil || r.Release >= newest.Release) {
@@ -66,8 +55,8 @@ func NewestRevision(history []Revision, current string, q Quarantine) *Revision 
 // provenSuccess is where a rollback goes that nobody asked for: the newest
 // version that is proven, of those that are not known to be bad; an unproven one
 // only when there is no other.
-func provenSuccess(history []Revision, current string, q Quarantine, changes []v1alpha1.ChangeWorkload) *Revision {
-	var proven, unproven []Revision
+func provenSuccess(history []workload.Revision, current string, q Quarantine, changes []v1alpha1.ChangeWorkload) *workload.Revision {
+	var proven, unproven []workload.Revision
 	for _, r := range history {
 		switch {
 		case knownBad(r.Version, changes):
@@ -98,10 +87,10 @@ type Past struct {
 	// Changes are the ChangeWorkloads of the workload.
 	Changes []v1alpha1.ChangeWorkload
 	// History are the successful versions of the workload that are remembered.
-	History []Revision
+	History []workload.Revision
 }
 
 // Remembered reports whether a history has a version.
-func Remembered(history []Revision, version string) bool {
-	return slices.ContainsFunc(history, func(h Revision) bool { return h.Version == version })
+func Remembered(history []workload.Revision, version string) bool {
+	return slices.ContainsFunc(history, func(h workload.Revision) bool { return h.Version == version })
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // The ids in a status are input: whoever may write the status of one record can
@@ -77,7 +78,7 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	if o.status.OrderEnd == "" {
 		o.status.OrderStage = v1alpha1.OrderSubmitting
 	}
-	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", Cut(foreign))
+	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", wording.Cut(foreign))
 	o.event(v1alpha1.EventForeignID, message)
 	if o.status.OrderEnd == "" {
 		o.refused(v1alpha1.StepAccepted, v1alpha1.EventForeignID, message)
@@ -93,7 +94,7 @@ func ResetBatch(in BatchInput) BatchPlan {
 		return BatchPlan{}
 	}
 	b := newBatch(in)
-	message := fmt.Sprintf("the status named order entry %s of order %s, which is not that of this batch: it is checked anew", Cut(s.ChangePodID), Cut(s.OrderID))
+	message := fmt.Sprintf("the status named order entry %s of order %s, which is not that of this batch: it is checked anew", wording.Cut(s.ChangePodID), wording.Cut(s.OrderID))
 	b.status.ChangePodID, b.status.OrderID, b.status.URL = "", "", ""
 	b.status.PreSubmitTime, b.status.PreSubmitTimeUnix, b.status.PostSubmitTime, b.status.PostSubmitTimeUnix = "", 0, "", 0
 	b.preWait(v1alpha1.EventForeignID, message)

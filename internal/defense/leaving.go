@@ -25,6 +25,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // What is known of workloads that are opted out, get an owner, or are deleted, while their
@@ -59,7 +61,7 @@ func ParseOptOut(value string) (OptOut, bool) {
 	}
 	seconds, err := strconv.ParseInt(parts[1], 10, 64)
 	while, owner, _ := strings.Cut(parts[2], ":")
-	o := OptOut{Release: ParseRelease(parts[0]), At: time.Unix(seconds, 0), While: v1alpha1.OptOutWhile(while), Owner: owner, User: parts[3]}
+	o := OptOut{Release: workload.ParseRelease(parts[0]), At: time.Unix(seconds, 0), While: v1alpha1.OptOutWhile(while), Owner: owner, User: parts[3]}
 	return o, err == nil && describeWhile(o.While) != ""
 }
 
@@ -122,7 +124,7 @@ func noteOptOut(d *release) {
 	if !ok {
 		return
 	}
-	noted := v1alpha1.OptOut{User: CutAtRune(o.User, MaxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
+	noted := v1alpha1.OptOut{User: wording.CutAtRune(o.User, MaxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
 	if d.status.OptedOut != nil && *d.status.OptedOut == noted {
 		return
 	}
@@ -135,11 +137,11 @@ func noteOptOut(d *release) {
 // tells of the owner.
 func ownedUnseen(d *release) (o OptOut, ok bool) {
 	owner := d.Workload.ObservingOwner()
-	if owner == "" || OptedOut(d.Workload.Labels) || !d.Workload.blocked() || d.Change.Status.Attempt == 0 ||
+	if owner == "" || workload.OptedOut(d.Workload.Labels) || !d.Workload.Blocked() || d.Change.Status.Attempt == 0 ||
 		d.status.OptedOut != nil || d.Change.Status.ObservedRelease != d.Change.Spec.Release || loweredMessage(&d.Change.Status) != "" {
 		return o, false
 	}
-	return OptOut{At: d.Now, While: v1alpha1.WhileBlocked, Owner: strings.ReplaceAll(owner, " ", "/"), User: UnknownUser}, true
+	return OptOut{At: d.Now, While: v1alpha1.WhileBlocked, Owner: strings.ReplaceAll(owner, " ", "/"), User: workload.UnknownUser}, true
 }
 
 // Describe says who opted a workload out, or gave it an owner, and what the defense did then.
@@ -161,7 +163,7 @@ func describeWhile(while v1alpha1.OptOutWhile) string {
 
 // DeniedWorkload is a workload whose releases are denied, by its identity.
 type DeniedWorkload struct {
-	Workload Workload
+	Workload workload.Workload
 	By       Denied
 }
 
@@ -174,7 +176,7 @@ type DeletionInput struct {
 	// Deleted is the one that was deleted before; nil when none is known.
 	Deleted *DeniedWorkload
 	// Now is the workload of this name; nil when there is none.
-	Now *Workload
+	Now *workload.Workload
 	// NamespaceEnding: its namespace is gone, or going.
 	NamespaceEnding bool
 }

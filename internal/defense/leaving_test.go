@@ -24,11 +24,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestDecideDeletion(t *testing.T) {
-	of := func(uid types.UID) *Workload {
-		return &Workload{GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "web", UID: uid,
+	of := func(uid types.UID) *workload.Workload {
+		return &workload.Workload{GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "web", UID: uid,
 			Annotations: map[string]string{v1alpha1.ReleasedByAnnotation: "jane"}}
 	}
 	denied := func(uid types.UID, by Denied) *DeniedWorkload { return &DeniedWorkload{Workload: *of(uid), By: by} }
@@ -81,7 +82,7 @@ func TestDecideDeletion(t *testing.T) {
 		now := of("b")
 		now.Annotations = nil
 		plan := DecideDeletion(DeletionInput{Deleted: denied("a", blocked), Now: now})
-		if plan.CreatedAgain == nil || plan.CreatedAgain.Message != UnknownUser+" created the deployment again, which was deleted while "+whileBlocked+lost {
+		if plan.CreatedAgain == nil || plan.CreatedAgain.Message != workload.UnknownUser+" created the deployment again, which was deleted while "+whileBlocked+lost {
 			t.Errorf("told %+v", plan.CreatedAgain)
 		}
 	})

@@ -24,15 +24,17 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // ReleaseName is the name of the ChangeWorkload of one version of the workload.
-func (w *Workload) ReleaseName(version string) string {
+func ReleaseName(w *workload.Workload, version string) string {
 	return ChangeWorkloadName(w.Name, versionOfKind(w.GVK.GroupKind(), version))
 }
 
 // BatchName is the name of the n-th batch, from 1, of one version of the workload.
-func (w *Workload) BatchName(version string, n int32) string {
+func BatchName(w *workload.Workload, version string, n int32) string {
 	return ChangePodName(w.Name, versionOfKind(w.GVK.GroupKind(), version), n)
 }
 

@@ -22,6 +22,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestNames(t *testing.T) {
@@ -68,8 +70,8 @@ func TestNamesOfKinds(t *testing.T) {
 		{Group: "apps.kruise.io", Version: "v1beta1", Kind: "StatefulSet"}: "web--x--statefulset-e9b9a-" + version,
 		{Group: "example.com", Version: "v1", Kind: "Deployment"}:          "web--x--deployment-a379a-" + version,
 	} {
-		w := &Workload{GVK: kind, Name: "web"}
-		release, batch := w.ReleaseName(version), w.BatchName(version, 2)
+		w := &workload.Workload{GVK: kind, Name: "web"}
+		release, batch := ReleaseName(w, version), BatchName(w, version, 2)
 		if release != want || batch != want+"--x--2" {
 			t.Errorf("%s: %s, %s, want %s", kind, release, batch, want)
 		}
@@ -77,8 +79,8 @@ func TestNamesOfKinds(t *testing.T) {
 			t.Errorf("%s has the name of %s", kind, other)
 		}
 		names[release] = kind.String()
-		long := &Workload{GVK: kind, Name: strings.Repeat("a", 253)}
-		if problems := validation.IsDNS1123Subdomain(long.BatchName(version, 2147483647)); len(problems) > 0 {
+		long := &workload.Workload{GVK: kind, Name: strings.Repeat("a", 253)}
+		if problems := validation.IsDNS1123Subdomain(BatchName(long, version, 2147483647)); len(problems) > 0 {
 			t.Errorf("%s: %v", kind, problems)
 		}
 	}

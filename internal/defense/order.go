@@ -31,6 +31,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // maxOrderIDLength is the server's limit of an order's id in bytes.
@@ -84,7 +86,7 @@ func (o *order) explainServer() {
 // noteServer says how far the server's check of the release as a whole has come.
 func (o *order) noteServer() {
 	s := o.status
-	c := v1alpha1.CheckStatus{Name: ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: timeOf(unixOrZero(s.OrderSubmitTimeUnix))}
+	c := v1alpha1.CheckStatus{Name: ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: times.Of(times.FromUnix(s.OrderSubmitTimeUnix))}
 	kind := v1alpha1.StepPostChecked
 	switch s.OrderStage {
 	case v1alpha1.OrderNone:
@@ -142,7 +144,7 @@ func (o *order) take(t turn, a Answer) {
 		if s.OrderStage == v1alpha1.OrderPreSubmitted {
 			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonStartedAgain, lostEntry(s.OrderNodeID, a.NodeID))
 		} else {
-			s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+			s.OrderPreSubmitTime, s.OrderPreSubmitTimeUnix = times.Format(o.Now), o.Now.Unix()
 			o.step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
 		}
 		s.OrderNodeID, s.OrderStage = a.NodeID, v1alpha1.OrderPreSubmitted
@@ -155,7 +157,7 @@ func (o *order) take(t turn, a Answer) {
 		o.preOver(t)
 	case turnFinished:
 		s.OrderStage = v1alpha1.OrderPostSubmitted
-		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+		s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = times.Format(o.Now), o.Now.Unix()
 		o.step(v1alpha1.StepPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "the check goes on")
 		if t.answered && orderSkipped(s) {
 			o.postOver(turn{reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true})
@@ -272,7 +274,7 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 	if t.passed() {
 		status, message = metav1.ConditionTrue, cmp.Or(t.message, "the check passed")
 	}
-	o.step(kind, status, t.reason, Cut(message))
+	o.step(kind, status, t.reason, wording.Cut(message))
 	if t.answered {
 		return
 	}
@@ -330,7 +332,7 @@ func (o *order) submitted(a Answer) {
 	s := o.status
 	accepted := func(message string) {
 		s.OrderStage = v1alpha1.OrderPreWait
-		s.OrderSubmitTime, s.OrderSubmitTimeUnix = FormatTime(o.Now), o.Now.Unix()
+		s.OrderSubmitTime, s.OrderSubmitTimeUnix = times.Format(o.Now), o.Now.Unix()
 		if a.URL != "" {
 			s.OrderURL = a.URL
 		}
@@ -368,8 +370,8 @@ func (o *order) submitted(a Answer) {
 func (o *order) run() {
 	s := o.status
 	s.Status = v1alpha1.ChangeWorkloadRunning
-	s.UpdateTime, s.UpdateTimeUnix = FormatTime(o.Now), o.Now.Unix()
-	s.EntryTime, s.EntryTimeUnix = FormatTime(o.Now), o.Now.Unix()
+	s.UpdateTime, s.UpdateTimeUnix = times.Format(o.Now), o.Now.Unix()
+	s.EntryTime, s.EntryTimeUnix = times.Format(o.Now), o.Now.Unix()
 }
 
 // refused says why the server does not do a step of the order.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // OrderInput is what a decision about an order is made from.
@@ -65,19 +66,19 @@ func (o *order) entry() *entry { return orderEntry(o.status, &o.Settings, o.Now)
 // orderEntry is the order of a release as one of the server's entries.
 func orderEntry(s *v1alpha1.ChangeWorkloadStatus, set *settings.Settings, now time.Time) *entry {
 	n := newEntry(s.OrderNodeID, s.OrderSteps, v1alpha1.StepPreChecked, v1alpha1.StepPostChecked, orderSkipped(s), set, now)
-	n.pre = check{since: unixOrZero(s.OrderPreSubmitTimeUnix), limit: set.PreTimeout, verdict: s.OrderPreVerdict}
-	n.post = check{since: unixOrZero(s.OrderPostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.OrderPostVerdict}
+	n.pre = check{since: times.FromUnix(s.OrderPreSubmitTimeUnix), limit: set.PreTimeout, verdict: s.OrderPreVerdict}
+	n.post = check{since: times.FromUnix(s.OrderPostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.OrderPostVerdict}
 	n.held = s.OrderPostDueTimeUnix == 0
 	n.doubted = n.doubted && preAnswered(s)
 	n.seed = s.OrderID + string(v1alpha1.StagePre)
 	step := v1alpha1.StepPreChecked
 	switch s.OrderStage {
 	case v1alpha1.OrderPreWait:
-		n.stage, n.pre.since, n.held = entryToStart, unixOrZero(s.OrderSubmitTimeUnix), false
+		n.stage, n.pre.since, n.held = entryToStart, times.FromUnix(s.OrderSubmitTimeUnix), false
 	case v1alpha1.OrderPreSubmitted:
 		n.stage = entryPre
 	case v1alpha1.OrderPostWait:
-		n.stage, n.post.since, step = entryToFinish, unixOrZero(s.OrderPostDueTimeUnix), v1alpha1.StepPostChecked
+		n.stage, n.post.since, step = entryToFinish, times.FromUnix(s.OrderPostDueTimeUnix), v1alpha1.StepPostChecked
 	case v1alpha1.OrderPostSubmitted:
 		n.stage, n.seed = entryPost, s.OrderID+string(v1alpha1.StagePost)
 	default:

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // maxQuarantined is how many versions of a workload are in quarantine at most;
@@ -79,7 +81,7 @@ func (r QuarantineReason) String() string {
 	if r.Container != "" {
 		parts = append(parts, "container "+r.Container)
 	}
-	return strings.Join(append(parts, NonEmpty(r.Reason, r.Message)...), ": ")
+	return strings.Join(append(parts, wording.NonEmpty(r.Reason, r.Message)...), ": ")
 }
 
 // ParseQuarantine reads the quarantine off the annotations of a workload. A
@@ -137,7 +139,7 @@ func (q Quarantine) Reason(version string) (QuarantineReason, bool) {
 func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
 	changed := q.Without(version)
 	changed.Versions = append(changed.Versions, version)
-	reason.Reason, reason.Message = Printable(reason.Reason), Printable(reason.Message)
+	reason.Reason, reason.Message = wording.Printable(reason.Reason), wording.Printable(reason.Message)
 	changed.Reasons[version] = reason
 	if over := len(changed.Versions) - maxQuarantined; over > 0 {
 		changed.Versions = changed.Versions[over:]
@@ -218,7 +220,7 @@ func (q Quarantine) Annotate(annotations map[string]string) {
 }
 
 // rolledBack says that a release was rolled back, and why.
-func rolledBack(w *Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason, bool) {
+func rolledBack(w *workload.Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason, bool) {
 	if w == nil {
 		return QuarantineReason{}, false
 	}
@@ -282,9 +284,9 @@ func (u Unquarantined) Describe() string {
 // Explain says what of a release failed.
 func (r *QuarantineReason) Explain(failed *v1alpha1.ChangeWorkload) {
 	if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
-		r.Pod, r.Reason, r.Message = pods[0].Pod, pods[0].Verdict, Brief(pods[0].Message)
+		r.Pod, r.Reason, r.Message = pods[0].Pod, pods[0].Verdict, wording.Brief(pods[0].Message)
 	} else {
-		r.Message = Brief(ConditionMessage(&failed.Status, v1alpha1.ConditionVerified))
+		r.Message = wording.Brief(ConditionMessage(&failed.Status, v1alpha1.ConditionVerified))
 	}
 }
 
@@ -292,7 +294,7 @@ func (r *QuarantineReason) Explain(failed *v1alpha1.ChangeWorkload) {
 // by that user would.
 func (q Quarantine) Unquarantine(asked, user string) (Quarantine, Unquarantined) {
 	asked = strings.TrimSpace(asked)
-	done := Unquarantined{Asked: Cut(asked), User: user}
+	done := Unquarantined{Asked: wording.Cut(asked), User: user}
 	for _, version := range q.Versions {
 		if asked == version || asked == AllVersions {
 			done.Ended = append(done.Ended, version)

@@ -29,7 +29,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/hold"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // ReleaseInput is what a decision about a release is made from.
@@ -45,11 +49,11 @@ type ReleaseInput struct {
 	// Change is the release.
 	Change *v1alpha1.ChangeWorkload
 	// Workload is the workload that owns it; nil when it is gone.
-	Workload *Workload
+	Workload *workload.Workload
 	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	// Pods are the pods of the workload's current revision.
-	Pods []Pod
+	Pods []workload.Pod
 	// Batches are all ChangePods of this object, of whatever attempt. LiveBatches
 	// says that they were read from the API server, not from a cache that may be
 	// behind that of the release.
@@ -58,7 +62,7 @@ type ReleaseInput struct {
 	// Others are the other ChangeWorkloads of the workload.
 	Others []v1alpha1.ChangeWorkload
 	// History are the successful versions of the workload that are remembered.
-	History []Revision
+	History []workload.Revision
 	// Limit counts rollbacks for the rollback limit of rollbacks.
 	Limit RollbackLimit
 	// Causes are what the events of pods say, of those that were asked for.
@@ -77,7 +81,7 @@ type ReleaseInput struct {
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []BeginCheck
 	// HoldSteps are the times of a hold, and Since is since when this process decides.
-	HoldSteps HoldSteps
+	HoldSteps hold.HoldSteps
 	Since     time.Time
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.
@@ -130,7 +134,7 @@ type ReleasePlan struct {
 	NeedsBatches bool
 	// NeedsCause is a pod whose events say what it waits for: read them and decide
 	// again.
-	NeedsCause *Pod
+	NeedsCause *workload.Pod
 	// NeedsNodes: the release is about to be rolled back because of pods on these nodes;
 	// find out which of them are silent, and decide again.
 	NeedsNodes []string
@@ -159,8 +163,8 @@ type ReleasePlan struct {
 	// Remember the template of this version as the newest that succeeded, Prove
 	// that it ran well, and Forget others.
 	Remember bool
-	Prove    *Revision
-	Forget   []Revision
+	Prove    *workload.Revision
+	Forget   []workload.Revision
 	// RemoveBatches are batches of this release that count no more by themselves.
 	RemoveBatches []v1alpha1.ChangePod
 	// Remove are older releases this one has made obsolete.
@@ -179,7 +183,7 @@ type release struct {
 	status *v1alpha1.ChangeWorkloadStatus
 	plan   ReleasePlan
 
-	preparing []Pod
+	preparing []workload.Pod
 	checking  []v1alpha1.PodResult
 	passed    []v1alpha1.PodResult
 	failed    []v1alpha1.PodResult
@@ -213,8 +217,8 @@ const (
 // HoldChange is what is written of a hold.
 type HoldChange struct {
 	// Set is the pace from now on; nil to give it back, and End says why.
-	Set *Hold
-	End HoldEnd
+	Set *workload.Hold
+	End workload.HoldEnd
 }
 
 // String is what it does, in one word.
@@ -227,13 +231,13 @@ func (h *HoldChange) String() string {
 	case h.Set.ByPartition:
 		return fmt.Sprintf("partition %d", h.Set.Set.Partition)
 	default:
-		return h.Set.Set.minReady().String()
+		return h.Set.Set.MinReady().String()
 	}
 }
 
 func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
 	d.status.Status = state
-	d.status.UpdateTime, d.status.UpdateTimeUnix = FormatTime(d.Now), d.Now.Unix()
+	d.status.UpdateTime, d.status.UpdateTimeUnix = times.Format(d.Now), d.Now.Unix()
 	if reason != "" {
 		d.event(eventType, reason, message)
 	}
@@ -252,7 +256,7 @@ func (d *release) event(eventType, reason, message string) {
 
 // ofVersion says a detail of the version of the release.
 func (d *release) ofVersion(detail string) string {
-	return strings.Join(NonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
+	return strings.Join(wording.NonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
 }
 
 // actionEvent adds an event of the action on the workload.

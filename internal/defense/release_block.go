@@ -28,6 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The block of a workload because of a release, and the halt of its rollout.
@@ -66,7 +68,7 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 	}
 	if (isNew || blockDenied(d)) && d.Settings.Blocking {
 		d.plan.NeedsLive = !d.Live
-		if !d.Workload.blocked() {
+		if !d.Workload.Blocked() {
 			d.plan.Action = BlockWorkload
 			haltRollout(d)
 		}
@@ -132,8 +134,8 @@ func resumeRollout(d *release) {
 	o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
 	overrides := ok && o.Version == d.Change.Spec.Reversion
 	corrected := !ownBlock(d.Workload) && meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked) != nil
-	if halted == d.Change.Spec.Reversion && (d.hasFailed() || w.blocked() && !corrected) ||
-		halted != d.Change.Spec.Reversion && w.blocked() && !overrides {
+	if halted == d.Change.Spec.Reversion && (d.hasFailed() || w.Blocked() && !corrected) ||
+		halted != d.Change.Spec.Reversion && w.Blocked() && !overrides {
 		return
 	}
 	d.plan.NeedsLive = !d.Live
@@ -143,21 +145,21 @@ func resumeRollout(d *release) {
 
 // blockedAtStart says that the workload has the block that it had when the attempt
 // began.
-func blockedAtStart(w *Workload, s *v1alpha1.ChangeWorkloadStatus) bool {
+func blockedAtStart(w *workload.Workload, s *v1alpha1.ChangeWorkloadStatus) bool {
 	value, blocked := w.Labels[v1alpha1.SuspendLabel]
 	return blocked && s.BlockAtStart != nil && *s.BlockAtStart == value
 }
 
 // ownBlock says that the workload is blocked because of this release.
-func ownBlock(w *Workload) bool {
+func ownBlock(w *workload.Workload) bool {
 	version, release, _ := ParseBlockedBy(w.Annotations)
-	return w.blocked() && version == w.RecordedVersion() && release == strconv.FormatInt(w.Release(), 10)
+	return w.Blocked() && version == w.RecordedVersion() && release == strconv.FormatInt(w.Release(), 10)
 }
 
 // remembersBlock says that the block is because of this very record. One made
 // later, because the first was deleted, knows nothing of the failure, so its
 // success must not lift the block.
-func remembersBlock(w *Workload, change *v1alpha1.ChangeWorkload) bool {
+func remembersBlock(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool {
 	if _, _, record := ParseBlockedBy(w.Annotations); record != "" {
 		return record == string(change.UID)
 	}
@@ -173,7 +175,7 @@ func liftBlock(d *release, lift bool, why string) {
 	}
 	d.needAll()
 	d.plan.Action = LiftBlock
-	if d.Workload.haltedBy(d.Change.Spec.Reversion) {
+	if d.Workload.HaltedBy(d.Change.Spec.Reversion) {
 		d.plan.Resume = true
 		why += "; the rollout is resumed"
 	}
@@ -192,14 +194,14 @@ func liftRestored(d *release) {
 	}
 	wait := time.Duration(0)
 	for i := range d.Pods {
-		finished, left := d.Pods[i].Finished(FinishOf(w, d.Settings), d.Now)
+		finished, left := d.Pods[i].Finished(workload.FinishOf(w, d.Settings), d.Now)
 		if finished {
 			liftBlock(d, true, "the version that was restored runs again")
 			return
 		}
-		wait = shortest(wait, left)
+		wait = times.Shortest(wait, left)
 	}
-	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, wait)
+	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, wait)
 }
 
 // explainBlock says whether this release blocks its workload. There is nothing
@@ -212,7 +214,7 @@ func explainBlock(d *release) {
 	case d.plan.Action == BlockWorkload, d.plan.Action != LiftBlock && ownBlock(d.Workload):
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, cmp.Or(reason, v1alpha1.ReasonPodFailed),
 			"an override release has the label %s: %q", v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
-	case failed && d.Workload.blocked():
+	case failed && d.Workload.Blocked():
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonBlockedAlready, "")
 	case failed && d.Settings.Observe:
 		d.condition(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonObserving, "%s", d.ObservedBy)
@@ -230,7 +232,7 @@ func observeFailure(d *release, isNew bool) {
 	if !isNew {
 		return
 	}
-	if d.Settings.Blocking && !d.Workload.blocked() {
+	if d.Settings.Blocking && !d.Workload.Blocked() {
 		dryRun(d, v1alpha1.DryRunSuspend, "releases of the workload would have been blocked")
 		if halts(d) {
 			dryRun(d, v1alpha1.DryRunHalt, "the rollout would have been "+d.Workload.Words.Halted()+d.Workload.Words.Means())

@@ -194,8 +194,8 @@ func TestReleaseChecks(t *testing.T) {
 			if c == nil || c.Reason != tt.reason || !strings.Contains(c.Message, tt.says) {
 				t.Errorf("Verified %+v, want %s %q", c, tt.reason, tt.says)
 			}
-			if w.in.Workload.blocked() != tt.blocked {
-				t.Errorf("blocked: %t", w.in.Workload.blocked())
+			if w.in.Workload.Blocked() != tt.blocked {
+				t.Errorf("blocked: %t", w.in.Workload.Blocked())
 			}
 			if b := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionBlocked); tt.blocked && (b == nil || b.Status != metav1.ConditionTrue || b.Reason != v1alpha1.ReasonCheckFailed) {
 				t.Errorf("Blocked %+v", b)
@@ -258,8 +258,8 @@ func TestReleaseChecksBesideOrder(t *testing.T) {
 	}
 	w.in.Change.Status.Status, w.in.Change.Status.OrderStage = v1alpha1.ChangeWorkloadRunning, v1alpha1.OrderPostWait
 	w.Settle(t)
-	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || !w.in.Workload.blocked() {
-		t.Errorf("state %q, blocked: %t", s.Status, w.in.Workload.blocked())
+	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || !w.in.Workload.Blocked() {
+		t.Errorf("state %q, blocked: %t", s.Status, w.in.Workload.Blocked())
 	}
 	refused := newWorld(2).Pods(2).Begins(v1alpha1.StageReleasePre)
 	refused.in.Cluster = "cluster"
@@ -293,14 +293,14 @@ func TestReleaseCheckFailsAnew(t *testing.T) {
 		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
 		w.Settle(t)
 	}
-	if lift(); w.stored.blocked() {
+	if lift(); w.stored.Blocked() {
 		t.Fatal("what was lifted by hand is blocked again")
 	}
 	w.Ends(t, v1alpha1.StageReleasePost, v1alpha1.CheckFailed)
-	if w.Settle(t); !w.stored.blocked() {
+	if w.Settle(t); !w.stored.Blocked() {
 		t.Error("it is not blocked")
 	}
-	if lift(); w.stored.blocked() {
+	if lift(); w.stored.Blocked() {
 		t.Error("what was lifted by hand is blocked again")
 	}
 }

@@ -28,6 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The part of a release that keeps what is known of the ones before it, after their
@@ -42,13 +44,13 @@ const (
 )
 
 // evidenceOf is what is kept of the release a workload is at.
-func evidenceOf(w *Workload) (e v1alpha1.ReleaseEvidence) {
+func evidenceOf(w *workload.Workload) (e v1alpha1.ReleaseEvidence) {
 	for _, image := range w.Images[:min(len(w.Images), maxImages)] {
-		e.Images = append(e.Images, CutAtRune(image, MaxText))
+		e.Images = append(e.Images, wording.CutAtRune(image, MaxText))
 	}
-	e.ReleasedBy = CutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], MaxText)
+	e.ReleasedBy = wording.CutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], MaxText)
 	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok && o.Version == w.RecordedVersion() {
-		e.OverriddenBy = CutAtRune(o.User, MaxText)
+		e.OverriddenBy = wording.CutAtRune(o.User, MaxText)
 	}
 	return e
 }
@@ -67,7 +69,7 @@ type Overridden struct {
 
 // OverrideOf is the override that the current attempt of a release used; nil when
 // it used none. The workload may be gone, or have gone on.
-func OverrideOf(change *v1alpha1.ChangeWorkload, w *Workload) *Overridden {
+func OverrideOf(change *v1alpha1.ChangeWorkload, w *workload.Workload) *Overridden {
 	s := &change.Status
 	if s.OverriddenBy == "" {
 		return nil
@@ -93,7 +95,7 @@ func noteCorrections(d *release) {
 	var told []string
 	note := func(pod, manager, what string) {
 		noteCorrection(d.status, d.Now, pod, manager)
-		told = append(told, what+" by field manager "+cmp.Or(manager, UnknownUser))
+		told = append(told, what+" by field manager "+cmp.Or(manager, workload.UnknownUser))
 	}
 	for i := range d.Change.Status.DefenseCheckFailPods {
 		pod := &d.Change.Status.DefenseCheckFailPods[i]
@@ -131,7 +133,7 @@ func orderCorrected(d *release) bool {
 }
 
 func noteCorrection(s *v1alpha1.ChangeWorkloadStatus, now time.Time, pod, manager string) {
-	c := v1alpha1.Correction{Pod: pod, FieldManager: CutAtRune(manager, maxManager), TimeUnix: now.Unix()}
+	c := v1alpha1.Correction{Pod: pod, FieldManager: wording.CutAtRune(manager, maxManager), TimeUnix: now.Unix()}
 	s.Corrections = append(s.Corrections, c)
 	s.Corrections = slices.Delete(s.Corrections, 0, max(len(s.Corrections)-maxCorrections, 0))
 }
@@ -206,13 +208,13 @@ func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	}
 	if len(s.DefenseCheckFailPods) > 0 {
 		first := s.DefenseCheckFailPods[0]
-		first.Message = Cut(first.Message)
+		first.Message = wording.Cut(first.Message)
 		p.FailedPod = &first
 	}
 	for _, kind := range []string{v1alpha1.ConditionRolledBack, v1alpha1.ConditionVerified} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c != nil && c.Status == rolledOrFailed[kind] {
-			p.Message = Cut(cmp.Or(Detail(c), c.Message))
+			p.Message = wording.Cut(cmp.Or(Detail(c), c.Message))
 			break
 		}
 	}
@@ -230,16 +232,16 @@ var rolledOrFailed = map[string]metav1.ConditionStatus{
 // the oldest go.
 func decideHistory(d *release) {
 	keep := d.Settings.History
-	others := slices.DeleteFunc(slices.Clone(d.History), func(r Revision) bool { return r.Version == d.Change.Spec.Reversion })
+	others := slices.DeleteFunc(slices.Clone(d.History), func(r workload.Revision) bool { return r.Version == d.Change.Spec.Reversion })
 	if keep > 0 {
 		keep--
-		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !slices.ContainsFunc(d.History, func(r Revision) bool {
+		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !slices.ContainsFunc(d.History, func(r workload.Revision) bool {
 			return r.Version == d.Change.Spec.Reversion && r.Release >= d.Change.Spec.Release
 		})
 	} else {
 		others = slices.Clone(d.History)
 	}
-	slices.SortFunc(others, func(a, b Revision) int {
+	slices.SortFunc(others, func(a, b workload.Revision) int {
 		return cmp.Or(cmp.Compare(b.Release, a.Release), cmp.Compare(a.Name, b.Name))
 	})
 	if len(others) > keep {
@@ -274,7 +276,7 @@ func recordProof(d *release) {
 // the same moment. A newer version in the history says that it was not, or that it
 // was forgotten since.
 func rememberLeft(d *release) {
-	newer := func(r Revision) bool {
+	newer := func(r workload.Revision) bool {
 		return r.Version == d.Change.Spec.Reversion || r.Release > d.Change.Spec.Release
 	}
 	succeeded := func(c v1alpha1.ChangeWorkload) bool {

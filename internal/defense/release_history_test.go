@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -348,9 +349,9 @@ func TestEvidenceIsBounded(t *testing.T) {
 }
 
 func TestOverrideOf(t *testing.T) {
-	quarantine := func(by string) *Workload {
+	quarantine := func(by string) *workload.Workload {
 		q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: versionA}, testNow).Override(versionA, by)
-		w := &Workload{}
+		w := &workload.Workload{}
 		w.Annotations = map[string]string{}
 		q.Annotate(w.Annotations)
 		return w
@@ -360,11 +361,11 @@ func TestOverrideOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		by      string
 		blocked *string
-		w       *Workload
+		w       *workload.Workload
 		want    *Overridden
 	}{
 		"none":                              {"", block, quarantine("jane"), nil},
-		"a block":                           {"jane", block, &Workload{}, &Overridden{"jane", []string{OverrodeBlock}}},
+		"a block":                           {"jane", block, &workload.Workload{}, &Overridden{"jane", []string{OverrodeBlock}}},
 		"a block, and the workload is gone": {"jane", block, nil, &Overridden{"jane", []string{OverrodeBlock}}},
 		"a quarantine":                      {"jane", nil, quarantine("jane"), &Overridden{"jane", []string{OverrodeQuarantine}}},
 		"both":                              {"jane", block, quarantine("jane"), &Overridden{"jane", []string{OverrodeBlock, OverrodeQuarantine}}},

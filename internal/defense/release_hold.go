@@ -29,6 +29,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The hold of the rollout of a release: when it begins, what it waits for, and when what
@@ -86,9 +89,9 @@ func followHold(d *release) {
 //
 // A user may set the same value after the hold, so the record of a release is believed only
 // until the next release has begun.
-func lostHold(d *release) *Hold {
+func lostHold(d *release) *workload.Hold {
 	w, record, of := d.Workload, d.status.Hold, d.Change.Spec.Release
-	if end, ok := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
+	if end, ok := workload.ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
 		return nil
 	}
 	if w.Pace.ByPartition {
@@ -101,8 +104,8 @@ func lostHold(d *release) *Hold {
 		record.SetProgressDeadlineSeconds == record.ProgressDeadlineSeconds {
 		return nil
 	}
-	own := Pace{MinReadySeconds: record.MinReadySeconds, ProgressDeadlineSeconds: record.ProgressDeadlineSeconds}
-	return &Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
+	own := workload.Pace{MinReadySeconds: record.MinReadySeconds, ProgressDeadlineSeconds: record.ProgressDeadlineSeconds}
+	return &workload.Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
 }
 
 // recordBefore is the record of a hold of the release before this one, with its number; nil
@@ -119,17 +122,17 @@ func recordBefore(others []v1alpha1.ChangeWorkload, this int64) (record *v1alpha
 // lostPartition is the same where the partition was changed. A user may set the same one
 // at any time, so only that of this release is known again, as long as nothing said that
 // it ended.
-func lostPartition(w *Workload, record *v1alpha1.HoldRecord, release int64) *Hold {
+func lostPartition(w *workload.Workload, record *v1alpha1.HoldRecord, release int64) *workload.Hold {
 	if w.Hold != nil || record == nil || record.Partition == nil || record.SetPartition == nil ||
 		*record.Partition == *record.SetPartition || *record.SetPartition != w.Pace.Partition {
 		return nil
 	}
-	return &Hold{Release: release, Until: v1alpha1.HoldNone, Pace: Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace}
+	return &workload.Hold{Release: release, Until: v1alpha1.HoldNone, Pace: workload.Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace}
 }
 
 // recordHold keeps what the hold changed where it cannot be lost with the workload's
 // annotations.
-func recordHold(d *release, h *Hold) {
+func recordHold(d *release, h *workload.Hold) {
 	d.status.Hold = &v1alpha1.HoldRecord{
 		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds, SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
 	}
@@ -142,10 +145,10 @@ func recordHold(d *release, h *Hold) {
 // past it, or admission did not know that it is to.
 func beginHold(d *release) {
 	w := d.Workload
-	end, ended := ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation])
+	end, ended := workload.ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation])
 	switch {
 	case !d.Settings.Hold.Holds():
-	case w.Pace == (Pace{}):
+	case w.Pace == (workload.Pace{}):
 		notHeld(d, "rollouts of a "+w.Kind()+" are not held")
 	case ended && end.Release == d.Change.Spec.Release:
 		noteHoldGone(d)
@@ -161,7 +164,7 @@ func beginHold(d *release) {
 	default:
 		own := w.Pace
 		if d.plan.Resume && own.ByPartition {
-			own.Partition = HaltedPartition(w.Annotations)
+			own.Partition = workload.HaltedPartition(w.Annotations)
 		}
 		hold := newHold(d, own)
 		if hold == nil {
@@ -174,16 +177,16 @@ func beginHold(d *release) {
 }
 
 // newHold is a hold of this release that begins now; nil where it would keep no pod back.
-func newHold(d *release, own Pace) *Hold {
+func newHold(d *release, own workload.Pace) *workload.Hold {
 	s := &d.Settings
-	return d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, own, s.Hold, s.HoldAtMost, Wave{d.Workload.Replicas, s.BatchSize})
+	return d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, own, s.Hold, s.HoldAtMost, hold.Wave{Replicas: d.Workload.Replicas, Batch: s.BatchSize})
 }
 
 // replacesPods says that the rollout replaces pods while others run.
 func replacesPods(d *release) bool {
 	w := d.Workload
 	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && IsOpen(d.status.Status) &&
-		slices.ContainsFunc(w.OldRevisions, func(old OldRevision) bool { return old.Replicas > 0 })
+		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool { return old.Replicas > 0 })
 }
 
 // isUndo says that the release is of a version that succeeded, or that the operator
@@ -238,14 +241,14 @@ func followPace(d *release, begins bool) {
 	if fails && d.status.Status == v1alpha1.ChangeWorkloadInit {
 		atMost = forHuman // nothing fails before the order is accepted
 	}
-	plan := DecideHold(HoldInput{
+	plan := hold.DecideHold(hold.HoldInput{
 		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, HoldSteps: d.HoldSteps.OrDefault(),
 		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize,
 	})
-	again = shortest(again, plan.Again)
-	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, again)
+	again = times.Shortest(again, plan.Again)
+	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, again)
 	stuckIn, stuck := stuckIn(d)
-	d.plan.RequeueAfter = shortest(d.plan.RequeueAfter, max(stuckIn, 0))
+	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, max(stuckIn, 0))
 	switch {
 	case plan.RanOut > 0 && fails:
 		failHold(d, plan.RanOut)
@@ -282,7 +285,7 @@ func followPace(d *release, begins bool) {
 // such pods are Ready.
 func stuckIn(d *release) (left time.Duration, stuck bool) {
 	w := d.Workload
-	unready := func(old OldRevision) bool { return old.Ready < old.Replicas-old.Lost }
+	unready := func(old workload.OldRevision) bool { return old.Ready < old.Replicas-old.Lost }
 	if !w.Pace.ByPartition || !slices.ContainsFunc(w.OldRevisions, unready) {
 		return 0, false
 	}
@@ -291,7 +294,7 @@ func stuckIn(d *release) (left time.Duration, stuck bool) {
 }
 
 // explainHold says what is waited for. Between two waves it says so of the next one.
-func explainHold(d *release, p *HoldPlan) {
+func explainHold(d *release, p *hold.HoldPlan) {
 	until, message := p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady), ""
 	switch {
 	case p.Over && !p.Opens:
@@ -306,9 +309,9 @@ func explainHold(d *release, p *HoldPlan) {
 		message = "all pods so far are verified; the next pods are not created yet"
 	case !d.Now.Before(until):
 		message = fmt.Sprintf("for %d pods that are not Ready since %s, without a limit",
-			p.Waiting, FormatTime(p.Since))
+			p.Waiting, times.Format(p.Since))
 	default:
-		message = fmt.Sprintf("for %d verdicts since %s, at most until %s", p.Waiting, FormatTime(p.Since), FormatTime(until))
+		message = fmt.Sprintf("for %d verdicts since %s, at most until %s", p.Waiting, times.Format(p.Since), times.Format(until))
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
@@ -325,7 +328,7 @@ func ranOut(d *release, pods int) {
 func failHold(d *release, pods int) {
 	c := v1alpha1.CheckStatus{
 		Name: HoldCheck, Type: HoldCheck, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails,
-		Reason: v1alpha1.ReasonHoldRanOut, Message: describeRanOut(d.Settings.HoldAtMost, pods) + ", and silence fails", StartTime: timeOf(time.Unix(d.status.StartTimeUnix, 0)),
+		Reason: v1alpha1.ReasonHoldRanOut, Message: describeRanOut(d.Settings.HoldAtMost, pods) + ", and silence fails", StartTime: times.Of(time.Unix(d.status.StartTimeUnix, 0)),
 	}
 	if FindCheck(d.status.Checks, HoldCheck) == nil {
 		SetCheck(&d.status.Checks, c, d.Now)
@@ -336,7 +339,7 @@ func failHold(d *release, pods int) {
 
 // heldPods are the pods of the release, as a hold looks at them, and how long until one
 // more is verified by time alone.
-func heldPods(d *release) (pods []HeldPod, again time.Duration) {
+func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 	verified := map[types.UID]int64{}
 	for i := range d.Batches {
 		b := &d.Batches[i]
@@ -344,7 +347,7 @@ func heldPods(d *release) (pods []HeldPod, again time.Duration) {
 			continue
 		}
 		if left := watched(d.Now, d.Since, b); left > 0 {
-			again = shortest(again, left)
+			again = times.Shortest(again, left)
 			continue
 		}
 		passed, _ := BatchResults(b)
@@ -354,11 +357,11 @@ func heldPods(d *release) (pods []HeldPod, again time.Duration) {
 	}
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		if !p.live() {
+		if !p.Live() {
 			continue
 		}
 		made, ok := verified[p.UID]
-		h := HeldPod{Created: latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index}
+		h := workload.HeldPod{Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index}
 		if p.Ready {
 			// As the ReplicaSet controller counts, also where the kubelet's clock is behind.
 			h.ReadySince = p.ReadySince
@@ -369,7 +372,7 @@ func heldPods(d *release) (pods []HeldPod, again time.Duration) {
 				// There the age of a pod says nothing but to which wave it belongs.
 				h.ReadySince = p.Bounded(p.ReadySince, d.Now)
 			}
-			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(ClockTolerance))
+			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(workload.ClockTolerance))
 		}
 		pods = append(pods, h)
 	}
@@ -386,11 +389,11 @@ func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 		if !c.Background || c.Mode == v1alpha1.ModeObserve || !CheckMayGoOn(c) {
 			continue
 		}
-		over := timeOrZero(c.Deadline)
+		over := times.OrZero(c.Deadline)
 		if c.Phase == v1alpha1.CheckWatching {
-			over = timeOrZero(c.DueTime)
-			if began := timeOrZero(c.StartTime); c.Type != v1alpha1.CheckTypePodHealth && since.After(began) {
-				over = latest(over, since.Add(over.Sub(began)))
+			over = times.OrZero(c.DueTime)
+			if began := times.OrZero(c.StartTime); c.Type != v1alpha1.CheckTypePodHealth && since.After(began) {
+				over = times.Latest(over, since.Add(over.Sub(began)))
 			}
 		}
 		left = max(left, over.Add(checkGrace).Sub(now))
@@ -400,7 +403,7 @@ func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 
 // writeHold changes the pace of the rollout, in the write that does something else with
 // the workload, if there is one.
-func writeHold(d *release, set *Hold) {
+func writeHold(d *release, set *workload.Hold) {
 	d.plan.Hold = &HoldChange{Set: set}
 	if set != nil {
 		recordHold(d, set)
@@ -412,30 +415,30 @@ func writeHold(d *release, set *Hold) {
 
 // endHold gives back what the hold changed, and says why.
 func endHold(d *release, reason string) {
-	end := HoldEnd{Release: d.Change.Spec.Release, Reason: reason}
+	end := workload.HoldEnd{Release: d.Change.Spec.Release, Reason: reason}
 	if reason == v1alpha1.ReasonHoldEdited {
-		end.User = UnknownUser
+		end.User = workload.UnknownUser
 	}
 	writeHold(d, nil)
 	d.plan.Hold.End = end
-	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.describe())
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe())
 	noteHoldEnd(d, end)
 }
 
 // noteHoldEnd says that a hold ended. The catalog says why, except who did it.
-func noteHoldEnd(d *release, end HoldEnd) {
+func noteHoldEnd(d *release, end workload.HoldEnd) {
 	by := ""
 	if end.Reason == v1alpha1.ReasonHoldEdited {
-		by = "by " + cmp.Or(end.User, UnknownUser)
+		by = "by " + cmp.Or(end.User, workload.UnknownUser)
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", by)
 }
 
 // endAgain ends a hold as it was to be ended when admission did not see that.
 func endAgain(d *release) {
-	end, ok := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
+	end, ok := workload.ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
 	if !ok || end.Release != d.Change.Spec.Release {
-		end = HoldEnd{Release: d.Change.Spec.Release, Reason: v1alpha1.ReasonReleaseEnded}
+		end = workload.HoldEnd{Release: d.Change.Spec.Release, Reason: v1alpha1.ReasonReleaseEnded}
 	}
 	writeHold(d, nil)
 	d.plan.Hold.End = end
@@ -454,14 +457,14 @@ func endFailedHold(d *release) {
 // workload was let go as a whole.
 func noteHoldGone(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld)
-	end, ended := ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
+	end, ended := workload.ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
 	ended = ended && end.Release == d.Change.Spec.Release
 	if said != nil && said.Status == metav1.ConditionFalse || said == nil && !ended {
 		return
 	}
 	if !ended {
-		end = HoldEnd{Reason: v1alpha1.ReasonReleaseEnded}
+		end = workload.HoldEnd{Reason: v1alpha1.ReasonReleaseEnded}
 	}
-	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.describe())
+	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe())
 	noteHoldEnd(d, end)
 }

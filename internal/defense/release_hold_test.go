@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -66,8 +68,8 @@ func TestHeldPods(t *testing.T) {
 			batch.Spec.CreateTimeUnix = now.Add(-2 * time.Minute).Unix()
 			batch.Status.Status, batch.Status.Checks = c.status, c.checks
 			d := &release{ReleaseInput: ReleaseInput{
-				Now: now, Since: c.since, Workload: &Workload{}, Change: change, Batches: []v1alpha1.ChangePod{*batch},
-				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-3 * time.Hour), ReadySince: now.Add(-3 * time.Hour)}},
+				Now: now, Since: c.since, Workload: &workload.Workload{}, Change: change, Batches: []v1alpha1.ChangePod{*batch},
+				Pods: []workload.Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-3 * time.Hour), ReadySince: now.Add(-3 * time.Hour)}},
 			}, status: change.Status.DeepCopy()}
 			pods, again := heldPods(d)
 			if len(pods) != 1 || pods[0].Verified != c.verified || again != c.again {
@@ -92,8 +94,8 @@ func TestHeldPodOfAnotherClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &release{ReleaseInput: ReleaseInput{
-				Now: now, Change: change, Workload: &Workload{Pace: Pace{ByPartition: true}},
-				Pods: []Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-2 * time.Minute), ReadySince: now.Add(-c.ready)}},
+				Now: now, Change: change, Workload: &workload.Workload{Pace: workload.Pace{ByPartition: true}},
+				Pods: []workload.Pod{{Name: "sleep-1", UID: "1", Ready: true, Created: now.Add(-2 * time.Minute), ReadySince: now.Add(-c.ready)}},
 			}, status: change.Status.DeepCopy()}
 			if pods, _ := heldPods(d); len(pods) != 1 || !pods[0].ReadySince.Equal(now.Add(-c.want)) {
 				t.Errorf("pods %+v, want one that is Ready for %s", pods, c.want)
@@ -107,19 +109,19 @@ func TestHeldPodOfAnotherClock(t *testing.T) {
 func TestExplainHold(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for name, c := range map[string]struct {
-		plans []HoldPlan
+		plans []hold.HoldPlan
 		want  string
 	}{
-		"waiting":        {[]HoldPlan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
-		"between waves":  {[]HoldPlan{{}}, "all pods so far are verified; the next pods are not created yet"},
-		"opened":         {[]HoldPlan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
-		"and more pods":  {[]HoldPlan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
-		"ran out":        {[]HoldPlan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout continues"},
-		"a wave ran out": {[]HoldPlan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout continues when they are Ready"},
+		"waiting":        {[]hold.HoldPlan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
+		"between waves":  {[]hold.HoldPlan{{}}, "all pods so far are verified; the next pods are not created yet"},
+		"opened":         {[]hold.HoldPlan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
+		"and more pods":  {[]hold.HoldPlan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
+		"ran out":        {[]hold.HoldPlan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout continues"},
+		"a wave ran out": {[]hold.HoldPlan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout continues when they are Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
-			d := &release{ReleaseInput: ReleaseInput{Now: now.UTC(), Change: change, Workload: &Workload{}}, status: change.Status.DeepCopy()}
+			d := &release{ReleaseInput: ReleaseInput{Now: now.UTC(), Change: change, Workload: &workload.Workload{}}, status: change.Status.DeepCopy()}
 			d.Settings.HoldAtMost = 30 * time.Minute
 			for _, p := range c.plans {
 				p.Since = p.Since.UTC()
@@ -169,7 +171,7 @@ func TestLostPartition(t *testing.T) {
 		"held as a Deployment":       {&v1alpha1.HoldRecord{SetProgressDeadlineSeconds: 600}, 0, nil, false},
 		"a user set another":         {record(1, 4), 3, nil, false},
 		"down to the user's own":     {record(1, 1), 1, nil, false},
-		"still held":                 {record(1, 4), 4, func(d *release) { d.Workload.Hold = &Hold{Release: 2} }, false},
+		"still held":                 {record(1, 4), 4, func(d *release) { d.Workload.Hold = &workload.Hold{Release: 2} }, false},
 		"it ended":                   {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "2 EditedByUser jane" }, false},
 		"that of another release":    {record(1, 4), 4, func(d *release) { d.status.ObservedRelease, d.status.Hold = 3, nil }, false},
 		"that of an earlier attempt": {record(1, 4), 4, func(d *release) { d.status.Hold = nil }, false},
@@ -182,7 +184,7 @@ func TestLostPartition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
 			change.Status.ObservedRelease, change.Status.Hold = 2, c.record
-			d := &release{ReleaseInput: ReleaseInput{Change: change, Workload: &Workload{Pace: partitionAt(c.is), Annotations: map[string]string{}}}}
+			d := &release{ReleaseInput: ReleaseInput{Change: change, Workload: &workload.Workload{Pace: onePartition(c.is), Annotations: map[string]string{}}}}
 			d.status = change.Status.DeepCopy()
 			if c.change != nil {
 				c.change(d)
@@ -191,7 +193,7 @@ func TestLostPartition(t *testing.T) {
 			if (h != nil) != c.restored {
 				t.Fatalf("it is restored as %+v", h)
 			}
-			if h != nil && (h.Pace != partitionAt(1) || h.Set != partitionAt(4) || h.Release != 2) {
+			if h != nil && (h.Pace != onePartition(1) || h.Set != onePartition(4) || h.Release != 2) {
 				t.Errorf("it is restored as %+v", h)
 			}
 		})
@@ -203,21 +205,21 @@ func TestLostPartition(t *testing.T) {
 // and when the next one begins.
 func TestLostPace(t *testing.T) {
 	record := &v1alpha1.HoldRecord{MinReadySeconds: 5, ProgressDeadlineSeconds: 600, SetProgressDeadlineSeconds: 2400}
-	raised := Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
+	raised := workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
 	other := func(release int64, hold *v1alpha1.HoldRecord) v1alpha1.ChangeWorkload {
 		o := wrappers.MakeChangeWorkload("default", "sleep").Version(versionB).Release(release).Obj()
 		o.Status.Hold = hold
 		return *o
 	}
 	for name, c := range map[string]struct {
-		is       Pace
+		is       workload.Pace
 		own      *v1alpha1.HoldRecord
 		seen     int64 // the release that was observed before
 		others   []v1alpha1.ChangeWorkload
 		restored bool
 	}{
 		"lost":                            {raised, record, 3, nil, true},
-		"the user's own deadline":         {Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 700}, record, 3, nil, false},
+		"the user's own deadline":         {workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 700}, record, 3, nil, false},
 		"never held":                      {raised, nil, 3, nil, false},
 		"lost with the release":           {raised, nil, 0, []v1alpha1.ChangeWorkload{other(1, nil), other(2, record)}, true},
 		"lost with one that was not seen": {raised, nil, 0, []v1alpha1.ChangeWorkload{other(1, record)}, true},
@@ -228,11 +230,11 @@ func TestLostPace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(3).Obj()
 			change.Status.ObservedRelease = c.seen
-			w := &Workload{Pace: c.is, Annotations: map[string]string{}}
+			w := &workload.Workload{Pace: c.is, Annotations: map[string]string{}}
 			d := &release{ReleaseInput: ReleaseInput{Change: change, Others: c.others, Workload: w}}
 			d.status = &v1alpha1.ChangeWorkloadStatus{ObservedRelease: 3, Hold: c.own}
 			h := lostHold(d)
-			own := Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+			own := workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
 			if (h != nil) != c.restored || h != nil && (h.Pace != own || h.Set != raised || h.Release != 3) {
 				t.Errorf("it is restored as %+v", h)
 			}
@@ -246,10 +248,10 @@ func TestSteppedWaveIsFinished(t *testing.T) {
 	at := func(partition int32, pods ...int32) *release {
 		d := &release{ReleaseInput: ReleaseInput{
 			Change:   wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj(),
-			Workload: &Workload{Replicas: 5, Hold: &Hold{Release: 2, Pace: partitionAt(0), Set: partitionAt(partition)}},
+			Workload: &workload.Workload{Replicas: 5, Hold: &workload.Hold{Release: 2, Pace: onePartition(0), Set: onePartition(partition)}},
 		}}
 		for _, index := range pods {
-			p := Pod{UID: types.UID('a' + index), Index: index}
+			p := workload.Pod{UID: types.UID('a' + index), Index: index}
 			d.Pods, d.preparing = append(d.Pods, p), append(d.preparing, p)
 		}
 		return d
@@ -272,3 +274,5 @@ func TestSteppedWaveIsFinished(t *testing.T) {
 		})
 	}
 }
+
+func onePartition(p int32) workload.Pace { return workload.Pace{ByPartition: true, Partition: p} }

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // followOrder moves a release that waits for its order to be accepted.
@@ -55,7 +57,7 @@ func followOrder(d *release) {
 	}
 	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
 		// Batches are waited for from now on.
-		s.EntryTime, s.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
+		s.EntryTime, s.EntryTimeUnix = times.Format(d.Now), d.Now.Unix()
 	}
 }
 
@@ -168,14 +170,14 @@ func describeOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePo
 		text = "the PRE check of the order failed: " + v.Verdict
 	case s.OrderPostVerdict:
 		if v.LatePre {
-			return "of the order: " + Cut(v.Message)
+			return "of the order: " + wording.Cut(v.Message)
 		}
 		text = "the POST check of the order failed: " + v.Verdict
 	default:
 		text = fmt.Sprintf("a check of order entry %s, which belongs to no known batch, failed: %s", v.NodeID, v.Verdict)
 	}
 	if v.Message != "" {
-		text += ": " + Cut(v.Message)
+		text += ": " + wording.Cut(v.Message)
 	}
 	return text
 }

@@ -24,6 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The pods of a release, and the batches they are put into.
@@ -41,7 +44,7 @@ func (d *release) sortPods() (wait time.Duration) {
 		b := &batches[i]
 		if made := min(b.Spec.CreateTimeUnix, d.Now.Unix()); d.ofAttempt(b) && BatchNumber(b) > d.status.Batches && made > d.status.EntryTimeUnix {
 			// The status does not tell of it yet.
-			d.status.EntryTime, d.status.EntryTimeUnix = FormatTime(time.Unix(made, 0)), made
+			d.status.EntryTime, d.status.EntryTimeUnix = times.Format(time.Unix(made, 0)), made
 		}
 		d.status.Batches = max(d.status.Batches, BatchNumber(b))
 		if !d.ofAttempt(b) || sortFolded(d, b) {
@@ -78,14 +81,14 @@ func (d *release) sortPods() (wait time.Duration) {
 		if d.batched[p.UID] {
 			continue
 		}
-		finished, left := p.Finished(FinishOf(d.Workload, d.Settings), d.Now)
+		finished, left := p.Finished(workload.FinishOf(d.Workload, d.Settings), d.Now)
 		if finished || finishedBefore[string(p.UID)] {
 			d.preparing = append(d.preparing, *p)
 		} else if left > 0 && (wait == 0 || left < wait) {
 			wait = left
 		}
 	}
-	slices.SortFunc(d.preparing, func(a, b Pod) int {
+	slices.SortFunc(d.preparing, func(a, b workload.Pod) int {
 		return cmp.Or(a.ReadySince.Compare(b.ReadySince), cmp.Compare(a.Name, b.Name))
 	})
 	return wait
@@ -104,7 +107,7 @@ func (d *release) makeBatches() (made bool) {
 		made = true
 	}
 	if made {
-		d.status.EntryTime, d.status.EntryTimeUnix = FormatTime(d.Now), d.Now.Unix()
+		d.status.EntryTime, d.status.EntryTimeUnix = times.Format(d.Now), d.Now.Unix()
 		d.plan.NeedsBatches = !d.LiveBatches && d.missesBatches()
 	}
 	return made
@@ -145,7 +148,7 @@ func (d *release) isBatched(uid types.UID) bool { return d.batched[uid] }
 
 // isFinished reports whether a pod is in a batch, or waits to be in one.
 func (d *release) isFinished(uid types.UID) bool {
-	return d.batched[uid] || slices.ContainsFunc(d.preparing, func(p Pod) bool { return p.UID == uid })
+	return d.batched[uid] || slices.ContainsFunc(d.preparing, func(p workload.Pod) bool { return p.UID == uid })
 }
 
 // everyPod reports whether every pod that the workload is to have is seen and is there: also while the workload says
@@ -159,7 +162,7 @@ func (d *release) everyPodFrom(index, wanted int32, there func(uid types.UID) bo
 	live := int32(0)
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		if !p.live() || p.Index < index {
+		if !p.Live() || p.Index < index {
 			continue
 		}
 		if !there(p.UID) {
@@ -190,7 +193,7 @@ func waveIsFinished(d *release) bool {
 func (d *release) deadline() time.Time {
 	since := time.Unix(d.status.EntryTimeUnix, 0)
 	if h := d.Workload.Hold; h != nil && h.ByPartition {
-		since = latest(since, time.Unix(h.OpenedAt, 0)) // nothing came before that
+		since = times.Latest(since, time.Unix(h.OpenedAt, 0)) // nothing came before that
 	}
 	for _, c := range checksAt(d.status, v1alpha1.StageReleasePre) {
 		if !c.Background && c.CompletionTime != nil && c.CompletionTime.After(since) {
@@ -222,12 +225,12 @@ func (d *release) allPassed() bool {
 func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		if !p.live() || p.steady(d.Now) {
+		if !p.Live() || p.Steady(d.Now) {
 			continue
 		}
 		waits = true
 		if p.Ready {
-			left = max(left, p.Bounded(p.RestartedAt, d.Now).Add(restartSettle).Sub(d.Now))
+			left = max(left, p.Bounded(p.RestartedAt, d.Now).Add(workload.RestartSettle).Sub(d.Now))
 		}
 	}
 	return waits, left
@@ -238,8 +241,8 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 // count: it says so itself. What one replica has found another one, whose clock is
 // a little behind, does not take back.
 func (d *release) waitsInVain(made bool) bool {
-	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-ClockTolerance))
-	if made || !preOver(d.status, d.Cluster) || d.Workload.waitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
+	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-workload.ClockTolerance))
+	if made || !preOver(d.status, d.Cluster) || d.Workload.WaitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
 		return false
 	}
 	return len(d.preparing) > 0 || !d.everyPod(d.isBatched)
@@ -254,7 +257,7 @@ func (d *release) timesOut(made bool) bool {
 func bounded(results []v1alpha1.PodResult) (listed []v1alpha1.PodResult, count int32) {
 	for i := range results[:min(len(results), maxListed)] {
 		r := results[i]
-		r.Verdict, r.Message = Cut(r.Verdict), Cut(r.Message)
+		r.Verdict, r.Message = wording.Cut(r.Verdict), wording.Cut(r.Message)
 		listed = append(listed, r)
 	}
 	return listed, int32(len(results)) //nolint:gosec // a workload has far fewer pods
@@ -311,7 +314,7 @@ func (d *release) failure() (reason, message string) {
 		return v1alpha1.ReasonOrderCheckFailed, message
 	}
 	if c := failedReleaseCheck(d.status); c != nil {
-		return v1alpha1.ReasonCheckFailed, "the check " + Cut(describeCheck(c))
+		return v1alpha1.ReasonCheckFailed, "the check " + wording.Cut(describeCheck(c))
 	}
 	return "", ""
 }

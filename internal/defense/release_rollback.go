@@ -26,6 +26,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The part of a release that tells of pods that do not come up, and of those
@@ -46,7 +49,7 @@ func explainStart(d *release) (wait time.Duration) {
 		d.plan.NeedsNodes = still.nodes
 	}
 	if len(d.Unreachable) > 0 {
-		wait = shortest(wait, lookAgain) // that a node is back is not seen
+		wait = times.Shortest(wait, lookAgain) // that a node is back is not seen
 	}
 	switch {
 	case still.limited:
@@ -62,7 +65,7 @@ func explainStart(d *release) (wait time.Duration) {
 	case still.first == nil && still.slow == nil:
 		recoverStart(d)
 	}
-	return shortest(shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
+	return times.Shortest(times.Shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
 }
 
 // recoverStart sets RolledBack to Recovered when pods that were stuck are well again. A
@@ -133,7 +136,7 @@ func describePatience(h *stuckPod) string {
 }
 
 // name is what is stuck.
-func (h *stuckPod) name(w *Workload) string {
+func (h *stuckPod) name(w *workload.Workload) string {
 	if h.pod == nil {
 		return fmt.Sprintf("%d of %d pods", w.NotMade.Count, w.Replicas)
 	}
@@ -147,7 +150,7 @@ func describeCause(d *release, h *stuckPod) string {
 		s += fmt.Sprintf(" (for %s)", d.Now.Sub(h.since).Round(time.Second))
 	}
 	if cause := d.Causes[h.uid()]; cause != "" {
-		s += ": " + Brief(cause)
+		s += ": " + wording.Brief(cause)
 	}
 	return s
 }
@@ -155,7 +158,7 @@ func describeCause(d *release, h *stuckPod) string {
 // needsCause asks for the events of a pod before it is reported, if its status
 // does not say what it waits for.
 func needsCause(d *release, h *stuckPod) bool {
-	if h.pod == nil || !h.cause.needsEvents() {
+	if h.pod == nil || !h.cause.NeedsEvents() {
 		return false
 	}
 	if _, read := d.Causes[h.pod.UID]; read {
@@ -168,9 +171,9 @@ func needsCause(d *release, h *stuckPod) bool {
 // explainUnavailable says since when pods of the release fail, in any state, and
 // of one that succeeded also that pods are slow. It returns when to look again.
 func explainUnavailable(d *release) (wait time.Duration) {
-	var first *Pod
+	var first *workload.Pod
 	count, reason := 0, ""
-	note := func(p *Pod, why string) {
+	note := func(p *workload.Pod, why string) {
 		if reason == v1alpha1.ReasonPodsFailing && why != reason {
 			return
 		}
@@ -183,21 +186,21 @@ func explainUnavailable(d *release) (wait time.Duration) {
 	for i := range d.Pods {
 		p := &d.Pods[i]
 		if left := untilQuiet(d, p); left > 0 {
-			quiet, wait = false, shortest(wait, left)
+			quiet, wait = false, times.Shortest(wait, left)
 		}
-		if !p.live() || !p.Stuck.isStuck(d.Now) {
+		if !p.Live() || !p.Stuck.IsStuck(d.Now) {
 			continue
 		}
 		quiet = false
-		if !p.Stuck.slow(d.Now, d.Settings.RollbackAfter) {
+		if !p.Stuck.IsSlow(d.Now, d.Settings.RollbackAfter) {
 			note(p, v1alpha1.ReasonPodsFailing)
 			continue
 		}
 		if d.status.Status != v1alpha1.ChangeWorkloadSuccess {
 			continue
 		}
-		if left := p.Stuck.since(d.Now, d.Settings.RollbackAfter, time.Time{}).Add(d.Settings.RollbackAfter).Sub(d.Now); left > 0 {
-			wait = shortest(wait, left)
+		if left := p.Stuck.Since(d.Now, d.Settings.RollbackAfter, time.Time{}).Add(d.Settings.RollbackAfter).Sub(d.Now); left > 0 {
+			wait = times.Shortest(wait, left)
 		} else {
 			note(p, v1alpha1.ReasonPodsSlow)
 		}
@@ -206,7 +209,7 @@ func explainUnavailable(d *release) (wait time.Duration) {
 	case first != nil:
 		becomeUnavailable(d, reason, fmt.Sprintf("%d of %d pods; pod %s: %s", count, w.Replicas, first.Name, first.Stuck))
 	case w.NotMade != nil && d.status.Status == v1alpha1.ChangeWorkloadSuccess:
-		becomeUnavailable(d, v1alpha1.ReasonPodsSlow, w.NotMade.describe(w))
+		becomeUnavailable(d, v1alpha1.ReasonPodsSlow, w.NotMade.Describe(w))
 	case quiet && unavailable(d.status):
 		d.condition(v1alpha1.ConditionPodsUnavailable, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 	}
@@ -215,11 +218,11 @@ func explainUnavailable(d *release) (wait time.Duration) {
 
 // untilQuiet is for how long a pod that was restarted may still be in a crash
 // loop: it has to be up for as long as a pod may take to fail.
-func untilQuiet(d *release, p *Pod) time.Duration {
-	if !p.live() || p.RestartedAt.IsZero() || !unavailable(d.status) {
+func untilQuiet(d *release, p *workload.Pod) time.Duration {
+	if !p.Live() || p.RestartedAt.IsZero() || !unavailable(d.status) {
 		return 0
 	}
-	return p.Bounded(p.RestartedAt, d.Now).Add(max(restartSettle, d.Settings.RollbackAfter)).Sub(d.Now)
+	return p.Bounded(p.RestartedAt, d.Now).Add(max(workload.RestartSettle, d.Settings.RollbackAfter)).Sub(d.Now)
 }
 
 func unavailable(s *v1alpha1.ChangeWorkloadStatus) bool {
@@ -249,11 +252,11 @@ func proveRelease(d *release) (wait time.Duration) {
 	}
 	since := succeededAt(d.status)
 	bad := 0
-	var first *Pod
+	var first *workload.Pod
 	for i := range d.Pods {
 		p := &d.Pods[i]
-		fails := p.Stuck.isStuck(d.Now) && !p.Stuck.slow(d.Now, d.Settings.RollbackAfter)
-		if p.live() && (fails || !p.Bounded(p.RestartedAt, d.Now).Before(since) && !p.RestartedAt.IsZero()) {
+		fails := p.Stuck.IsStuck(d.Now) && !p.Stuck.IsSlow(d.Now, d.Settings.RollbackAfter)
+		if p.Live() && (fails || !p.Bounded(p.RestartedAt, d.Now).Before(since) && !p.RestartedAt.IsZero()) {
 			bad++
 			first = p
 		}
@@ -267,8 +270,8 @@ func proveRelease(d *release) (wait time.Duration) {
 		leaveHistory(d)
 		return 0
 	}
-	if available := d.Workload.availableSince(d.Pods, d.Now); !available.IsZero() {
-		left := latest(since, available).Add(d.Settings.RollbackProven).Sub(d.Now)
+	if available := d.Workload.SinceAvailable(d.Pods, d.Now); !available.IsZero() {
+		left := times.Latest(since, available).Add(d.Settings.RollbackProven).Sub(d.Now)
 		if left <= 0 {
 			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it ran well for %s", d.Settings.RollbackProven)
 			return 0
@@ -362,7 +365,7 @@ func refuseRollback(d *release, why string) {
 
 // untilAsked is how long until it is asked again why pods of a workload are not there; 0
 // when none is lacking.
-func untilAsked(w *Workload, now time.Time) time.Duration {
+func untilAsked(w *workload.Workload, now time.Time) time.Duration {
 	if w.Lacking == nil {
 		return 0
 	}

@@ -26,13 +26,14 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func TestStateRollbackByHand(t *testing.T) {
-	good := []Revision{{Name: "b", Version: versionB, Release: 0}}
+	good := []workload.Revision{{Name: "b", Version: versionB, Release: 0}}
 	for name, test := range map[string]struct {
 		world   func(t *testing.T) *world
-		history []Revision
+		history []workload.Revision
 		change  func(*world)
 		// state is that of the release afterwards, to where it is asked to go, and
 		// refused why it is not.
@@ -57,7 +58,7 @@ func TestStateRollbackByHand(t *testing.T) {
 			if test.change != nil {
 				test.change(w)
 			}
-			blocked := w.stored.blocked()
+			blocked := w.stored.Blocked()
 			w.Status(v1alpha1.ChangeWorkloadRollback)
 			if plan := DecideRelease(w.in); !plan.NeedsLive {
 				t.Error("decided on a cache that may be behind")
@@ -80,7 +81,7 @@ func TestStateRollbackByHand(t *testing.T) {
 			if told := len(plan.Events) == 1 && plan.Events[0].Reason == v1alpha1.ReasonRollbackRefused; told != (test.refused != "") {
 				t.Errorf("events %+v", plan.Events)
 			}
-			if w.stored.blocked() != blocked || plan.Action != LeaveWorkload {
+			if w.stored.Blocked() != blocked || plan.Action != LeaveWorkload {
 				t.Error("the block was touched")
 			}
 		})
@@ -91,7 +92,7 @@ func TestStateRollbackByHand(t *testing.T) {
 // release was rolled back meanwhile, and says so.
 func TestStateRollbackByHandThenCrash(t *testing.T) {
 	w := releaseSucceeded(t)
-	w.in.History = append(w.in.History, Revision{Name: "b", Version: versionB})
+	w.in.History = append(w.in.History, workload.Revision{Name: "b", Version: versionB})
 	w.Status(v1alpha1.ChangeWorkloadRollback).Crash()
 	ParseQuarantine(nil, testNow).With(versionA, QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1, To: versionB}).Annotate(w.stored.Annotations)
 	w.Release(2, versionB)
@@ -170,5 +171,22 @@ func TestTimeOutPreThreshold(t *testing.T) {
 				t.Errorf("%d batches, want %d", len(w.in.Batches), test.batches)
 			}
 		})
+	}
+}
+
+// TestUntilAsked: a pod that is replaced is not there for a moment, and nobody asks why.
+func TestUntilAsked(t *testing.T) {
+	for name, test := range map[string]struct {
+		lacking *workload.Lacking
+		want    time.Duration
+	}{
+		"none":         {nil, 0},
+		"just now":     {&workload.Lacking{Count: 1, Since: testNow}, 10 * time.Second},
+		"for a while":  {&workload.Lacking{Count: 1, Since: testNow.Add(-10 * time.Second)}, lookAgain},
+		"by its clock": {&workload.Lacking{Count: 1, Since: testNow.Add(time.Second)}, 10*time.Second + time.Second},
+	} {
+		if got := untilAsked(&workload.Workload{Lacking: test.lacking}, testNow); got != test.want {
+			t.Errorf("%s: asked again after %s, want %s", name, got, test.want)
+		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // What the status of a release says of it.
@@ -38,20 +39,20 @@ func explainProgress(d *release) {
 	switch {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
-	case d.plan.Halt || w.haltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
-		reason, message = v1alpha1.ReasonRolloutHalted, w.describeStop(w.Words.Resume)
+	case d.plan.Halt || w.HaltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
+		reason, message = v1alpha1.ReasonRolloutHalted, w.DescribeStop(w.Words.Resume)
 	case w.Rollout.Complete, w.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete), (w.Paused || w.OnDelete) && wasComplete:
 		// Also when it was complete when it was last heard of: an annotation changed just now, say.
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case w.OnDelete:
 		reason, message = v1alpha1.ReasonOnDelete, w.Rollout.Progress
 	case w.Paused && !d.plan.Resume:
-		reason, message = v1alpha1.ReasonRolloutPaused, w.describeStop(w.Words.GoOn)
+		reason, message = v1alpha1.ReasonRolloutPaused, w.DescribeStop(w.Words.GoOn)
 	case d.stuckOn != "":
 		reason, message = v1alpha1.ReasonRolloutStuck, "pods on node "+d.stuckOn+" do not come up"
 		warnOfStuck(d, message)
 	case w.NotMade != nil:
-		reason, message = v1alpha1.ReasonRolloutStuck, w.NotMade.describe(w)
+		reason, message = v1alpha1.ReasonRolloutStuck, w.NotMade.Describe(w)
 		warnOfStuck(d, message)
 	case w.Rollout.Stuck:
 		reason, message = v1alpha1.ReasonRolloutStuck, w.Rollout.Message
@@ -60,7 +61,7 @@ func explainProgress(d *release) {
 	case wasComplete:
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	default:
-		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
+		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(wording.NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
 	}
 	d.condition(v1alpha1.ConditionProgressing, status, reason, "%s", message)
 }
@@ -71,7 +72,7 @@ const alikeReplaced = "pods of this template are replaced, too, because their re
 // describeAlike says how many pods are replaced by others of the same template: the controller of the workload finds
 // an earlier revision by its bytes, and those were written by an older one. An event says so once.
 func describeAlike(d *release) string {
-	n := d.Workload.alike()
+	n := d.Workload.Alike()
 	if n == 0 {
 		return ""
 	}

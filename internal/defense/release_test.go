@@ -32,6 +32,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -48,7 +49,7 @@ type world struct {
 	in ReleaseInput
 	// stored is the workload as the API server has it; in.Workload is what the
 	// cache shows, the same unless Stale.
-	stored *Workload
+	stored *workload.Workload
 	// unseen are pods that exist, and the cache does not show.
 	unseen map[types.UID]bool
 	// kept: batches that are to be removed stay, as when the process dies before.
@@ -64,7 +65,7 @@ func newWorld(replicas int32) *world {
 		Enrolled: true,
 		Change: wrappers.MakeChangeWorkload("default", ChangeWorkloadName("sleep", versionA)).UID("change-a").Generation(1).Created(testNow).
 			Of(wrappers.MakeDeployment("default", "sleep").UID("sleep-uid").Obj()).Version(versionA).Obj(),
-		Workload: &Workload{
+		Workload: &workload.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "sleep", UID: "sleep-uid",
 			Labels:      map[string]string{v1alpha1.VersionLabel: versionA},
 			Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"},
@@ -85,9 +86,9 @@ func (w *world) Stale() *world {
 
 func (w *world) Fresh() *world { w.in.Workload = w.stored; return w }
 
-func (w *world) Pods(n int, change ...func(*Pod)) *world {
+func (w *world) Pods(n int, change ...func(*workload.Pod)) *world {
 	for range n {
-		p := Pod{
+		p := workload.Pod{
 			Namespace: "default", Name: fmt.Sprintf("sleep-%d", len(w.in.Pods)), UID: types.UID(fmt.Sprintf("pod-%d", len(w.in.Pods))),
 			Ready: true, ReadySince: testNow.Add(-time.Second),
 		}
@@ -99,9 +100,9 @@ func (w *world) Pods(n int, change ...func(*Pod)) *world {
 	return w
 }
 
-func unready(p *Pod)     { p.Ready = false }
-func terminating(p *Pod) { p.Terminating = true }
-func ended(p *Pod)       { p.Ready, p.Ended = false, true }
+func unready(p *workload.Pod)     { p.Ready = false }
+func terminating(p *workload.Pod) { p.Terminating = true }
+func ended(p *workload.Pod)       { p.Ready, p.Ended = false, true }
 
 func (w *world) Complete() *world { w.in.Workload.Rollout.Complete = true; return w }
 func (w *world) Paused() *world   { w.in.Workload.Paused = true; return w }
@@ -214,11 +215,11 @@ func (w *world) step(crash bool) ReleasePlan {
 		}
 	}
 	if plan.Remember && !crash {
-		w.in.History = slices.DeleteFunc(w.in.History, func(r Revision) bool { return r.Version == w.in.Change.Spec.Reversion })
-		w.in.History = append(w.in.History, Revision{Name: w.in.Change.Name, Version: w.in.Change.Spec.Reversion, Release: w.in.Change.Spec.Release})
+		w.in.History = slices.DeleteFunc(w.in.History, func(r workload.Revision) bool { return r.Version == w.in.Change.Spec.Reversion })
+		w.in.History = append(w.in.History, workload.Revision{Name: w.in.Change.Name, Version: w.in.Change.Spec.Reversion, Release: w.in.Change.Spec.Release})
 	}
 	for _, r := range plan.Forget {
-		w.in.History = slices.DeleteFunc(w.in.History, func(h Revision) bool { return h == r })
+		w.in.History = slices.DeleteFunc(w.in.History, func(h workload.Revision) bool { return h == r })
 	}
 	return plan
 }
@@ -327,7 +328,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(3).Pods(1).Partitioned(2),
 			then: []func(*world){func(w *world) {
 				w.in.Workload.Partition, w.in.Workload.Rollout.Partitioned = 1, false
-				w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2}}
+				w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2}}
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
 				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut}},
@@ -335,7 +336,7 @@ func TestDecideRelease(t *testing.T) {
 		"it is complete no longer when a pod of another version is there": {
 			world: newWorld(3).Pods(3).Paused().Complete(),
 			then: []func(*world){func(w *world) { w.Verdict("sleep-1", "unpass") }, crash, func(w *world) {
-				w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 1}}
+				w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 1}}
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, batches: []int{1, 1, 1}, pass: 2, fail: 1, suspended: true,
 				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutPaused}},
@@ -343,7 +344,7 @@ func TestDecideRelease(t *testing.T) {
 		"a stuck rollout stays running": {
 			world: newWorld(3).Pods(1),
 			then: []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) {
-				w.in.Workload.Rollout = Rollout{Stuck: true, Message: "deadline exceeded"}
+				w.in.Workload.Rollout = workload.Rollout{Stuck: true, Message: "deadline exceeded"}
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1,
 				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutStuck}},
@@ -433,7 +434,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(1).Pods(1).Complete(),
 			then: []func(*world){func(w *world) {
 				w.in.Workload.Replicas, w.in.Workload.Paused, w.in.Workload.Rollout.Complete = 3, true, false
-				w.in.Workload.NotMade = &NotMade{Count: 1, Since: testNow, Message: "exceeded quota"}
+				w.in.Workload.NotMade = &workload.NotMade{Count: 1, Since: testNow, Message: "exceeded quota"}
 				w.Pods(1, unready)
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1,
@@ -803,9 +804,9 @@ func TestDecideReleaseSuccessRemovesOlder(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	revisions := func(versions ...string) (history []Revision) {
+	revisions := func(versions ...string) (history []workload.Revision) {
 		for i, v := range versions {
-			history = append(history, Revision{Name: v, Version: v, Release: int64(i + 1)})
+			history = append(history, workload.Revision{Name: v, Version: v, Release: int64(i + 1)})
 		}
 		return history
 	}
@@ -891,13 +892,13 @@ func TestNoSuccessOfRestarted(t *testing.T) {
 	}
 	w.Complete().in.Pods[1].RestartedAt = w.in.Now
 	w.Step()
-	if again := DecideRelease(w.in).RequeueAfter; again != restartSettle {
+	if again := DecideRelease(w.in).RequeueAfter; again != workload.RestartSettle {
 		t.Errorf("looks again after %s", again)
 	}
 	if got := ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionVerified); !strings.Contains(got, "restarted") {
 		t.Errorf("says %q", got)
 	}
-	w.Later(restartSettle)
+	w.Later(workload.RestartSettle)
 	if got := state(); got != v1alpha1.ChangeWorkloadSuccess {
 		t.Fatalf("%s although it has run for a minute", got)
 	}
@@ -916,10 +917,10 @@ func TestRememberLeft(t *testing.T) {
 	}{
 		"not remembered": {func(*world) {}, true},
 		"after an older one": {func(w *world) {
-			w.in.History = []Revision{{Name: "b", Version: versionB, Release: 0}}
+			w.in.History = []workload.Revision{{Name: "b", Version: versionB, Release: 0}}
 		}, true},
-		"remembered":          {func(w *world) { w.in.History = []Revision{{Name: "a", Version: versionA, Release: 1}} }, false},
-		"forgotten, as older": {func(w *world) { w.in.History = []Revision{{Name: "b", Version: versionB, Release: 2}} }, false},
+		"remembered":          {func(w *world) { w.in.History = []workload.Revision{{Name: "a", Version: versionA, Release: 1}} }, false},
+		"forgotten, as older": {func(w *world) { w.in.History = []workload.Revision{{Name: "b", Version: versionB, Release: 2}} }, false},
 		"a newer one succeeded": {func(w *world) {
 			w.in.Others = []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}
 		}, false},
@@ -983,7 +984,7 @@ func TestSettingsAltered(t *testing.T) {
 
 func TestRevisionNotFound(t *testing.T) {
 	alike := func(w *world) {
-		w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-a", Version: versionA, Replicas: 2, Ready: 2}}
+		w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-a", Version: versionA, Replicas: 2, Ready: 2}}
 	}
 	for name, test := range map[string]struct {
 		world *world
@@ -994,7 +995,7 @@ func TestRevisionNotFound(t *testing.T) {
 		"pods of the same template are replaced": {newWorld(3).Pods(1), []func(*world){alike, func(*world) {}}, 1, ": 2 " + alikeReplaced},
 		"until they are":                         {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }}, 1, "being replaced."},
 		"pods of another one are": {newWorld(3).Pods(1), []func(*world){func(w *world) {
-			w.in.Workload.OldRevisions = []OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
+			w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
 		}}, 0, "being replaced."},
 		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Stale = true }}, 1, "being replaced."},
 		"the revision is not seen yet": {newWorld(3).Pods(1), []func(*world){func(w *world) {
@@ -1045,21 +1046,21 @@ func TestHalting(t *testing.T) {
 		"a failure halts a rollout that is under way": {newWorld(3).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"not one that is complete":                    {newWorld(1).Pods(1).Complete(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRolloutComplete},
 		"not one that was, of which nothing was heard since": {newWorld(1).Pods(1).Complete(), []func(*world){
-			func(w *world) { w.in.Workload.Rollout = Rollout{Stale: true} }, fail("sleep-0"),
+			func(w *world) { w.in.Workload.Rollout = workload.Rollout{Stale: true} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
 		"not one that was, of which a pod is not available any more": {newWorld(1).Pods(1).Complete(), []func(*world){
-			func(w *world) { w.in.Workload.Rollout = Rollout{} }, fail("sleep-0"),
+			func(w *world) { w.in.Workload.Rollout = workload.Rollout{} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
 		"one that was, and has a pod of another version again": {newWorld(2).Pods(1).Complete(), []func(*world){
 			func(w *world) {
-				w.in.Workload.Rollout, w.in.Workload.OldRevisions = Rollout{}, []OldRevision{{Replicas: 1}}
+				w.in.Workload.Rollout, w.in.Workload.OldRevisions = workload.Rollout{}, []workload.OldRevision{{Replicas: 1}}
 			}, fail("sleep-0"),
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"what is halted stays so when the pods that it has are available": {newWorld(1).Pods(1), []func(*world){
 			fail("sleep-0"), func(w *world) { w.Complete() },
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"one that never was, and of which nothing is known": {newWorld(3).Pods(1), []func(*world){
-			func(w *world) { w.in.Workload.Rollout = Rollout{Stale: true} }, fail("sleep-0"),
+			func(w *world) { w.in.Workload.Rollout = workload.Rollout{Stale: true} }, fail("sleep-0"),
 		}, true, versionA, v1alpha1.ReasonRolloutHalted},
 		"not with the setting off": {func() *world { w := newWorld(3).Pods(1); w.in.Settings.Halting = false; return w }(),
 			[]func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
@@ -1112,7 +1113,7 @@ func TestHalting(t *testing.T) {
 		"an override that slipped past admission resumes": {func() *world {
 			w := newWorld(3).Paused().Suspended(versionB + " 7")
 			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
-			w.stored.Annotations[v1alpha1.OverrideAnnotation] = Override{Version: versionA, ResourceVersion: "5", User: UnknownUser}.String()
+			w.stored.Annotations[v1alpha1.OverrideAnnotation] = Override{Version: versionA, ResourceVersion: "5", User: workload.UnknownUser}.String()
 			return w
 		}(), nil, false, "", v1alpha1.ReasonRollingOut},
 		"one that overrides nothing does not while there is a block": {func() *world {
@@ -1211,7 +1212,7 @@ func TestDecideReleaseBoundsItsObject(t *testing.T) {
 		t.Errorf("%d failed, %d listed, want 5000 and %d", s.FailCount, len(s.DefenseCheckFailPods), maxListed)
 	}
 	for _, p := range s.DefenseCheckFailPods {
-		if len(p.Message) > maxMessage || !strings.HasSuffix(p.Message, "...") {
+		if len(p.Message) > 256 || !strings.HasSuffix(p.Message, "...") {
 			t.Fatalf("message of %d bytes is not cut: %q", len(p.Message), p.Message)
 		}
 	}
@@ -1273,7 +1274,7 @@ func (w *world) verdictless(t *testing.T) *world {
 // TestPodsToFinish: the rest of a rollout that is complete waits for its pods that have
 // still to finish, or are not seen yet.
 func TestPodsToFinish(t *testing.T) {
-	unready := func(p *Pod) { p.Ready = false }
+	unready := func(p *workload.Pod) { p.Ready = false }
 	for name, test := range map[string]struct {
 		world *world
 		want  int

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // newRestored is the release of a version that a rollback restored, of a workload that is
@@ -28,7 +29,7 @@ import (
 // pods is verified.
 func newRestored() *world {
 	w := newWorld(1).Release(4, versionA).Suspended(versionB + " 3 change-b").Complete()
-	w.Pods(1, func(p *Pod) { p.ReadySince = testNow.Add(-time.Minute) })
+	w.Pods(1, func(p *workload.Pod) { p.ReadySince = testNow.Add(-time.Minute) })
 	w.in.Change.Spec.Release = 4
 	w.in.Cluster = "cluster"
 	w.restoredFrom(3, nil)
@@ -71,7 +72,7 @@ func TestLiftRestored(t *testing.T) {
 			}
 			w.Step()
 			w.Step()
-			if lifted := !w.stored.blocked(); lifted != test.lifted {
+			if lifted := !w.stored.Blocked(); lifted != test.lifted {
 				t.Errorf("lifted: %t, want %t", lifted, test.lifted)
 			}
 		})
@@ -84,8 +85,8 @@ func TestLiftRestoredInTime(t *testing.T) {
 	w.in.Workload.MinReady = time.Minute + 5*time.Second
 	w.Step()
 	w.Step()
-	if again := DecideRelease(w.in).RequeueAfter; again <= 0 || again > 5*time.Second || !w.stored.blocked() {
-		t.Errorf("it looks again after %s; blocked: %t", again, w.stored.blocked())
+	if again := DecideRelease(w.in).RequeueAfter; again <= 0 || again > 5*time.Second || !w.stored.Blocked() {
+		t.Errorf("it looks again after %s; blocked: %t", again, w.stored.Blocked())
 	}
 }
 

@@ -27,6 +27,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // RollbackInput is what a decision to roll a workload back is made from.
@@ -34,15 +36,15 @@ type RollbackInput struct {
 	Now time.Time
 	// Settings in force for the workload.
 	Settings settings.Settings
-	Workload *Workload
+	Workload *workload.Workload
 	// Enrolled says that the namespace is enrolled.
 	Enrolled bool
 	// Changes are the ChangeWorkloads of the workload.
 	Changes []v1alpha1.ChangeWorkload
 	// Pods are the pods of the workload's current revision.
-	Pods []Pod
+	Pods []workload.Pod
 	// History are the successful versions of the workload that are remembered.
-	History []Revision
+	History []workload.Revision
 	// Limit counts rollbacks for the rollback limit.
 	Limit RollbackLimit
 }
@@ -60,12 +62,12 @@ type Rollback struct {
 	// From and To are versions.
 	From, To string
 	// The template is that of Old, else what History remembers; one is set.
-	Old     *OldRevision
-	History *Revision
+	Old     *workload.OldRevision
+	History *workload.Revision
 	// Pod is the one that did not come up; empty for other causes. NeedsCause is
 	// set where only its events say what it waits for.
 	Pod        string
-	NeedsCause *Pod
+	NeedsCause *workload.Pod
 	// Why is what the workload's quarantine says of From.
 	Why QuarantineReason
 }
@@ -75,7 +77,7 @@ const ChangeCausePrefix = "AlterShield rolled back "
 
 // ChangeCause explains the revision that the rollback makes.
 func (r *Rollback) ChangeCause() string {
-	return fmt.Sprintf(ChangeCausePrefix+"version %s to %s: %s", r.From, r.To, Printable(r.Why.String()))
+	return fmt.Sprintf(ChangeCausePrefix+"version %s to %s: %s", r.From, r.To, wording.Printable(r.Why.String()))
 }
 
 // RollbackPlan is what to do about a rollback.
@@ -102,7 +104,7 @@ func (r *Rollback) Asked() bool { return r.Why.Cause == v1alpha1.ReasonRollbackR
 func DecideRollback(in RollbackInput) RollbackPlan {
 	w := in.Workload
 	// A release that admission did not record is, before anything else.
-	if w.Deleting || !in.Enrolled || OptedOut(w.Labels) || w.RecordedVersion() != "" && w.RecordedVersion() != w.Version {
+	if w.Deleting || !in.Enrolled || workload.OptedOut(w.Labels) || w.RecordedVersion() != "" && w.RecordedVersion() != w.Version {
 		return RollbackPlan{}
 	}
 	if request, ok := w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
@@ -160,7 +162,7 @@ func (in *RollbackInput) current() *v1alpha1.ChangeWorkload {
 func (in *RollbackInput) requested(version string) RollbackPlan {
 	w := in.Workload
 	q := ParseQuarantine(w.Annotations, in.Now)
-	target := (*Revision)(nil)
+	target := (*workload.Revision)(nil)
 	switch {
 	case strings.HasPrefix(version, BeforeOptIn):
 		return RollbackPlan{Refusal: LaidBefore}
@@ -180,9 +182,9 @@ func (in *RollbackInput) requested(version string) RollbackPlan {
 	case q.Holds(version):
 		return RollbackPlan{Refusal: DescribeQuarantine(version, q)}
 	default:
-		i := slices.IndexFunc(in.History, func(r Revision) bool { return r.Version == version })
+		i := slices.IndexFunc(in.History, func(r workload.Revision) bool { return r.Version == version })
 		if i < 0 {
-			return RollbackPlan{Refusal: fmt.Sprintf("the history has no successful version %s", Cut(version))}
+			return RollbackPlan{Refusal: fmt.Sprintf("the history has no successful version %s", wording.Cut(version))}
 		}
 		target = &in.History[i]
 	}
@@ -248,7 +250,7 @@ func (in *RollbackInput) planned(r *Rollback) RollbackPlan {
 
 // selfHealingTarget is where a release that failed its verification is rolled
 // back to, or why it is not.
-func selfHealingTarget(w *Workload, history []Revision, changes []v1alpha1.ChangeWorkload, now time.Time) (target *Revision, refusal string) {
+func selfHealingTarget(w *workload.Workload, history []workload.Revision, changes []v1alpha1.ChangeWorkload, now time.Time) (target *workload.Revision, refusal string) {
 	q := ParseQuarantine(w.Annotations, now)
 	if refusal = notByItself(w, q); refusal != "" {
 		return nil, refusal
@@ -282,7 +284,7 @@ func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackP
 	r.Why.Container, r.Why.Reason, r.Why.Message = first.cause.Container, first.cause.Reason, first.cause.Message
 	if first.pod != nil {
 		r.Pod, r.Why.Pod = first.pod.Name, first.pod.Name
-		if first.cause.needsEvents() {
+		if first.cause.NeedsEvents() {
 			r.NeedsCause = first.pod
 		}
 	}

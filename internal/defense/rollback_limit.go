@@ -27,6 +27,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // LimitEntry is the last rollback of one workload that the rollback limit let through.
@@ -43,7 +45,7 @@ type LimitEntry struct {
 const (
 	// limitBackOff is how much longer than usual a release gets that the rollback limit
 	// held back: the longest time a kubelet waits before it tries again.
-	limitBackOff = maxBackOff
+	limitBackOff = workload.MaxBackOff
 	// maxLimitEntries bounds what is remembered. A setting above it counts as this number.
 	maxLimitEntries = 500
 )
@@ -70,7 +72,7 @@ func (b RollbackLimit) String() string {
 // Take makes room for a rollback of a workload. ok is false where there is none, else
 // changed says whether it was not counted yet. The last rollback of a workload replaces
 // its earlier ones: each needs a new release of its user, and all of them count as one.
-func (b RollbackLimit) Take(s settings.Settings, now time.Time, w *Workload) (after RollbackLimit, changed, ok bool) {
+func (b RollbackLimit) Take(s settings.Settings, now time.Time, w *workload.Workload) (after RollbackLimit, changed, ok bool) {
 	entry := LimitEntry{Time: now.Unix(), UID: w.UID, Release: w.Release(), Namespace: w.Namespace}
 	if slices.ContainsFunc(b.taken, func(e LimitEntry) bool { return e.UID == entry.UID && e.Release == entry.Release }) {
 		return b, false, true
@@ -89,7 +91,7 @@ func (b RollbackLimit) Take(s settings.Settings, now time.Time, w *Workload) (af
 // full says why there is no room for a rollback of a workload; empty where there is room.
 // from is since when, or from when on, there is room. All workloads of one namespace get half of
 // it, rounded up, so that one namespace does not use up what the others need.
-func (b RollbackLimit) full(s settings.Settings, now time.Time, w *Workload) (from time.Time, why string) {
+func (b RollbackLimit) full(s settings.Settings, now time.Time, w *workload.Workload) (from time.Time, why string) {
 	used := func(e LimitEntry) bool { return e.UID == w.UID && time.Unix(e.Time, 0).Add(s.LimitWindow).After(now) }
 	if !s.Limit || slices.ContainsFunc(b.taken, used) {
 		return time.Time{}, ""
@@ -105,7 +107,7 @@ func (b RollbackLimit) full(s settings.Settings, now time.Time, w *Workload) (fr
 		why = fmt.Sprintf("%d workloads of the namespace were rolled back by the operator in the last %s, and one namespace takes at most half of %d",
 			share, s.LimitWindow, limit)
 	}
-	return latest(of, ofNamespace), why
+	return times.Latest(of, ofNamespace), why
 }
 
 // roomFrom is the time from which fewer than limit entries are within the window: once the
@@ -121,7 +123,7 @@ func roomFrom(taken []LimitEntry, limit int, window time.Duration) time.Time {
 // for how long. A release that the rollback limit held back once gets some time of its own
 // when there is room again: what ended the outage may be over.
 func limited(
-	status *v1alpha1.ChangeWorkloadStatus, w *Workload, b RollbackLimit, s settings.Settings, now time.Time,
+	status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, b RollbackLimit, s settings.Settings, now time.Time,
 ) (why string, left time.Duration) {
 	from, full := b.full(s, now, w)
 	if full != "" {
@@ -131,7 +133,7 @@ func limited(
 	if held == nil || held.Reason != v1alpha1.ReasonRollbackLimit {
 		return "", 0
 	}
-	until := latest(from, held.LastTransitionTime.Time).Add(s.RollbackAfter + limitBackOff)
+	until := times.Latest(from, held.LastTransitionTime.Time).Add(s.RollbackAfter + limitBackOff)
 	if left = until.Sub(now); left > 0 {
 		return "too many releases failed at once; there is room for a rollback again, and the release has until " +
 			until.UTC().Format(time.RFC3339) + " to come up", left

@@ -25,11 +25,12 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // braking is a workload of a namespace, at a release.
-func braking(namespace, uid string, release int) *Workload {
-	return &Workload{Namespace: namespace, UID: types.UID(uid), Annotations: map[string]string{v1alpha1.ReleaseAnnotation: fmt.Sprint(release)}}
+func braking(namespace, uid string, release int) *workload.Workload {
+	return &workload.Workload{Namespace: namespace, UID: types.UID(uid), Annotations: map[string]string{v1alpha1.ReleaseAnnotation: fmt.Sprint(release)}}
 }
 
 func TestRollbackLimit(t *testing.T) {
@@ -39,7 +40,7 @@ func TestRollbackLimit(t *testing.T) {
 	for i, step := range []struct {
 		name        string
 		minute      int
-		w           *Workload
+		w           *workload.Workload
 		changed, ok bool
 	}{
 		{"the first of a", 0, braking("a", "a1", 1), true, true},

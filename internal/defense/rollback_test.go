@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -84,14 +85,14 @@ func makeScene() *scene {
 	s := &scene{RollbackInput{
 		Now: testNow, Settings: w.in.Settings, Workload: w.in.Workload, Enrolled: true,
 		Changes: []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRunning), change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
-		Pods: []Pod{
+		Pods: []workload.Pod{
 			{Name: "sleep-1", UID: "1", Ready: true, ReadySince: testNow.Add(-time.Hour)},
-			{Name: "sleep-2", UID: "2", Stuck: &Stuck{Container: "main", Reason: "ErrImagePull", from: testNow.Add(-2 * time.Minute)}},
+			{Name: "sleep-2", UID: "2", Stuck: &workload.Stuck{Container: "main", Reason: "ErrImagePull", From: testNow.Add(-2 * time.Minute)}},
 		},
-		History: []Revision{{Name: "a", Version: versionA, Release: 1}},
+		History: []workload.Revision{{Name: "a", Version: versionA, Release: 1}},
 	}}
 	s.Workload.Rolling, s.Workload.ProgressDeadline = true, 10*time.Minute
-	s.Workload.OldRevisions = []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 3, Ready: 3}}
+	s.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 3, Ready: 3}}
 	return s
 }
 
@@ -141,21 +142,21 @@ func TestDecideRollback(t *testing.T) {
 		requeue time.Duration
 	}{
 		"a pod does not come up": {makeScene(), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
-		"not for long enough":    {makeScene().with(func(s *scene) { s.Pods[1].Stuck.from = testNow.Add(-time.Minute) }), "", "", false, "", time.Minute},
+		"not for long enough":    {makeScene().with(func(s *scene) { s.Pods[1].Stuck.From = testNow.Add(-time.Minute) }), "", "", false, "", time.Minute},
 		"the threshold is its own": {makeScene().with(func(s *scene) { s.Settings.RollbackAfter = 10 * time.Minute }),
 			"", "", false, "", 8 * time.Minute},
 		"merely not ready": {makeScene().with(func(s *scene) { s.Pods[1].Stuck.Slow = true }), "", "", false, "", 8 * time.Minute},
 		"not ready for longer than the progress deadline": {makeScene().with(func(s *scene) {
-			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from = true, testNow.Add(-10*time.Minute)
+			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.From = true, testNow.Add(-10*time.Minute)
 		}), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"not ready, the threshold is later": {makeScene().with(func(s *scene) {
-			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from, s.Settings.RollbackAfter = true, testNow.Add(-10*time.Minute), time.Hour
+			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.From, s.Settings.RollbackAfter = true, testNow.Add(-10*time.Minute), time.Hour
 		}), "", "", false, "", 50 * time.Minute},
 		"not ready, without a progress deadline": {makeScene().with(func(s *scene) {
-			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.from, s.Workload.ProgressDeadline = true, testNow.Add(-time.Hour), 0
+			s.Pods[1].Stuck.Slow, s.Pods[1].Stuck.From, s.Workload.ProgressDeadline = true, testNow.Add(-time.Hour), 0
 		}), "", "", false, "", 0},
 		"the pod that is stuck for longest": {makeScene().with(func(s *scene) {
-			s.Pods = append(s.Pods, Pod{Name: "sleep-3", Stuck: &Stuck{Reason: "Unschedulable", from: testNow.Add(-time.Hour)}})
+			s.Pods = append(s.Pods, workload.Pod{Name: "sleep-3", Stuck: &workload.Stuck{Reason: "Unschedulable", From: testNow.Add(-time.Hour)}})
 		}), versionA, "NeverStarted: pod sleep-3: Unschedulable", true, "", 0},
 		"every pod came up":        {makeScene().with(func(s *scene) { s.Pods[1].Stuck = nil }), "", "", false, "", 0},
 		"available for a moment":   {makeScene().with(func(s *scene) { s.Workload.Rollout.Complete = true }), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
@@ -184,7 +185,7 @@ func TestDecideRollback(t *testing.T) {
 		"paused by a user":       {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", lookAgain},
 		"paused by the operator": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"to the newest of those that are healthy": {makeScene().with(func(s *scene) {
-			s.Workload.OldRevisions = append(s.Workload.OldRevisions, OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1}, OldRevision{Version: "d", Number: 9, Replicas: 1})
+			s.Workload.OldRevisions = append(s.Workload.OldRevisions, workload.OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1}, workload.OldRevision{Version: "d", Number: 9, Replicas: 1})
 		}), other, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 
 		"self-healing": {makeScene().dueForHealing(), versionA, "VerificationFailed: pod sleep-1: fail: too many errors", false, "", 0},
@@ -262,7 +263,7 @@ func restoring() *scene {
 // all versions are, there is one, until somebody releases something.
 func TestNoRollbackLoop(t *testing.T) {
 	s := makeScene()
-	s.History = append(s.History, Revision{Name: "c", Version: "cccc"})
+	s.History = append(s.History, workload.Revision{Name: "c", Version: "cccc"})
 	s.Settings.SelfHealing = true
 	var went []string
 	for range 20 {
@@ -276,7 +277,7 @@ func TestNoRollbackLoop(t *testing.T) {
 		release := s.Workload.Release() + 1
 		// What was left still runs, and healthily; what was restored fails in
 		// every way there is.
-		s.Workload.OldRevisions = []OldRevision{{Version: r.From, Number: release, Replicas: 3, Ready: 3}}
+		s.Workload.OldRevisions = []workload.OldRevision{{Version: r.From, Number: release, Replicas: 3, Ready: 3}}
 		s.Workload.Version, s.Workload.Labels[v1alpha1.VersionLabel] = r.To, r.To
 		s.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(release)
 		s.Changes = []v1alpha1.ChangeWorkload{change(r.To, release, v1alpha1.ChangeWorkloadRunning)}
@@ -353,7 +354,7 @@ func TestRolledBackStays(t *testing.T) {
 func TestRollbackRefused(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	w.in.Workload.Rolling = true
-	w.in.Pods[0].Stuck = &Stuck{Container: "main", Reason: "ErrImagePull", from: testNow}
+	w.in.Pods[0].Stuck = &workload.Stuck{Container: "main", Reason: "ErrImagePull", From: testNow}
 	w.Step()
 	plan := w.Step()
 	if plan.RequeueAfter != time.Minute {
@@ -387,12 +388,12 @@ func TestRollbackRefused(t *testing.T) {
 func TestSelfHealing(t *testing.T) {
 	for name, test := range map[string]struct {
 		on      bool
-		history []Revision
+		history []workload.Revision
 		want    string
 		events  int // refusals
 	}{
-		"on":                {true, []Revision{{Version: versionB}}, v1alpha1.ReasonVerificationFailed, 0},
-		"off":               {false, []Revision{{Version: versionB}}, "", 0},
+		"on":                {true, []workload.Revision{{Version: versionB}}, v1alpha1.ReasonVerificationFailed, 0},
+		"off":               {false, []workload.Revision{{Version: versionB}}, "", 0},
 		"without a history": {true, nil, v1alpha1.ReasonRollbackRefused, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,6 +29,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // start is what is looked at to say whether a release comes up: of Changes, the others at least.
@@ -41,9 +43,9 @@ type start struct {
 // made.
 type stuckPod struct {
 	// pod is nil for pods that are not made.
-	pod *Pod
+	pod *workload.Pod
 	// cause is what it is stuck at.
-	cause *Stuck
+	cause *workload.Stuck
 	// since is from when on it has, and due when that was for too long.
 	since, due time.Time
 	// ofNode: it is stuck because its node does not answer, for which there is no limit.
@@ -65,8 +67,8 @@ type standstill struct {
 	// that all of it is on then.
 	tolerated, stuckOn string
 	// old or revision is where the release is rolled back to.
-	old      *OldRevision
-	revision *Revision
+	old      *workload.OldRevision
+	revision *workload.Revision
 	// refusal is why it is not rolled back although it should be; limited says
 	// that this is because of the rollback limit.
 	refusal string
@@ -82,7 +84,7 @@ const maxNodes = 20
 
 // OnUnreachableNodes are pods with what is known of their nodes: those on one that does not
 // answer, and that are not Ready, are lost, whatever they said last.
-func OnUnreachableNodes(pods []Pod, unreachable map[string]bool) []Pod {
+func OnUnreachableNodes(pods []workload.Pod, unreachable map[string]bool) []workload.Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {
 		if p := &pods[i]; unreachable[p.Node] && p.Stuck != nil {
@@ -112,11 +114,11 @@ func (s *start) judge() standstill {
 		}
 	}
 	if left := s.progress(); left > 0 {
-		out.moves, out.wait = true, shortest(out.wait, left)
+		out.moves, out.wait = true, times.Shortest(out.wait, left)
 		return out
 	}
 	if out.tolerated, out.stuckOn = s.tolerates(all, out.count); out.tolerated != "" {
-		out.wait = shortest(out.wait, lookAgain)
+		out.wait = times.Shortest(out.wait, lookAgain)
 		return out
 	}
 	s.target(&out)
@@ -152,13 +154,13 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 		}
 		if left > 0 {
 			if limit > 0 {
-				wait = shortest(wait, left)
+				wait = times.Shortest(wait, left)
 			}
 			toReport := h.since.Add(s.Settings.RollbackAfter).Sub(s.Now)
 			switch {
 			case !slow:
 			case toReport > 0:
-				wait = shortest(wait, toReport)
+				wait = times.Shortest(wait, toReport)
 			case out.slow == nil || h.since.Before(out.slow.since):
 				out.slow = &h
 			}
@@ -168,10 +170,10 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 	}
 	for i := range s.Pods {
 		p := &s.Pods[i]
-		if !p.Stuck.isStuck(s.Now) {
+		if !p.Stuck.IsStuck(s.Now) {
 			continue
 		}
-		limit, slow := s.Settings.RollbackAfter, p.Stuck.slow(s.Now, s.Settings.RollbackAfter)
+		limit, slow := s.Settings.RollbackAfter, p.Stuck.IsSlow(s.Now, s.Settings.RollbackAfter)
 		if slow {
 			limit = s.slowLimit()
 		}
@@ -179,14 +181,14 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 		if ofNode {
 			limit, slow = 0, true
 		}
-		since := p.Stuck.since(s.Now, limit, s.failingSince())
-		if first := p.Stuck.firstCrash(s.Now); p.Stuck.restarts >= Crashes && p.Stuck.lastRun < s.Settings.RollbackProven && first.Before(since) {
+		since := p.Stuck.Since(s.Now, limit, s.failingSince())
+		if first := p.Stuck.FirstCrash(s.Now); p.Stuck.Restarts >= workload.Crashes && p.Stuck.LastRun < s.Settings.RollbackProven && first.Before(since) {
 			since = first
 		}
 		add(stuckPod{pod: p, cause: p.Stuck, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
 	}
 	if n := s.Workload.NotMade; n != nil && n.Count > 0 {
-		add(stuckPod{cause: n.stuck(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
+		add(stuckPod{cause: n.Stuck(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
 	}
 	slices.SortStableFunc(all, func(a, b stuckPod) int { return a.due.Compare(b.due) })
 	return wait, all
@@ -195,13 +197,13 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 // isOfNode says that a pod is stuck because its node does not answer: it was well on it, or
 // the node controller says so, or it has to be there, and the kubelet has never seen it.
 // That is told, and may last.
-func (s *start) isOfNode(p *Pod) bool {
-	return p.Lost || s.Workload.PerNode && p.Stuck.Reason == reasonNotSeen
+func (s *start) isOfNode(p *workload.Pod) bool {
+	return p.Lost || s.Workload.PerNode && p.Stuck.NotSeen()
 }
 
 // inAttempt gives a pod that was there before its time, too.
 func (s *start) inAttempt(since time.Time) time.Time {
-	return latest(since, time.Unix(s.status.StartTimeUnix, 0))
+	return times.Latest(since, time.Unix(s.status.StartTimeUnix, 0))
 }
 
 // counts reports whether it matters that a pod is stuck since then: after the Success of its
@@ -221,7 +223,7 @@ func (s *start) failingSince() time.Time {
 }
 
 // pods is how many pods are stuck.
-func (h *stuckPod) pods(w *Workload) int {
+func (h *stuckPod) pods(w *workload.Workload) int {
 	if h.pod == nil {
 		return int(w.NotMade.Count)
 	}
@@ -244,18 +246,18 @@ func (h *stuckPod) uid() types.UID {
 	return h.pod.UID
 }
 
-func (s *start) finish() Finish { return FinishOf(s.Workload, s.Settings) }
+func (s *start) finish() workload.Finish { return workload.FinishOf(s.Workload, s.Settings) }
 
 // progress is for how long the release is left alone, because a pod of it came
 // up just now and is well.
 func (s *start) progress() (left time.Duration) {
 	for i := range s.Pods {
 		p := &s.Pods[i]
-		if p.Stuck != nil && p.Stuck.restarts >= Crashes {
+		if p.Stuck != nil && p.Stuck.Restarts >= workload.Crashes {
 			continue
 		}
 		if finished, _ := p.Finished(s.finish(), s.Now); finished {
-			left = max(left, p.finishedAt(s.finish(), s.Now).Add(s.Settings.RollbackAfter).Sub(s.Now))
+			left = max(left, p.FinishedAt(s.finish(), s.Now).Add(s.Settings.RollbackAfter).Sub(s.Now))
 		}
 	}
 	return left
@@ -269,7 +271,7 @@ func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 	}
 	var wellOn []string
 	for i := range s.Pods {
-		if s.Pods[i].steady(s.Now) {
+		if s.Pods[i].Steady(s.Now) {
 			wellOn = append(wellOn, s.Pods[i].Node)
 		}
 	}
@@ -286,14 +288,14 @@ func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 
 // everFinished reports whether a pod of the attempt has finished.
 func (s *start) everFinished() bool {
-	finished := func(p Pod) bool { ok, _ := p.Finished(s.finish(), s.Now); return ok }
+	finished := func(p workload.Pod) bool { ok, _ := p.Finished(s.finish(), s.Now); return ok }
 	return !succeededAt(s.status).IsZero() || s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
 		slices.ContainsFunc(s.Pods, finished)
 }
 
 // tolerated is how many pods may be stuck once one has finished: a part of all, and
 // fewer than are replaced at a time.
-func tolerated(w *Workload, s settings.Settings) int {
+func tolerated(w *workload.Workload, s settings.Settings) int {
 	return max(min(int(w.Replicas)*s.RollbackTolerate/100, int(w.InFlight)-1), 0)
 }
 
@@ -313,12 +315,12 @@ func (s *start) target(out *standstill) {
 	}
 	if out.refusal != "" {
 		// What it depends on is seen through more than one watch.
-		out.wait = shortest(out.wait, lookAgain)
+		out.wait = times.Shortest(out.wait, lookAgain)
 		return
 	}
 	if why, left := limited(s.status, s.Workload, s.Limit, s.Settings, s.Now); why != "" {
 		out.refusal, out.limited = why, true
-		out.wait = shortest(out.wait, left)
+		out.wait = times.Shortest(out.wait, left)
 	}
 }
 
@@ -327,7 +329,7 @@ func (s *start) target(out *standstill) {
 func (s *start) nothingReady(out *standstill, q Quarantine) {
 	ready := int32(0)
 	for i := range s.Pods {
-		if s.Pods[i].steady(s.Now) {
+		if s.Pods[i].Steady(s.Now) {
 			ready++
 		}
 	}
@@ -348,13 +350,13 @@ func (s *start) nothingReady(out *standstill, q Quarantine) {
 // runningTarget is the older version a release is rolled back to when it does
 // not come up: the newest one that still runs healthily and is not itself known
 // to be bad. Else it says why there is none.
-func runningTarget(w *Workload, q Quarantine, changes []v1alpha1.ChangeWorkload) (target *OldRevision, refusal string) {
+func runningTarget(w *workload.Workload, q Quarantine, changes []v1alpha1.ChangeWorkload) (target *workload.OldRevision, refusal string) {
 	refusal = "no pods of an older version run"
 	if !w.Rolling {
 		return nil, refusal
 	}
 	olds := slices.Clone(w.OldRevisions)
-	slices.SortFunc(olds, func(a, b OldRevision) int { return cmp.Compare(b.Number, a.Number) })
+	slices.SortFunc(olds, func(a, b workload.OldRevision) int { return cmp.Compare(b.Number, a.Number) })
 	for i := range olds {
 		switch old := &olds[i]; {
 		case old.Version == w.Version:
@@ -376,7 +378,7 @@ const lookAgain = 30 * time.Second
 
 // notByItself is why the release a workload is at is never rolled back without a
 // request, if it is not. These keep rollbacks from going on for ever.
-func notByItself(w *Workload, q Quarantine) string {
+func notByItself(w *workload.Workload, q Quarantine) string {
 	switch {
 	case q.Holds(w.Version):
 		return DescribeQuarantine(w.Version, q) + "; it is not rolled back again"
@@ -386,7 +388,7 @@ func notByItself(w *Workload, q Quarantine) string {
 		return fmt.Sprintf("version %s was itself restored by a rollback", w.Version)
 	case w.OnDelete:
 		return "only its user replaces pods of the " + w.Kind() + " (updateStrategy OnDelete)"
-	case w.pausedByUser():
+	case w.PausedByUser():
 		return "the " + w.Kind() + " is " + w.Words.Halted() + " by a user" + w.Words.Means()
 	default:
 		return ""

@@ -18,164 +18,42 @@ package defense
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 func ago(d time.Duration) time.Time { return testNow.Add(-d) }
-
-// TestFinished: Ready is not all, where it says only that a process was started.
-func TestFinished(t *testing.T) {
-	finish := Finish{MinReady: 5 * time.Second, Settle: 10 * time.Second}
-	ready := func(since time.Duration, change ...func(*Pod)) Pod {
-		p := Pod{Ready: true, Created: ago(time.Hour), ReadySince: ago(since)}
-		for _, c := range change {
-			c(&p)
-		}
-		return p
-	}
-	unprobed := func(p *Pod) { p.Unprobed = true }
-	started := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.StartedAt = ago(since) } }
-	restarted := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.RestartedAt = ago(since) } }
-	for name, test := range map[string]struct {
-		pod  Pod
-		wait time.Duration // 0 is finished, negative is not
-	}{
-		"ready for long enough":              {ready(5 * time.Second), 0},
-		"ready too short":                    {ready(3 * time.Second), 2 * time.Second},
-		"not ready":                          {Pod{}, -1},
-		"terminating":                        {ready(time.Minute, terminating), -1},
-		"no probe, started just now":         {ready(8*time.Second, unprobed), 2 * time.Second},
-		"no probe, settled":                  {ready(10*time.Second, unprobed), 0},
-		"no probe, a gate came later":        {ready(5*time.Second, unprobed, started(time.Minute)), 0},
-		"restarted, with a probe":            {ready(50*time.Second, restarted(55*time.Second)), 5 * time.Second},
-		"restarted long ago":                 {ready(time.Minute, restarted(time.Minute)), 0},
-		"a kubelet ten minutes behind":       {ready(0, func(p *Pod) { p.Created, p.ReadySince = ago(2*time.Second), ago(10*time.Minute) }), 3 * time.Second},
-		"a kubelet ten minutes ahead":        {ready(-10*time.Minute, func(p *Pod) { p.Created = ago(6 * time.Second) }), 0},
-		"a kubelet a second ahead":           {ready(-time.Second), 5 * time.Second},
-		"one ahead that restarted the pod":   {ready(10*time.Second, restarted(-10*time.Minute), func(p *Pod) { p.Created = ago(20 * time.Second) }), 40 * time.Second},
-		"no probe, and the release restarts": {ready(20*time.Second, unprobed, restarted(5*time.Second)), 55 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			finished, wait := test.pod.Finished(finish, testNow)
-			if finished != (test.wait == 0) || wait != max(test.wait, 0) {
-				t.Errorf("finished %t in %s, want in %s", finished, wait, test.wait)
-			}
-		})
-	}
-}
-
-// TestStartsOfPod: what is read off a pod of how its containers were started.
-func TestStartsOfPod(t *testing.T) {
-	always := corev1.ContainerRestartPolicyAlways
-	probed := corev1.Container{ReadinessProbe: &corev1.Probe{}}
-	runs := func(since time.Duration, restarts int32, last *corev1.ContainerStateTerminated) corev1.ContainerStatus {
-		return corev1.ContainerStatus{
-			State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(ago(since))}},
-			RestartCount: restarts, LastTerminationState: corev1.ContainerState{Terminated: last},
-		}
-	}
-	crash, node := &corev1.ContainerStateTerminated{ExitCode: 1}, &corev1.ContainerStateTerminated{ExitCode: 255, Reason: "Unknown"}
-	for name, test := range map[string]struct {
-		spec               corev1.PodSpec
-		inits, containers  []corev1.ContainerStatus
-		unprobed           bool
-		started, restarted time.Duration // ago; 0 is never
-	}{
-		"all probed":        {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, false, time.Minute, 0},
-		"one is not":        {corev1.PodSpec{Containers: []corev1.Container{probed, {}}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil), runs(time.Second, 0, nil)}, true, time.Second, 0},
-		"an init container": {corev1.PodSpec{InitContainers: []corev1.Container{{}}, Containers: []corev1.Container{probed}}, nil, nil, false, 0, 0},
-		"a sidecar": {corev1.PodSpec{InitContainers: []corev1.Container{{RestartPolicy: &always}}, Containers: []corev1.Container{probed}},
-			[]corev1.ContainerStatus{runs(time.Second, 2, crash)}, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, true, time.Second, time.Second},
-		"an init container that was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}},
-			[]corev1.ContainerStatus{{RestartCount: 3, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}, nil, false, 0, 0},
-		"its node was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 1, node)}, false, time.Minute, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := ReadPod(&corev1.Pod{Spec: test.spec, Status: corev1.PodStatus{InitContainerStatuses: test.inits, ContainerStatuses: test.containers}})
-			since := func(at time.Time) time.Duration {
-				if at.IsZero() {
-					return 0
-				}
-				return testNow.Sub(at)
-			}
-			if p.Unprobed != test.unprobed || since(p.StartedAt) != test.started || since(p.RestartedAt) != test.restarted {
-				t.Errorf("unprobed %t, started %s ago, restarted %s ago", p.Unprobed, since(p.StartedAt), since(p.RestartedAt))
-			}
-		})
-	}
-}
-
-// TestCauses: each is known once, failures first, and says what to do; so does
-// the page of the docs.
-func TestCauses(t *testing.T) {
-	seen, slow := map[string]bool{}, false
-	for _, c := range Causes() {
-		if seen[c.Reason] || c.Means == "" || c.Remedy == "" || slow && !c.Slow {
-			t.Errorf("%+v", c)
-		}
-		seen[c.Reason], slow = true, c.Slow
-		if isSlow(c.Reason) != c.Slow {
-			t.Errorf("%s is slow: %t", c.Reason, !c.Slow)
-		}
-	}
-	if !isSlow("SomethingNew") {
-		t.Error("what is not known counts as a failure")
-	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "causes.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rows, want []string
-	for line := range strings.Lines(string(page)) {
-		if strings.HasPrefix(line, "| `") {
-			rows = append(rows, strings.TrimSpace(line))
-		}
-	}
-	for _, c := range Causes() {
-		counts := "failure"
-		if c.Slow {
-			counts = "slow"
-		}
-		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |", c.Reason, counts, c.Means, c.Remedy))
-	}
-	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("docs/causes.md -want +got:\n%s", diff)
-	}
-}
 
 // beginning is a release of ten replicas, of which some pods run well, and others
 // do not come up.
 func beginning(well, stuck int, change ...func(*start)) *start {
 	s := &start{RollbackInput{
 		Now: testNow, Settings: settings.Default(),
-		Workload: &Workload{
+		Workload: &workload.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", Version: versionB,
 			Replicas: 10, Rolling: true, InFlight: 5, ProgressDeadline: 10 * time.Minute,
 			Annotations:  map[string]string{v1alpha1.ReleaseAnnotation: "2"},
-			OldRevisions: []OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 5, Ready: 5}},
+			OldRevisions: []workload.OldRevision{{Name: "sleep-a", Version: versionA, Number: 1, Replicas: 5, Ready: 5}},
 		},
-		History: []Revision{{Name: "a", Version: versionA, Release: 1}},
+		History: []workload.Revision{{Name: "a", Version: versionA, Release: 1}},
 	}, &v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, StartTimeUnix: ago(time.Hour).Unix()}}
 	for i := range well {
-		s.Pods = append(s.Pods, Pod{Name: fmt.Sprint("well-", i), UID: types.UID(fmt.Sprint("w", i)), Node: fmt.Sprint("n", i),
+		s.Pods = append(s.Pods, workload.Pod{Name: fmt.Sprint("well-", i), UID: types.UID(fmt.Sprint("w", i)), Node: fmt.Sprint("n", i),
 			Ready: true, Created: ago(time.Hour), ReadySince: ago(30 * time.Minute)})
 	}
 	for i := range stuck {
-		s.Pods = append(s.Pods, Pod{Name: fmt.Sprint("bad-", i), UID: types.UID(fmt.Sprint("b", i)), Node: "bad-node", Created: ago(15 * time.Minute),
-			Stuck: &Stuck{Container: "main", Reason: "ImagePullBackOff", created: ago(15 * time.Minute), begun: ago(3 * time.Minute), from: ago(3 * time.Minute)}})
+		s.Pods = append(s.Pods, workload.Pod{Name: fmt.Sprint("bad-", i), UID: types.UID(fmt.Sprint("b", i)), Node: "bad-node", Created: ago(15 * time.Minute),
+			Stuck: &workload.Stuck{Container: "main", Reason: "ImagePullBackOff", Created: ago(15 * time.Minute), Begun: ago(3 * time.Minute), From: ago(3 * time.Minute)}})
 	}
 	if well > 0 {
 		s.status.PassCount = int32(well)
@@ -186,7 +64,7 @@ func beginning(well, stuck int, change ...func(*start)) *start {
 	return s
 }
 
-func (s *start) eachStuck(change func(*Stuck)) {
+func (s *start) eachStuck(change func(*workload.Stuck)) {
 	for i := range s.Pods {
 		if s.Pods[i].Stuck != nil {
 			change(s.Pods[i].Stuck)
@@ -196,7 +74,7 @@ func (s *start) eachStuck(change func(*Stuck)) {
 
 func slowFor(d time.Duration, reason string) func(*start) {
 	return func(s *start) {
-		s.eachStuck(func(h *Stuck) { h.Slow, h.Reason, h.begun, h.from = true, reason, ago(d), ago(d) })
+		s.eachStuck(func(h *workload.Stuck) { h.Slow, h.Reason, h.Begun, h.From = true, reason, ago(d), ago(d) })
 	}
 }
 
@@ -224,18 +102,18 @@ func suspended(since time.Duration) func(*start) {
 
 func stateful(s *start)  { s.Workload.GVK.Kind, s.Workload.Stateful = "StatefulSet", true }
 func ownProven(s *start) { s.Settings.RollbackOwnProven = true }
-func ready(s *start)     { s.eachStuck(func(h *Stuck) { h.ready = true }) }
+func ready(s *start)     { s.eachStuck(func(h *workload.Stuck) { h.Ready = true }) }
 
 // crashing has each stuck pod be in a crash loop, and have ended ten seconds ago, or
 // been started again then where it is Ready.
 func crashing(age time.Duration, restarts int32, lastRun time.Duration) func(*start) {
 	return func(s *start) {
-		s.eachStuck(func(h *Stuck) {
-			h.Reason, h.restarts, h.lastRun, h.created, h.begun, h.from = reasonCrashLoop, restarts, lastRun, ago(age), ago(age), ago(10*time.Second)
-			if h.ready {
-				h.upSince = h.from
+		s.eachStuck(func(h *workload.Stuck) {
+			h.Reason, h.Restarts, h.LastRun, h.Created, h.Begun, h.From = "CrashLoopBackOff", restarts, lastRun, ago(age), ago(age), ago(10*time.Second)
+			if h.Ready {
+				h.UpSince = h.From
 			} else {
-				h.downSince = h.from
+				h.DownSince = h.From
 			}
 		})
 	}
@@ -258,13 +136,15 @@ func TestJudgeStart(t *testing.T) {
 		want string
 		wait time.Duration
 	}{
-		"all well":                          {beginning(5, 0), "", 0},
-		"fails":                             {beginning(0, 1), "running " + versionA, 0},
-		"fails for too short":               {beginning(0, 1, func(s *start) { s.eachStuck(func(h *Stuck) { h.begun = ago(90 * time.Second); h.from = h.begun }) }), "", 30 * time.Second},
+		"all well": {beginning(5, 0), "", 0},
+		"fails":    {beginning(0, 1), "running " + versionA, 0},
+		"fails for too short": {beginning(0, 1, func(s *start) {
+			s.eachStuck(func(h *workload.Stuck) { h.Begun = ago(90 * time.Second); h.From = h.Begun })
+		}), "", 30 * time.Second},
 		"failed before, in another attempt": {beginning(0, 1, func(s *start) { s.status.StartTimeUnix = ago(time.Minute).Unix() }), "", time.Minute},
 		"a kubelet ten minutes behind": {beginning(0, 1, func(s *start) {
-			s.eachStuck(func(h *Stuck) {
-				h.created, h.begun, h.from = ago(time.Minute), ago(11*time.Minute), ago(11*time.Minute)
+			s.eachStuck(func(h *workload.Stuck) {
+				h.Created, h.Begun, h.From = ago(time.Minute), ago(11*time.Minute), ago(11*time.Minute)
 			})
 		}), "", time.Minute},
 
@@ -303,24 +183,24 @@ func TestJudgeStart(t *testing.T) {
 		}), "running " + versionA, 0},
 		"came up after its second restart": {beginning(5, 5, onNodes, func(s *start) {
 			s.Pods[0].ReadySince = ago(100 * time.Second)
-			s.Pods[0].Stuck = &Stuck{ready: true, restarts: Crashes, lastRun: time.Hour, created: ago(2 * time.Hour), begun: ago(2 * time.Hour), from: ago(100 * time.Second), upSince: ago(100 * time.Second)}
+			s.Pods[0].Stuck = &workload.Stuck{Ready: true, Restarts: workload.Crashes, LastRun: time.Hour, Created: ago(2 * time.Hour), Begun: ago(2 * time.Hour), From: ago(100 * time.Second), UpSince: ago(100 * time.Second)}
 		}), "running " + versionA, 0},
 
 		"its node is lost, where it was well": {beginning(0, 1, slowFor(time.Hour, "NotReady"), func(s *start) { s.Pods[0].Lost = true }), "slow", 0},
-		"a node that never saw it":            {beginning(0, 1, slowFor(10*time.Minute, reasonNotSeen)), "running " + versionA, 0},
+		"a node that never saw it":            {beginning(0, 1, slowFor(10*time.Minute, "NotSeenByKubelet")), "running " + versionA, 0},
 		"a node that never saw it, where each has one": {
-			beginning(0, 1, slowFor(time.Hour, reasonNotSeen), func(s *start) { s.Workload.PerNode = true }), "slow", 0,
+			beginning(0, 1, slowFor(time.Hour, "NotSeenByKubelet"), func(s *start) { s.Workload.PerNode = true }), "slow", 0,
 		},
 		"a lost node, and another pod that fails": {beginning(0, 2, func(s *start) { s.Pods[0].Lost, s.Pods[0].Stuck.Slow = true, true }), "running " + versionA, 0},
 
 		"pods are not made": {beginning(0, 0, func(s *start) {
-			s.Workload.NotMade = &NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
+			s.Workload.NotMade = &workload.NotMade{Count: 3, Since: ago(10 * time.Minute), Message: "exceeded quota"}
 		}), "running " + versionA, 0},
 		"pods have not been made of late": {beginning(0, 0, func(s *start) {
-			s.Workload.NotMade = &NotMade{Count: 3, Since: ago(4 * time.Minute), Message: "exceeded quota"}
+			s.Workload.NotMade = &workload.NotMade{Count: 3, Since: ago(4 * time.Minute), Message: "exceeded quota"}
 		}), "slow", 6 * time.Minute},
 		"one is not made, one may be stuck": {beginning(9, 0, func(s *start) {
-			s.Workload.NotMade = &NotMade{Count: 1, Since: ago(time.Hour), Message: "exceeded quota"}
+			s.Workload.NotMade = &workload.NotMade{Count: 1, Since: ago(time.Hour), Message: "exceeded quota"}
 		}), "tolerated: 1 of 10 pods may be stuck", lookAgain},
 
 		"nothing is Ready: the history":    {beginning(0, 5, noOlds), "remembered " + versionA, 0},
@@ -335,9 +215,11 @@ func TestJudgeStart(t *testing.T) {
 				s.Pods[i].RestartedAt, s.Pods[i].ReadySince = ago(20*time.Second), ago(20*time.Second)
 			}
 		}), "remembered " + versionA, 0},
-		"nothing is Ready, no history":   {beginning(0, 5, noOlds, func(s *start) { s.History = nil }), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
-		"to a proven version":            {beginning(0, 5, noOlds, func(s *start) { s.History = append(s.History, Revision{Version: "c", Release: 7, Unproven: true}) }), "remembered " + versionA, 0},
-		"to an unproven one, if need be": {beginning(0, 5, noOlds, func(s *start) { s.History = []Revision{{Version: "c", Release: 7, Unproven: true}} }), "remembered c", 0},
+		"nothing is Ready, no history": {beginning(0, 5, noOlds, func(s *start) { s.History = nil }), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
+		"to a proven version": {beginning(0, 5, noOlds, func(s *start) {
+			s.History = append(s.History, workload.Revision{Version: "c", Release: 7, Unproven: true})
+		}), "remembered " + versionA, 0},
+		"to an unproven one, if need be": {beginning(0, 5, noOlds, func(s *start) { s.History = []workload.Revision{{Version: "c", Release: 7, Unproven: true}} }), "remembered c", 0},
 		"not to one that is known to be bad": {beginning(0, 5, noOlds, func(s *start) {
 			s.Changes = []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend)}
 		}), "refused: no pods of an older version run; the history has no other successful version", lookAgain},
@@ -383,8 +265,8 @@ func TestJudgeStart(t *testing.T) {
 		"after the Success, merely slow":   {beginning(0, 10, succeeded(11*time.Minute), slowFor(10*time.Minute, "NotReady")), "", 0},
 		"after the Success, some are well": {beginning(3, 7, succeeded(4*time.Minute), onNodes), "refused: no pods of an older version run; pods that are Ready: 3", lookAgain},
 		"after the Success, a crash loop that was up for long": {beginning(0, 10, succeeded(6*time.Minute), func(s *start) {
-			s.eachStuck(func(h *Stuck) {
-				h.Reason, h.restarts, h.lastRun, h.created, h.begun, h.from, h.downSince = reasonCrashLoop, 4, 90*time.Second, ago(time.Hour), ago(time.Hour), ago(10*time.Second), ago(10*time.Second)
+			s.eachStuck(func(h *workload.Stuck) {
+				h.Reason, h.Restarts, h.LastRun, h.Created, h.Begun, h.From, h.DownSince = "CrashLoopBackOff", 4, 90*time.Second, ago(time.Hour), ago(time.Hour), ago(10*time.Second), ago(10*time.Second)
 			})
 			s.status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPodsUnavailable, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))}}
 		}), "remembered " + versionA, 0},
@@ -463,11 +345,11 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 		t.Helper()
 		w := newWorld(3).Pods(1).Pods(2, unready)
 		w.in.Workload.Rolling, w.in.Workload.ProgressDeadline = true, 10*time.Minute
-		w.in.Workload.OldRevisions = []OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 2, Ready: 2}}
-		w.in.History = []Revision{{Name: "b", Version: versionB}}
+		w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "b", Version: versionB, Number: 1, Replicas: 2, Ready: 2}}
+		w.in.History = []workload.Revision{{Name: "b", Version: versionB}}
 		w.in.Settings.SelfHealing = healing
 		for i := 1; i < 3; i++ {
-			w.in.Pods[i].Stuck = &Stuck{Container: "main", Reason: "ErrImagePull", from: testNow, begun: testNow, created: testNow}
+			w.in.Pods[i].Stuck = &workload.Stuck{Container: "main", Reason: "ErrImagePull", From: testNow, Begun: testNow, Created: testNow}
 		}
 		w.Step()
 		w.Check().Verdict("sleep-0", "fail").Step()
@@ -503,7 +385,7 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 			if w.Step(); due(w) {
 				t.Error("rolled back as soon as there is room")
 			}
-			w.Later(2*time.Minute + maxBackOff)
+			w.Later(2*time.Minute + workload.MaxBackOff)
 			if w.Step(); !due(w) {
 				t.Error("not rolled back although its own time is over")
 			}
@@ -531,8 +413,8 @@ func TestQuarantineTerm(t *testing.T) {
 	var terms []time.Duration
 	for range 8 {
 		s.Now, s.Pods[0].Ready = now, false
-		s.Pods[1].Stuck.from = now.Add(-time.Hour)
-		s.Pods[1].Stuck.begun = s.Pods[1].Stuck.from
+		s.Pods[1].Stuck.From = now.Add(-time.Hour)
+		s.Pods[1].Stuck.Begun = s.Pods[1].Stuck.From
 		plan := DecideRollback(s.RollbackInput)
 		if plan.Rollback == nil {
 			t.Fatalf("not rolled back: %+v", plan)
@@ -585,7 +467,7 @@ func TestProven(t *testing.T) {
 		w := newWorld(2).Pods(2).Complete()
 		w.in.Workload.AvailableSince, w.in.Workload.InFlight = testNow, 1
 		w.Settle(t)
-		w.in.History = []Revision{{Name: "a", Version: versionA, Release: 1, Unproven: true}}
+		w.in.History = []workload.Revision{{Name: "a", Version: versionA, Release: 1, Unproven: true}}
 		if got := conditionReason(w, v1alpha1.ConditionProven); got != v1alpha1.ReasonChecking {
 			t.Fatalf("Proven is %s after the Success", got)
 		}
@@ -615,10 +497,10 @@ func TestProven(t *testing.T) {
 			t.Errorf("proven: %+v", plan)
 		}
 	})
-	for name, fail := range map[string]func(*Pod){
-		"restarted": func(p *Pod) { p.RestartedAt = testNow.Add(20 * time.Second) },
-		"fails": func(p *Pod) {
-			p.Ready, p.Stuck = false, &Stuck{Reason: "OOMKilled", from: testNow.Add(20 * time.Second)}
+	for name, fail := range map[string]func(*workload.Pod){
+		"restarted": func(p *workload.Pod) { p.RestartedAt = testNow.Add(20 * time.Second) },
+		"fails": func(p *workload.Pod) {
+			p.Ready, p.Stuck = false, &workload.Stuck{Reason: "OOMKilled", From: testNow.Add(20 * time.Second)}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -656,7 +538,7 @@ func TestPodsUnavailable(t *testing.T) {
 	w.Settle(t)
 	w.Later(time.Hour).Settle(t)
 	w.in.Pods[0].Ready = false
-	w.in.Pods[0].Stuck = &Stuck{Container: "main", Reason: reasonCrashLoop, restarts: 2, from: w.in.Now, created: testNow, begun: testNow}
+	w.in.Pods[0].Stuck = &workload.Stuck{Container: "main", Reason: "CrashLoopBackOff", Restarts: 2, From: w.in.Now, Created: testNow, Begun: testNow}
 	var told []string
 	step := func() {
 		for _, e := range w.Step().Events {
@@ -668,10 +550,10 @@ func TestPodsUnavailable(t *testing.T) {
 	for range 5 { // it is Ready for a moment each time
 		w.Later(30 * time.Second)
 		w.in.Pods[0].Ready, w.in.Pods[0].RestartedAt = true, w.in.Now
-		w.in.Pods[0].Stuck.ready, w.in.Pods[0].Stuck.upSince = true, w.in.Now
+		w.in.Pods[0].Stuck.Ready, w.in.Pods[0].Stuck.UpSince = true, w.in.Now
 		step()
 		w.Later(30 * time.Second)
-		w.in.Pods[0].Ready, w.in.Pods[0].Stuck.ready, w.in.Pods[0].RestartedAt = false, false, time.Time{}
+		w.in.Pods[0].Ready, w.in.Pods[0].Stuck.Ready, w.in.Pods[0].RestartedAt = false, false, time.Time{}
 		step()
 	}
 	if got := conditionTime(w, v1alpha1.ConditionPodsUnavailable); !got.Equal(since) {
@@ -707,7 +589,7 @@ func conditionTime(w *world, kind string) time.Time {
 func TestExplainStuck(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	w.in.Workload.Rolling, w.in.Workload.ProgressDeadline = true, 10*time.Minute
-	stuck := &Stuck{Container: "main", Reason: reasonContainerCreating, Slow: true, from: testNow, begun: testNow, created: testNow}
+	stuck := &workload.Stuck{Container: "main", Reason: "ContainerCreating", Slow: true, From: testNow, Begun: testNow, Created: testNow}
 	w.in.Pods[0].Stuck = stuck
 	w.Step()
 	w.Later(2 * time.Minute)
@@ -738,7 +620,7 @@ func TestExplainStuck(t *testing.T) {
 func TestNotMade(t *testing.T) {
 	w := newWorld(3)
 	w.Step()
-	w.in.Workload.NotMade = &NotMade{Count: 3, Since: testNow, Message: "exceeded quota: pods"}
+	w.in.Workload.NotMade = &workload.NotMade{Count: 3, Since: testNow, Message: "exceeded quota: pods"}
 	var told []string
 	for range 3 {
 		for _, e := range w.Step().Events {

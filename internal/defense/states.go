@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // IsOpen says whether a release in this state has not ended.
@@ -361,9 +362,9 @@ func isWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
 // failureOf says which check failed, and why.
 func failureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
 	if v.LatePre {
-		return Cut(v.Message)
+		return wording.Cut(v.Message)
 	}
-	return fmt.Sprintf("the %s check failed: %s", stage, Cut(v.Message))
+	return fmt.Sprintf("the %s check failed: %s", stage, wording.Cut(v.Message))
 }
 
 // latePreFailure begins the message of such a verdict.
@@ -395,3 +396,42 @@ func BatchFails(batch *v1alpha1.ChangePod) bool {
 	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
 		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
 }
+
+// MaxText is the limit of the API for texts that are kept of a release.
+const MaxText = 512
+
+// noReason stands for what a server does not say.
+const noReason = "the server gave no reason"
+
+// Describe is a verdict on a pod in one line.
+func Describe(r *v1alpha1.PodResult) string {
+	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
+	if r.Message != "" {
+		s += ": " + wording.Cut(r.Message)
+	}
+	return s
+}
+
+// VerdictFails says whether a verdict fails its pod: "pass", "none" (no rule
+// was triggered) and the empty string do not, everything else does.
+func VerdictFails(verdict string) bool {
+	switch verdict {
+	case VerdictPass, VerdictNone, "":
+		return false
+	default:
+		return true
+	}
+}
+
+// Verdicts, as the server words them.
+const (
+	// VerdictPass means rules were triggered and passed.
+	VerdictPass = "pass"
+	// VerdictNone means no rule was triggered, or nobody was asked.
+	VerdictNone = "none"
+	// VerdictFail means a check failed.
+	VerdictFail = "fail"
+	// VerdictInconclusive does not pass: the server could not decide, or did
+	// not in time.
+	VerdictInconclusive = "inconc"
+)

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // maxUnclaimed bounds the verdicts that wait for their entries to be known.
@@ -42,7 +43,7 @@ type Delivered struct {
 
 func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
 	v := v1alpha1.CheckVerdict{
-		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, LatePre: d.LatePre, Time: FormatTime(now), TimeUnix: now.Unix(),
+		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, LatePre: d.LatePre, Time: times.Format(now), TimeUnix: now.Unix(),
 	}
 	if d.LatePre {
 		v.Message = latePreFailure + ": " + cmp.Or(d.Message, noReason)

@@ -27,6 +27,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // maxQuietWait bounds how long a release waits for the server before it says so. It
@@ -113,7 +116,7 @@ func (d *release) explainServer() (wait time.Duration) {
 	if waited {
 		// What one replica has said another one, whose clock is a little behind, does
 		// not take back.
-		now = now.Add(ClockTolerance)
+		now = now.Add(workload.ClockTolerance)
 	}
 	var longest *awaited
 	for _, a := range d.awaits() {
@@ -121,7 +124,7 @@ func (d *release) explainServer() (wait time.Duration) {
 		switch left := a.since.Add(quiet).Sub(now); {
 		case a.since.IsZero(): // somebody else's writing
 		case left > 0:
-			wait = shortest(wait, left)
+			wait = times.Shortest(wait, left)
 		case longest == nil || a.failing && !longest.failing || a.failing == longest.failing && a.since.Before(longest.since):
 			longest = &a
 		}
@@ -197,7 +200,7 @@ func (n *entry) awaited(of string) *awaited {
 		return nil
 	default:
 		a.reason, a.failing = v1alpha1.ReasonNotSubmitted, true
-		a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, of, stamp(a.since), Cut(n.refusal))
+		a.what = fmt.Sprintf("the %s check of %s could not be submitted since %s: %s", stage, of, stamp(a.since), wording.Cut(n.refusal))
 	}
 	return a
 }
@@ -209,7 +212,7 @@ func (d *release) awaitsOrder() *awaited {
 	a := &awaited{reason: v1alpha1.ReasonNotSubmitted, since: since, failing: true,
 		what: fmt.Sprintf("AlterShield Server has not accepted the order since %s", stamp(since))}
 	if why := stepMessage(s, v1alpha1.StepAccepted); why != "" {
-		a.what += ": " + Cut(why)
+		a.what += ": " + wording.Cut(why)
 	}
 	switch {
 	case s.OrderStage == v1alpha1.OrderDenied:

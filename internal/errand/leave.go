@@ -35,8 +35,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -385,13 +385,13 @@ func marks(o metav1.Object) (all []mark) {
 // resumeOf is the command that lets a halted workload go on, of a kind that knows no
 // pause.
 func resumeOf(kind workload.Kind, o *metav1.PartialObjectMetadata, marks []mark) string {
-	words := kind.Words(&defense.Workload{
-		Namespace: o.Namespace, Name: o.Name, Annotations: o.Annotations, Stopping: defense.Stopping{Paused: true},
+	words := kind.Words(&workload.Workload{
+		Namespace: o.Namespace, Name: o.Name, Annotations: o.Annotations, Stopping: workload.Stopping{Paused: true},
 	})
 	if words.HaltedBy == "" || !slices.Contains(marks, paused) {
 		return ""
 	}
-	return ": " + defense.Kubectl(words.Resume, o.Namespace)
+	return ": " + wording.Kubectl(words.Resume, o.Namespace)
 }
 
 // look reads the metadata of all workloads.

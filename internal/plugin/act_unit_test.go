@@ -212,15 +212,15 @@ func TestMayOverride(t *testing.T) {
 func TestIsOverride(t *testing.T) {
 	c, _ := testConnection(t)
 	s := situationOf(t, nil)
-	would := func(version, recorded, label string) *defense.Workload {
-		w := &defense.Workload{Version: version, Labels: map[string]string{v1alpha1.VersionLabel: recorded}}
+	would := func(version, recorded, label string) *workload.Workload {
+		w := &workload.Workload{Version: version, Labels: map[string]string{v1alpha1.VersionLabel: recorded}}
 		if label != "" {
 			w.Labels[v1alpha1.IgnoredSuspendLabel] = label
 		}
 		return w
 	}
 	for name, tt := range map[string]struct {
-		would   *defense.Workload
+		would   *workload.Workload
 		wantErr string
 	}{
 		"an override release":  {would(versionB, versionB, ""), ""},
@@ -339,7 +339,7 @@ func TestRollbackOutcome(t *testing.T) {
 	another := atRelease(versionB, 2)
 	another.UID = "x"
 	for name, tt := range map[string]struct {
-		after *defense.Workload
+		after *workload.Workload
 		want  string
 	}{
 		"done":           {rolledBackFrom(versionB, 2, versionA), rollbackDone},
@@ -357,15 +357,15 @@ func TestRollbackOutcome(t *testing.T) {
 func TestChooseTarget(t *testing.T) {
 	c, _ := testConnection(t)
 	history := []remembered{
-		{Revision: defense.Revision{Version: versionB, Release: 2}, images: []string{"b"}},
-		{Revision: defense.Revision{Version: versionA, Release: defense.BaselineRelease}, images: []string{"a"}},
+		{Revision: workload.Revision{Version: versionB, Release: 2}, images: []string{"b"}},
+		{Revision: workload.Revision{Version: versionA, Release: defense.BaselineRelease}, images: []string{"a"}},
 	}
 	owned := atRelease(versionC, 3)
 	owned.Owner = "prometheus k8s"
 	quarantined := atRelease(versionC, 3)
 	defense.Quarantine{}.With(versionB, defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested}).Annotate(quarantined.Annotations)
 	for name, tt := range map[string]struct {
-		workload *defense.Workload
+		workload *workload.Workload
 		history  []remembered
 		to       string
 		observe  bool

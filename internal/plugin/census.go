@@ -34,7 +34,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -201,7 +200,7 @@ func (v *census) seePods(ctx context.Context, r *reader, _ string, _ []string) e
 		}
 		for i := range list.Items {
 			kind, name := workloadOf(&list.Items[i])
-			if pod := defense.ReadPod(&list.Items[i]); pod.CrashLoop != nil && unready[key{namespace, kind, name}] != nil {
+			if pod := workload.ReadPod(&list.Items[i]); pod.CrashLoop != nil && unready[key{namespace, kind, name}] != nil {
 				s := unready[key{namespace, kind, name}]
 				s.pods = append(s.pods, pod)
 			}

@@ -30,7 +30,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -187,7 +186,7 @@ func (c *changer) reachDefended(ctx context.Context, args []string) (client.With
 		return api, s, nil
 	}
 	do := "enrol it: " + c.commandIn("", "enroll", t.key.Namespace)
-	if defense.OptedOut(s.workload.Labels) {
+	if workload.OptedOut(s.workload.Labels) {
 		do = "let it opt in again: " + c.command(t, "enroll")
 	}
 	return nil, nil, remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)

@@ -22,14 +22,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // command is a command of kubectl, each word as a shell needs it.
 func command(words ...string) string {
 	text := "kubectl"
 	for _, word := range words {
-		text += " " + defense.ShellWord(word)
+		text += " " + wording.ShellWord(word)
 	}
 	return text
 }
@@ -52,7 +52,7 @@ func (c *connection) command(t target, name string, words ...string) string {
 // flagsFor are the flags that choose a namespace, unless commands are about it by themselves, and the cluster.
 func (c *connection) flagsFor(namespace string) (flags string) {
 	if namespace != "" && namespace != c.contextNamespace() {
-		flags = " -n " + defense.ShellWord(namespace)
+		flags = " -n " + wording.ShellWord(namespace)
 	}
 	return strings.Join(append([]string{flags}, c.clusterFlags()...), " ")
 }
@@ -68,12 +68,12 @@ func (c *connection) clusterFlags() (flags []string) {
 		{"--user", f.AuthInfoName}, {"--as", f.Impersonate}, {"--as-uid", f.ImpersonateUID},
 	} {
 		if flag.value != nil && *flag.value != "" {
-			flags = append(flags, flag.name+"="+defense.ShellWord(*flag.value))
+			flags = append(flags, flag.name+"="+wording.ShellWord(*flag.value))
 		}
 	}
 	if f.ImpersonateGroup != nil {
 		for _, group := range *f.ImpersonateGroup {
-			flags = append(flags, "--as-group="+defense.ShellWord(group))
+			flags = append(flags, "--as-group="+wording.ShellWord(group))
 		}
 	}
 	return flags

@@ -31,6 +31,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -52,7 +53,7 @@ func completed(words []string, begin string, err error) ([]string, cobra.ShellCo
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	slices.Sort(words)
-	return slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !strings.HasPrefix(word, begin) || defense.ShellWord(word) != word }), cobra.ShellCompDirectiveNoFileComp
+	return slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !strings.HasPrefix(word, begin) || wording.ShellWord(word) != word }), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeWorkloads completes the workload a command is about.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Blocked says since when releases of a workload are blocked, and why.
@@ -48,7 +49,7 @@ func (s *snapshot) blocked() *Blocked {
 	seconds, _ := strconv.ParseInt(since, 10, 64) // without a time where a user set another value
 	b := &Blocked{Since: unixTime(seconds)}
 	version, release, _ := defense.ParseBlockedBy(s.workload.Annotations)
-	b.Version, b.Release, b.ByUser = version, defense.ParseRelease(release), version == ""
+	b.Version, b.Release, b.ByUser = version, workload.ParseRelease(release), version == ""
 	if !b.ByUser {
 		b.Because = s.whatFailed(b)
 	}

@@ -29,13 +29,13 @@ const evictedWithin = 4 * defense.EvictAfter
 
 // downPod is a pod in CrashLoopBackOff, or a pod of an earlier version that is not Ready and for which a StatefulSet waits.
 type downPod struct {
-	*defense.Pod
+	*workload.Pod
 	old bool
 }
 
 // down returns the pods that are down.
 func (s *snapshot) down() (down []downPod) {
-	add := func(pods []defense.Pod, old bool) {
+	add := func(pods []workload.Pod, old bool) {
 		for i := range pods {
 			p := &pods[i]
 			if p.CrashLoop != nil && !p.Terminating && !p.Ended ||
@@ -52,7 +52,7 @@ func (s *snapshot) down() (down []downPod) {
 }
 
 // waitsFor reports whether a StatefulSet waits for a pod of an earlier version, and creates it from the current version when it is deleted.
-func (s *snapshot) waitsFor(p *defense.Pod) bool {
+func (s *snapshot) waitsFor(p *workload.Pod) bool {
 	w := s.workload
 	return s.isStatefulSet() && !w.Paused && !w.OnDelete && p.Index >= w.Partition && p.Index >= w.Pace.Partition && p.Index < w.Replicas
 }
@@ -62,7 +62,7 @@ func (s *snapshot) isStatefulSet() bool {
 }
 
 // stuckFor returns for how long a pod has not been Ready.
-func stuckFor(p *defense.Pod, now time.Time) time.Duration {
+func stuckFor(p *workload.Pod, now time.Time) time.Duration {
 	since := p.UnreadySince
 	if since.Before(p.Created) {
 		since = p.Created

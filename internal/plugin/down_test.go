@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -40,16 +39,16 @@ func TestDownPods(t *testing.T) {
 		logs   = "kubectl logs web-2 -c main --previous -n shop"
 	)
 	pod := func(old, crashes bool, since time.Time) func(*snapshot) {
-		p := defense.Pod{Name: "web-2", Index: 2, Created: minutesAgo(60), UnreadySince: since}
-		p.Stuck = &defense.Stuck{Reason: "NotReady"}
+		p := workload.Pod{Name: "web-2", Index: 2, Created: minutesAgo(60), UnreadySince: since}
+		p.Stuck = &workload.Stuck{Reason: "NotReady"}
 		if crashes {
-			p.CrashLoop = &defense.Ended{Container: "main", Message: "last exit code 1"}
+			p.CrashLoop = &workload.Ended{Container: "main", Message: "last exit code 1"}
 		}
 		return func(s *snapshot) {
 			if old {
-				s.old = []oldRevision{{pods: []defense.Pod{p}}}
+				s.old = []oldRevision{{pods: []workload.Pod{p}}}
 			} else {
-				s.pods = []defense.Pod{p}
+				s.pods = []workload.Pod{p}
 			}
 		}
 	}

@@ -31,7 +31,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -157,7 +156,7 @@ func (c *changer) enrollNamespace(ctx context.Context, api client.WithWatch, nam
 	if err := c.mayHave(f.mode, then.of(name, nil), then, name); known && err != nil {
 		return err
 	}
-	if defense.NamespaceEnrolled(name, ns.Labels) {
+	if workload.NamespaceEnrolled(name, ns.Labels) {
 		return c.changeMode(ctx, api, then, name, known, f)
 	}
 	if err := c.describeNamespace(ctx, api, name); err != nil {

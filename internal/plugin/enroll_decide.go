@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -37,7 +36,7 @@ const enrolOthers = "enrol the namespaces of your workloads"
 // mayEnrol reports why a namespace is never enrolled.
 func mayEnrol(ns *corev1.Namespace, operator string) error {
 	switch {
-	case slices.Contains(defense.SystemNamespaces(), ns.Name):
+	case slices.Contains(workload.SystemNamespaces(), ns.Name):
 		return remedy(fmt.Errorf("%s is a namespace of the cluster itself: the label has no effect there", ns.Name), enrolOthers)
 	case ns.Name == operator:
 		return remedy(fmt.Errorf("%s is the namespace of the operator, whose webhooks must not call themselves", ns.Name), enrolOthers)
@@ -152,7 +151,7 @@ func decideMode(t target, stored *unstructured.Unstructured, mode string) *modeO
 		m.label(t, stored, &off)
 		return m
 	case modeEnforce:
-		if owner := defense.OwnerOf(stored); owner != "" {
+		if owner := workload.OwnerOf(stored); owner != "" {
 			m.what = append(m.what, fmt.Sprintf("%s: the %s owns it, and must not undo what the operator does", t, owner))
 			m.label(t, stored, &enforced)
 		} else if label == v1alpha1.DefenseDisabled {
@@ -225,7 +224,7 @@ type inventory struct {
 func (v *inventory) add(kind workload.Kind, stored *unstructured.Unstructured) error {
 	t := target{kind: kind, key: client.ObjectKeyFromObject(stored)}
 	switch {
-	case defense.OptedOut(stored.GetLabels()):
+	case workload.OptedOut(stored.GetLabels()):
 		v.OptedOut++
 		return nil
 	case stored.GetLabels()[v1alpha1.VersionLabel] == "":

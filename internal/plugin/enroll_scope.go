@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -58,7 +57,7 @@ func (s *scope) each(ctx context.Context, api client.Client, do func(target, *me
 
 // takenBack is what the operator takes back of a workload that leaves the defense, or is
 // in observe mode from then on. halts are the words for a halt of its kind.
-func takenBack(labels, annotations map[string]string, halts *defense.Words) (what []string) {
+func takenBack(labels, annotations map[string]string, halts *workload.Words) (what []string) {
 	if _, blocked := labels[v1alpha1.SuspendLabel]; blocked && annotations[v1alpha1.SuspendedByAnnotation] != "" {
 		what = append(what, "its block")
 	}

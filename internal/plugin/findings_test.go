@@ -55,7 +55,7 @@ func newSnapshot(with func(*snapshot)) *snapshot {
 		now:    testNow, whole: true, settings: &inForce, operator: operatorNamespace, container: "main",
 		namespace: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}},
 		counts:    PodCounts{Desired: 3, Updated: 3, Ready: 3, Available: 3},
-		workload: &defense.Workload{
+		workload: &workload.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", UID: "uid-sleep",
 			Version: versionTwo, Images: []string{"busybox:2"},
 			Labels:      map[string]string{v1alpha1.VersionLabel: versionTwo},
@@ -75,8 +75,8 @@ func newSnapshot(with func(*snapshot)) *snapshot {
 			},
 		}},
 		history: []remembered{
-			{Revision: defense.Revision{Name: "b", Version: versionTwo, Release: 2, Unproven: true}, images: []string{"busybox:2"}, since: minutesAgo(8)},
-			{Revision: defense.Revision{Name: "a", Version: versionOne, Release: 1}, images: []string{"busybox:1"}, since: minutesAgo(59)},
+			{Revision: workload.Revision{Name: "b", Version: versionTwo, Release: 2, Unproven: true}, images: []string{"busybox:2"}, since: minutesAgo(8)},
+			{Revision: workload.Revision{Name: "a", Version: versionOne, Release: 1}, images: []string{"busybox:1"}, since: minutesAgo(59)},
 		},
 		batches: map[types.UID][]*v1alpha1.ChangePod{},
 	}
@@ -380,7 +380,7 @@ func TestFindings(t *testing.T) {
 		"a baseline that the operator remembers, opted in after its namespace was enrolled": {
 			with: func(s *snapshot) {
 				s.unrecorded(minutesAgo(5))
-				s.history = []remembered{{Revision: defense.Revision{Version: versionTwo, Release: defense.BaselineRelease}}}
+				s.history = []remembered{{Revision: workload.Revision{Version: versionTwo, Release: defense.BaselineRelease}}}
 			},
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},

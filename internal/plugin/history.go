@@ -29,6 +29,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // History is what is known of the releases of a workload: the output of history -o json.
@@ -155,7 +156,7 @@ func because(p *v1alpha1.PreviousRelease) string {
 	}
 	var corrected []string
 	for _, c := range p.Corrections {
-		corrected = append(corrected, cmp.Or(c.FieldManager, defense.UnknownUser))
+		corrected = append(corrected, cmp.Or(c.FieldManager, workload.UnknownUser))
 	}
 	if len(corrected) > 0 {
 		slices.Sort(corrected)

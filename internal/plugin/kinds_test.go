@@ -37,7 +37,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -94,7 +93,7 @@ func TestFindTarget(t *testing.T) {
 }
 
 // as makes a workload of another kind of it.
-func (s *snapshot) as(kind workload.Kind, stopping defense.Stopping, annotations map[string]string) {
+func (s *snapshot) as(kind workload.Kind, stopping workload.Stopping, annotations map[string]string) {
 	w := s.workload
 	w.GVK, w.Name, w.Stopping = kind.GroupVersionKind(), "db", stopping
 	s.kind, s.key.Name = kind, "db"
@@ -129,41 +128,41 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 		want want
 	}{
 		"the operator halted a StatefulSet": {
-			func(s *snapshot) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, halted) },
+			func(s *snapshot) { blockedBySecond(s); s.as(set, workload.Stopping{Paused: true}, halted) },
 			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
 		},
 		"the operator halted a StatefulSet that had a partition": {
-			func(s *snapshot) { blockedBySecond(s); s.as(set, defense.Stopping{Paused: true}, haltedFrom) },
+			func(s *snapshot) { blockedBySecond(s); s.as(set, workload.Stopping{Paused: true}, haltedFrom) },
 			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
 		},
 		"the operator halted a DaemonSet": {
-			func(s *snapshot) { blockedBySecond(s); s.as(daemon, defense.Stopping{Paused: true}, halted) },
+			func(s *snapshot) { blockedBySecond(s); s.as(daemon, workload.Stopping{Paused: true}, halted) },
 			want{"blocked, halted", []string{failed, "The operator halted the rollout (updateStrategy OnDelete)" + stays}, []string{fmt.Sprintf(resume, "daemonset")}},
 		},
 		"a user halted a StatefulSet": {
 			func(s *snapshot) {
-				s.as(set, defense.Stopping{Paused: true}, nil)
+				s.as(set, workload.Stopping{Paused: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
 			},
 			want{"paused", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}},
 		},
 		"a user's partition": {
 			func(s *snapshot) {
-				s.as(set, defense.Stopping{Partition: 3}, nil)
+				s.as(set, workload.Stopping{Partition: 3}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonPartitioned, "because of that")
 			},
 			want{"partitioned", []string{"because of that"}, []string{fmt.Sprintf(partition, 0)}},
 		},
 		"a user's OnDelete": {
 			func(s *snapshot) {
-				s.as(set, defense.Stopping{OnDelete: true}, nil)
+				s.as(set, workload.Stopping{OnDelete: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "because of that")
 			},
 			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "statefulset")}},
 		},
 		"a user's OnDelete of a DaemonSet": {
 			func(s *snapshot) {
-				s.as(daemon, defense.Stopping{Paused: true, OnDelete: true}, nil)
+				s.as(daemon, workload.Stopping{Paused: true, OnDelete: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonOnDelete, "because of that")
 			},
 			want{"replaced on delete", []string{"because of that"}, []string{deletePod, fmt.Sprintf(rolling, "daemonset")}},
@@ -196,7 +195,7 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 	haltedFrom := map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: "3"}
 	halted := func(s *snapshot) {
 		failing(s)
-		s.as(workload.StatefulSet{}, defense.Stopping{Paused: true}, haltedFrom)
+		s.as(workload.StatefulSet{}, workload.Stopping{Paused: true}, haltedFrom)
 		s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutHalted, "because of that")
 	}
 	tests := map[string]struct {
@@ -217,13 +216,13 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 		"halted, and resumed since": {
 			func(s *snapshot) {
 				halted(s)
-				s.as(workload.StatefulSet{}, defense.Stopping{Partition: 3}, nil)
+				s.as(workload.StatefulSet{}, workload.Stopping{Partition: 3}, nil)
 			},
 			[]Advice{{"kubectl altershield status statefulset/db -w -n shop", "shows how it goes on"}},
 		},
 		"halted by a user": {
 			func(s *snapshot) {
-				s.as(workload.StatefulSet{}, defense.Stopping{Paused: true}, nil)
+				s.as(workload.StatefulSet{}, workload.Stopping{Paused: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
 			},
 			[]Advice{{fmt.Sprintf(partition, 0), "lets the rollout go on; right when the user who halted it is done"}},

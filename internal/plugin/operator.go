@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // operatorIn is where the operator is: as the user says with --operator-namespace,
@@ -100,7 +100,7 @@ func (c *connection) readSettings(ctx context.Context, r client.Reader, operator
 }
 
 // inForceFor reads the settings in force for a workload; known is false where they cannot be read.
-func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator string, w *defense.Workload) (in settings.InForce, known bool, err error) {
+func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator string, w *workload.Workload) (in settings.InForce, known bool, err error) {
 	found, known, err := c.readSettings(ctx, r, operatorIn(ctx, r, operator), w.Namespace)
 	if err != nil || !known {
 		return settings.InForce{}, false, err

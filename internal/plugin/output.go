@@ -44,7 +44,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // own begins the escape sequences of this program. Nobody else knows it, so text of the cluster has none.
@@ -66,7 +66,7 @@ func printf(w io.Writer, format string, args ...any) {
 func clean(text string) string {
 	parts := strings.Split(text, own)
 	for i := range parts {
-		parts[i] = defense.Printable(parts[i])
+		parts[i] = wording.Printable(parts[i])
 	}
 	return strings.Join(parts, "\x1b")
 }

@@ -210,7 +210,7 @@ func staleRemoved(stale bool, err error) error {
 
 // tryAndRelease makes an override release where a dry run shows that it is one.
 func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *snapshot, ops []workload.Op) error {
-	write := func(dryRun []string) (*defense.Workload, error) {
+	write := func(dryRun []string) (*workload.Workload, error) {
 		value := v1alpha1.IgnoredSuspendValue
 		guards := []workload.Op{sameObject(s.stored), stillDenied(s.stored)}
 		all := slices.Concat(guards, labelOps(s.stored, v1alpha1.IgnoredSuspendLabel, &value), ops)
@@ -229,7 +229,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *snaps
 	}
 	what := fmt.Sprintf("%s: release %s in place of %s, as an override release", s.target,
 		describeVersion(would.Version, would.Images), describeVersion(s.workload.Version, s.workload.Images))
-	var released *defense.Workload
+	var released *workload.Workload
 	err = c.change(what, s.target.String()+" released", func(dryRun []string) (err error) {
 		released, err = write(dryRun)
 		return err
@@ -247,7 +247,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *snaps
 }
 
 // isOverride reports why the dry run of a request is no override release.
-func (c *connection) isOverride(s *snapshot, would *defense.Workload) error {
+func (c *connection) isOverride(s *snapshot, would *workload.Workload) error {
 	switch {
 	case would.Version == s.workload.Version:
 		return c.changesNothing(s)

@@ -31,7 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const operatorNamespace = "altershieldoperator-system"
@@ -50,8 +50,8 @@ func batch(number int, pods ...string) *v1alpha1.ChangePod {
 	return b
 }
 
-func ready(name string, since time.Time) defense.Pod {
-	return defense.Pod{Name: name, UID: types.UID("uid-" + name), Node: "node-1", Ready: true, ReadySince: since, StartedAt: since}
+func ready(name string, since time.Time) workload.Pod {
+	return workload.Pod{Name: name, UID: types.UID("uid-" + name), Node: "node-1", Ready: true, ReadySince: since, StartedAt: since}
 }
 
 // inBatches is a release that failed, with batches, a check, and pods of all kinds.
@@ -74,7 +74,7 @@ func inBatches(s *snapshot) {
 		s.pods = append(s.pods, ready(name, minutesAgo(9)))
 	}
 	s.pods = append(s.pods, ready("i", testNow.Add(-4*time.Second)),
-		defense.Pod{Name: "k", UID: "uid-k", Stuck: &defense.Stuck{Container: "main", Reason: "ErrImagePull", Message: "no such image"}})
+		workload.Pod{Name: "k", UID: "uid-k", Stuck: &workload.Stuck{Container: "main", Reason: "ErrImagePull", Message: "no such image"}})
 	s.pods[len(s.pods)-2].Unprobed = true
 }
 
@@ -86,7 +86,7 @@ func TestPrintStatus(t *testing.T) {
 	}{
 		"a success": {
 			with: func(s *snapshot) {
-				s.pods, s.revision = []defense.Pod{ready("a", minutesAgo(9))}, "sleep-6b7f"
+				s.pods, s.revision = []workload.Pod{ready("a", minutesAgo(9))}, "sleep-6b7f"
 				s.say(v1alpha1.ConditionVerified, metav1.ConditionTrue, v1alpha1.ReasonAllPassed, "every pod of the release passed")
 			},
 			want: `✔ deployment/sleep in shop: Success
@@ -188,7 +188,7 @@ x Release 2 (version 222222222222) failed, and the operator went back to version
 				earlier.Status.ObservedRelease, earlier.Status.PreviousReleases = 1, nil
 				s.changes = append(s.changes, *earlier)
 				s.workload.Version, s.workload.Labels[v1alpha1.VersionLabel] = versionOne, versionOne
-				s.pods = []defense.Pod{ready("a", minutesAgo(9))}
+				s.pods = []workload.Pod{ready("a", minutesAgo(9))}
 			},
 			want: `✔ deployment/sleep in shop: Success
 

@@ -79,8 +79,8 @@ func readHistory(ctx context.Context, r client.Reader, t target, uid types.UID) 
 }
 
 // revisions are the history as the operator decides by it.
-func revisions(history []remembered) []defense.Revision {
-	plain := make([]defense.Revision, len(history))
+func revisions(history []remembered) []workload.Revision {
+	plain := make([]workload.Revision, len(history))
 	for i := range history {
 		plain[i] = history[i].Revision
 	}

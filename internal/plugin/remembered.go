@@ -23,13 +23,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // remembered is a version that the workload can be rolled back to.
 type remembered struct {
-	defense.Revision
+	workload.Revision
 	images []string
 	since  time.Time
 }

@@ -169,7 +169,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 }
 
 // historyHas tells of the versions that are remembered.
-func historyHas(history []remembered, w *defense.Workload, now time.Time) string {
+func historyHas(history []remembered, w *workload.Workload, now time.Time) string {
 	if len(history) == 0 {
 		return "its history is empty: no recorded version has succeeded; release a fix"
 	}
@@ -235,7 +235,7 @@ const (
 )
 
 // rollbackOutcome reads off a workload what became of a request.
-func rollbackOutcome(before, after *defense.Workload, to string) string {
+func rollbackOutcome(before, after *workload.Workload, to string) string {
 	reason, ok := defense.ParseQuarantine(after.Annotations, time.Time{}).Reason(before.Version)
 	switch {
 	case ok && reason.Release == before.Release() && reason.To == to:

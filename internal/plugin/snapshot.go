@@ -53,7 +53,7 @@ type snapshot struct {
 	container string
 	written   time.Time
 	// workload is what the decisions of the operator read of it. Where whole is false, its pods and revisions are not read.
-	workload *defense.Workload
+	workload *workload.Workload
 	whole    bool
 	// namespace is nil where the user may not read it.
 	namespace *metav1.PartialObjectMetadata
@@ -69,7 +69,7 @@ type snapshot struct {
 	// history are the versions that the workload can be rolled back to, the newest first.
 	history []remembered
 	// pods are those of the current revision; of many workloads, those of any revision in CrashLoopBackOff.
-	pods     []defense.Pod
+	pods     []workload.Pod
 	revision string
 	old      []oldRevision
 	// missing are sentences about what the user may not read.
@@ -79,7 +79,7 @@ type snapshot struct {
 // oldRevision is an earlier revision with its pods.
 type oldRevision struct {
 	name, version string
-	pods          []defense.Pod
+	pods          []workload.Pod
 }
 
 // current returns the record of the release that the workload is at; nil for none.
@@ -122,13 +122,13 @@ const (
 func (s *snapshot) defense() (Defense, string) {
 	w, ns := s.workload, s.namespace
 	switch {
-	case ns != nil && slices.Contains(defense.SystemNamespaces(), ns.Name):
+	case ns != nil && slices.Contains(workload.SystemNamespaces(), ns.Name):
 		return DefenseNotEnrolled, fmt.Sprintf("the namespace %s is one of the cluster itself, which is never enrolled", ns.Name)
-	case ns != nil && (ns.Name == s.operator || !defense.NamespaceEnrolled(ns.Name, ns.Labels)):
+	case ns != nil && (ns.Name == s.operator || !workload.NamespaceEnrolled(ns.Name, ns.Labels)):
 		return DefenseNotEnrolled, fmt.Sprintf("the namespace %s is not enrolled", ns.Name)
 	case ns != nil && ns.DeletionTimestamp != nil:
 		return DefenseNotEnrolled, fmt.Sprintf("the namespace %s is being deleted", ns.Name)
-	case defense.OptedOut(w.Labels):
+	case workload.OptedOut(w.Labels):
 		message := fmt.Sprintf("opted out of the defense (label %s=%s)", v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
 		if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); ok {
 			message += "; " + o.Describe() + " at " + o.At.UTC().Format(time.RFC3339)
@@ -161,16 +161,16 @@ func (s *snapshot) notDefended() string {
 }
 
 // observeStored returns what the decisions of the operator read of a workload itself.
-func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*defense.Workload, error) {
+func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*workload.Workload, error) {
 	template, err := workload.Template(kind, stored)
 	if err != nil {
 		return nil, err
 	}
-	w := &defense.Workload{
+	w := &workload.Workload{
 		GVK: kind.GroupVersionKind(), Namespace: stored.GetNamespace(), Name: stored.GetName(), UID: stored.GetUID(),
 		ResourceVersion: stored.GetResourceVersion(), Labels: stored.GetLabels(), Annotations: stored.GetAnnotations(),
-		Deleting: stored.GetDeletionTimestamp() != nil, Owner: defense.OwnerOf(stored),
-		Version: workload.Version(template), Images: workload.Images(template), Hold: defense.ParseHold(stored.GetAnnotations()[v1alpha1.HeldAnnotation]),
+		Deleting: stored.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(stored),
+		Version: workload.Version(template), Images: workload.Images(template), Hold: workload.ParseHold(stored.GetAnnotations()[v1alpha1.HeldAnnotation]),
 	}
 	w.Stopping, err = kind.Stopping(stored)
 	w.Words = kind.Words(w)
@@ -207,7 +207,7 @@ func (s *snapshot) seeNamespace(ctx context.Context, r client.Reader) error {
 	case err != nil:
 		return fmt.Errorf("get namespace %s: %w", s.workload.Namespace, err)
 	}
-	s.namespace, s.defendedSince = ns, defense.EnrolledSince(ns.ManagedFields)
+	s.namespace, s.defendedSince = ns, workload.EnrolledSince(ns.ManagedFields)
 	return nil
 }
 

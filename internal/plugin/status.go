@@ -24,6 +24,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Status is what is known of one workload: the output of status NAME -o json.
@@ -160,7 +161,7 @@ func (s *snapshot) currentPods() (pods []Pod) {
 		}
 		pod := podOf(&s.pods[i], result)
 		if s.settings != nil && pod.Verified == VerifiedUnready {
-			if _, left := s.pods[i].Finished(defense.FinishOf(s.workload, s.settings.Settings), s.now); left > 0 {
+			if _, left := s.pods[i].Finished(workload.FinishOf(s.workload, s.settings.Settings), s.now); left > 0 {
 				pod.FinishedAt = timeOf(s.now.Add(left))
 			}
 		}
@@ -220,7 +221,7 @@ func (s *snapshot) results(c *v1alpha1.ChangeWorkload) map[string]Pod {
 }
 
 // podOf adds to the result of a pod what was observed of it.
-func podOf(p *defense.Pod, of Pod) Pod {
+func podOf(p *workload.Pod, of Pod) Pod {
 	of.Name, of.Node, of.Created, of.Ready, of.Restarts = p.Name, p.Node, timeOf(p.Created), p.Ready, p.Restarts
 	switch {
 	case p.Ended:

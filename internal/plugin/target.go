@@ -29,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -154,8 +153,8 @@ func (t target) gone() error {
 }
 
 // halts is how people speak of halting workloads of its kind.
-func (t target) halts() *defense.Words {
-	words := t.kind.Words(&defense.Workload{Name: t.key.Name})
+func (t target) halts() *workload.Words {
+	words := t.kind.Words(&workload.Workload{Name: t.key.Name})
 	return &words
 }
 

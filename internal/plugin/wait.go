@@ -34,6 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // slippedGrace is how long to wait for the record of a release that admission may not have seen.
@@ -208,7 +209,7 @@ func (w *waiter) choose(ctx context.Context, s *snapshot) error {
 }
 
 // lastOfVersion returns the last release of a version, or of the one that begins so.
-func lastOfVersion(begin string, w *defense.Workload, changes []v1alpha1.ChangeWorkload) (awaited, error) {
+func lastOfVersion(begin string, w *workload.Workload, changes []v1alpha1.ChangeWorkload) (awaited, error) {
 	numbers := map[string]int64{}
 	var known []string
 	note := func(version string, release int64) {

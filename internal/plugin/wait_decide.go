@@ -28,6 +28,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // ending is how a release that is waited for ended.
@@ -109,7 +110,7 @@ func (a awaited) String() string {
 // how a release ended.
 type releaseView struct {
 	// Workload is nil when it is gone.
-	Workload *defense.Workload
+	Workload *workload.Workload
 	// Changes are its releases.
 	Changes []v1alpha1.ChangeWorkload
 	// NotDefended says why it is not defended; empty where it is.
@@ -135,7 +136,7 @@ type verdictOfWait struct {
 
 // firstAwaited is the release to wait for where the user named none: the one the
 // workload is at.
-func firstAwaited(w *defense.Workload) awaited {
+func firstAwaited(w *workload.Workload) awaited {
 	a := awaited{Version: w.Version, From: w.Release()}
 	if w.RecordedVersion() == w.Version {
 		a.Release = w.Release()
@@ -146,7 +147,7 @@ func firstAwaited(w *defense.Workload) awaited {
 // defaultAwaited is the release to wait for where the user named none: the one the
 // workload is at, or the one before, which the operator went back from. So the answer is
 // the same whether somebody begins to wait before that or after it.
-func defaultAwaited(w *defense.Workload) awaited {
+func defaultAwaited(w *workload.Workload) awaited {
 	if version, reason, ok := healedFrom(w); ok {
 		return awaited{Version: version, Release: reason.Release, From: reason.Release}
 	}
@@ -156,7 +157,7 @@ func defaultAwaited(w *defense.Workload) awaited {
 // healedFrom is the version that the operator by itself went back from to the one the
 // workload is at, and why. Who asks to go back, or releases an earlier version, wants the
 // version that he goes to.
-func healedFrom(w *defense.Workload) (version string, reason defense.QuarantineReason, ok bool) {
+func healedFrom(w *workload.Workload) (version string, reason defense.QuarantineReason, ok bool) {
 	// Also of a quarantine that is over.
 	q := defense.ParseQuarantine(w.Annotations, time.Time{})
 	for _, version := range defense.DeniedBy(nil, w.Annotations, time.Time{}).Quarantine {
@@ -354,7 +355,7 @@ func (v releaseView) baseline(awaited) verdictOfWait {
 
 // newerBegan says that the operator has begun with the release the workload is at, so
 // that what it keeps of earlier ones is written.
-func (v releaseView) newerBegan(w *defense.Workload) bool {
+func (v releaseView) newerBegan(w *workload.Workload) bool {
 	return slices.ContainsFunc(v.Changes, func(c v1alpha1.ChangeWorkload) bool {
 		return c.Status.Attempt > 0 && c.Status.ObservedRelease >= w.Release() && c.Spec.Reversion == w.RecordedVersion()
 	})

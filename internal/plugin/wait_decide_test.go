@@ -27,6 +27,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -36,22 +37,22 @@ const (
 )
 
 // atRelease is a workload at a release, as admission recorded it.
-func atRelease(version string, release int64) *defense.Workload {
-	return &defense.Workload{
+func atRelease(version string, release int64) *workload.Workload {
+	return &workload.Workload{
 		Name: "sleep", UID: "w", Version: version, Labels: map[string]string{v1alpha1.VersionLabel: version},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: fmt.Sprint(release)},
 	}
 }
 
 // rolledBackFrom is a workload that was set back.
-func rolledBackFrom(version string, release int64, to string) *defense.Workload {
+func rolledBackFrom(version string, release int64, to string) *workload.Workload {
 	w := atRelease(to, release+1)
 	defense.Quarantine{}.With(version, defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Reason: "ErrImagePull", Release: release, To: to}).Annotate(w.Annotations)
 	return w
 }
 
 // setBack is a workload that was set back from version B, for a reason.
-func setBack(reason defense.QuarantineReason) *defense.Workload {
+func setBack(reason defense.QuarantineReason) *workload.Workload {
 	w := atRelease(reason.To, reason.Release+1)
 	defense.Quarantine{}.With(versionB, reason).Annotate(w.Annotations)
 	return w
@@ -99,7 +100,7 @@ func TestDecideWait(t *testing.T) {
 	unrecordedB.Version = versionB
 	deleting := atRelease(versionB, 2)
 	deleting.Deleting = true
-	baseline := &defense.Workload{Name: "sleep", Version: versionA}
+	baseline := &workload.Workload{Name: "sleep", Version: versionA}
 	passed := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)
 	passed.Status.PassCount = 5
 	unverified := *passed.DeepCopy()
@@ -110,7 +111,7 @@ func TestDecideWait(t *testing.T) {
 	provenIs := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return conditionOf(v1alpha1.ConditionProven, status, reason, message)
 	}
-	succeeded := func(w *defense.Workload, conditions ...metav1.Condition) releaseView {
+	succeeded := func(w *workload.Workload, conditions ...metav1.Condition) releaseView {
 		c := *passed.DeepCopy()
 		c.Status.Conditions = conditions
 		return releaseView{Workload: w, Changes: []v1alpha1.ChangeWorkload{c}}
@@ -200,7 +201,7 @@ func TestDecideWait(t *testing.T) {
 		"an earlier release of the version was rolled back": {
 			awaited{Version: versionB, Release: 5, From: 5},
 			releaseView{
-				Workload: func() *defense.Workload {
+				Workload: func() *workload.Workload {
 					w := rolledBackFrom(versionB, 2, versionA)
 					w.Version, w.Labels[v1alpha1.VersionLabel], w.Annotations[v1alpha1.ReleaseAnnotation] = versionB, versionB, "5"
 					return w
@@ -356,7 +357,7 @@ func TestDecideWait(t *testing.T) {
 
 func TestDefaultAwaited(t *testing.T) {
 	reason := defense.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA}
-	with := func(change func(r *defense.QuarantineReason)) *defense.Workload {
+	with := func(change func(r *defense.QuarantineReason)) *workload.Workload {
 		r := reason
 		change(&r)
 		return setBack(r)
@@ -367,7 +368,7 @@ func TestDefaultAwaited(t *testing.T) {
 	again.Version = versionC // admission did not see it
 	failed, restored := awaited{Version: versionB, Release: 2, From: 2}, awaited{Version: versionA, Release: 3, From: 3}
 	for name, tt := range map[string]struct {
-		workload *defense.Workload
+		workload *workload.Workload
 		want     awaited
 	}{
 		"a release":                      {atRelease(versionB, 2), awaited{Version: versionB, Release: 2, From: 2}},
@@ -394,7 +395,7 @@ func TestDefaultAwaited(t *testing.T) {
 // the answer is the same, and there is one at the end.
 func TestWaitAtAnyMoment(t *testing.T) {
 	type state struct {
-		workload *defense.Workload
+		workload *workload.Workload
 		changes  []v1alpha1.ChangeWorkload
 	}
 	changes := func(c ...v1alpha1.ChangeWorkload) []v1alpha1.ChangeWorkload { return c }

@@ -37,7 +37,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/plugin/installation"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -150,7 +149,7 @@ func TestSlippedSince(t *testing.T) {
 		"the setting cannot be read": {set, nil, enrolled},
 	} {
 		api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(tt.settings...).Build()
-		s := &snapshot{defendedSince: enrolled, workload: &defense.Workload{GVK: tt.kind}}
+		s := &snapshot{defendedSince: enrolled, workload: &workload.Workload{GVK: tt.kind}}
 		if got := slippedSince(t.Context(), api, s); !got.Equal(tt.want) {
 			t.Errorf("%s: since %s, want %s", name, got, tt.want)
 		}

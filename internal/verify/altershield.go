@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // AlterShield verifies by AlterShield Server: a release is an order there, and a
@@ -250,7 +251,7 @@ func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record clien
 }
 
 // loadReleased reads what an order says of a release.
-func loadReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *defense.Workload) (released, error) {
+func loadReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *workload.Workload) (released, error) {
 	about := released{
 		namespace: change.Namespace, workload: change.Spec.ServiceName, by: operatorUser, override: defense.OverrideOf(change, w),
 	}

@@ -33,7 +33,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch;patch
@@ -73,7 +72,7 @@ func trimDaemonSet(obj any) (any, error) {
 }
 
 // Get implements Kind.
-func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	w, all, mixed, err := d.summary(ctx, r, key)
 	if err != nil || w == nil {
 		return nil, err
@@ -83,13 +82,13 @@ func (d DaemonSet) Get(ctx context.Context, r client.Reader, key types.Namespace
 }
 
 // Summary implements Kind.
-func (d DaemonSet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (d DaemonSet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	w, _, _, err := d.summary(ctx, r, key)
 	return w, err
 }
 
 // summary also returns its revisions, and whether it may have pods of several of them.
-func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.NamespacedName) (w *defense.Workload, all []revision, mixed bool, err error) {
+func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.NamespacedName) (w *Workload, all []revision, mixed bool, err error) {
 	obj := newUnstructured(daemonSetKind)
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, nil, false, client.IgnoreNotFound(err)
@@ -110,7 +109,7 @@ func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.Namespa
 	readRevision(w, current)
 	if w.Revision == "" {
 		// Its status is about a revision that is not known.
-		w.Rollout = defense.Rollout{Stale: true}
+		w.Rollout = Rollout{Stale: true}
 	}
 	if !w.Rollout.Stale {
 		lacks(w, d.Status.DesiredNumberScheduled-d.Status.CurrentNumberScheduled)
@@ -130,7 +129,7 @@ func markOfDaemonSet(r *appsv1.ControllerRevision) string {
 // DaemonSets, and the newest one seen be the one before; so it has to be of the same
 // version. Where the controller does not know every field of the template, it is not,
 // but it was made at the same generation of the template.
-func currentRevision(all []revision, w *defense.Workload, d *appsv1.DaemonSet) *revision {
+func currentRevision(all []revision, w *Workload, d *appsv1.DaemonSet) *revision {
 	if len(all) == 0 {
 		return nil
 	}
@@ -150,7 +149,7 @@ func currentRevision(all []revision, w *defense.Workload, d *appsv1.DaemonSet) *
 // every field of a template goes back to an earlier revision of it without a trace of that
 // in the revision. How many pods of the revision the status counts proves nothing: the
 // status, the pods and the revisions are not read at one time.
-func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision) (*revision, error) {
+func revisionByPods(ctx context.Context, r client.Reader, w *Workload, all []revision) (*revision, error) {
 	generation := w.Annotations[appsv1.DeprecatedTemplateGeneration]
 	if generation == "" {
 		return nil, nil
@@ -172,7 +171,7 @@ func revisionByPods(ctx context.Context, r client.Reader, w *defense.Workload, a
 }
 
 // readDaemonSet reads a DaemonSet, trimmed or as the API server sent it.
-func readDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.DaemonSet, error) {
+func readDaemonSet(obj *unstructured.Unstructured) (*Workload, *appsv1.DaemonSet, error) {
 	var d appsv1.DaemonSet
 	w, _, err := read(obj, &d)
 	if err != nil {
@@ -191,9 +190,9 @@ func readDaemonSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.D
 
 // stoppingOfDaemonSet: what the operator halts by is what a user asks for, too, so whose
 // it is the annotations say.
-func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) defense.Stopping {
+func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) Stopping {
 	onDelete := s.Type == appsv1.OnDeleteDaemonSetStrategyType
-	return defense.Stopping{
+	return Stopping{
 		Paused: onDelete, OnDelete: onDelete && annotations[v1alpha1.HaltedAnnotation] == "",
 		Unknown: !onDelete && s.Type != appsv1.RollingUpdateDaemonSetStrategyType && s.Type != "",
 	}
@@ -218,19 +217,19 @@ func inFlightOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, nodes int32) (all, m
 
 // rolloutOfDaemonSet: the status counts the oldest pod of each node. A node that is dead
 // keeps it from being complete; that is told, and has no deadline.
-func rolloutOfDaemonSet(d *appsv1.DaemonSet) defense.Rollout {
+func rolloutOfDaemonSet(d *appsv1.DaemonSet) Rollout {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation {
-		return defense.Rollout{Stale: true}
+		return Rollout{Stale: true}
 	}
-	return defense.Rollout{
+	return Rollout{
 		Complete: s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled,
 		Progress: fmt.Sprintf("%d of %d nodes run this version, on %d a pod is available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled, s.NumberAvailable),
 	}
 }
 
 // Pods implements Kind.
-func (DaemonSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+func (DaemonSet) Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error) {
 	return podsOfRevision(ctx, r, w)
 }
 
@@ -240,34 +239,34 @@ func (DaemonSet) PodLabels() []string {
 }
 
 // Stopping implements Kind.
-func (DaemonSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
+func (DaemonSet) Stopping(stored *unstructured.Unstructured) (Stopping, error) {
 	var d appsv1.DaemonSet
 	if err := typeFields(stored, &d, "updateStrategy"); err != nil {
-		return defense.Stopping{}, err
+		return Stopping{}, err
 	}
 	return stoppingOfDaemonSet(&d.Spec.UpdateStrategy, stored.GetAnnotations()), nil
 }
 
 // Pace implements Kind: rollouts of DaemonSets are never held.
-func (DaemonSet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
+func (DaemonSet) Pace(*unstructured.Unstructured) (*Pacing, error) { return nil, nil }
 
 // PacePaths implements Kind.
 func (DaemonSet) PacePaths() []Path { return nil }
 
 // Halt implements Control. No pod is replaced; one that is made again, of a node that
 // comes back, is of the new version. The field rollingUpdate may stay.
-func (DaemonSet) Halt(*defense.Workload) []Op {
+func (DaemonSet) Halt(*Workload) []Op {
 	return replaceField(strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType))
 }
 
 // HaltedFrom implements Control: only a DaemonSet that replaces its pods is halted.
-func (DaemonSet) HaltedFrom(*defense.Workload) string { return "" }
+func (DaemonSet) HaltedFrom(*Workload) string { return "" }
 
 // HaltPaths implements Control.
 func (DaemonSet) HaltPaths() []Path { return []Path{strategyTypePath} }
 
 // Resume implements Control.
-func (DaemonSet) Resume(w *defense.Workload) []Op {
+func (DaemonSet) Resume(w *Workload) []Op {
 	rolling := string(appsv1.RollingUpdateDaemonSetStrategyType)
 	if w.Unknown {
 		return nil
@@ -279,8 +278,8 @@ func (DaemonSet) Resume(w *defense.Workload) []Op {
 }
 
 // Words implements Control.
-func (DaemonSet) Words(w *defense.Workload) defense.Words {
-	words := defense.Words{HaltedBy: "updateStrategy OnDelete", Resume: resumeCommand("daemonset", w.Name)}
+func (DaemonSet) Words(w *Workload) Words {
+	words := Words{HaltedBy: "updateStrategy OnDelete", Resume: resumeCommand("daemonset", w.Name)}
 	words.GoOn = words.Resume
 	if w.OnDelete {
 		words.GoOn = patchCommand("daemonset", w.Name, strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType))
@@ -289,15 +288,15 @@ func (DaemonSet) Words(w *defense.Workload) defense.Words {
 }
 
 // SetPace implements Control.
-func (DaemonSet) SetPace(defense.Pacing, defense.Pace) []Op { return nil }
+func (DaemonSet) SetPace(Pacing, Pace) []Op { return nil }
 
 // Revisions implements Kind.
-func (d DaemonSet) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
+func (d DaemonSet) Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error) {
 	return nativeRevisions(ctx, r, d, w, markOfDaemonSet)
 }
 
 // Images implements Kind.
-func (d DaemonSet) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
+func (d DaemonSet) Images(ctx context.Context, r client.Reader, w *Workload) (current, previous []string, err error) {
 	return nativeImages(ctx, r, d, w, markOfDaemonSet)
 }
 

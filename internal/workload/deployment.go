@@ -35,7 +35,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;patch
@@ -85,12 +85,12 @@ func (d Deployment) Transforms() map[client.Object]cache.TransformFunc {
 }
 
 // Summary implements Kind: its ReplicaSets tell all, and they are few.
-func (d Deployment) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (d Deployment) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	return d.Get(ctx, r, key)
 }
 
 // Get implements Kind.
-func (d Deployment) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (d Deployment) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	obj := newUnstructured(d.GroupVersionKind())
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, client.IgnoreNotFound(err)
@@ -103,7 +103,7 @@ func (d Deployment) Get(ctx context.Context, r client.Reader, key types.Namespac
 }
 
 // Pods implements Kind.
-func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+func (Deployment) Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error) {
 	if w.Revision == "" {
 		return nil, nil
 	}
@@ -113,9 +113,9 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list pods of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
-	pods := make([]defense.Pod, len(list.Items))
+	pods := make([]Pod, len(list.Items))
 	for i := range list.Items {
-		pods[i] = defense.ReadPod(&list.Items[i])
+		pods[i] = ReadPod(&list.Items[i])
 	}
 	return pods, nil
 }
@@ -124,35 +124,35 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *defense.Workload
 func (Deployment) PodLabels() []string { return nil }
 
 // IsCurrent implements Kind.
-func (Deployment) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
+func (Deployment) IsCurrent(w *Workload, pod metav1.Object) bool {
 	ref := metav1.GetControllerOf(pod)
 	return ref != nil && string(ref.UID) == w.Revision
 }
 
 // Stopping implements Kind.
-func (Deployment) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
+func (Deployment) Stopping(stored *unstructured.Unstructured) (Stopping, error) {
 	paused, _, err := unstructured.NestedBool(stored.Object, "spec", "paused")
 	if err != nil {
-		return defense.Stopping{}, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
+		return Stopping{}, fmt.Errorf("read deployment %s/%s: %w", stored.GetNamespace(), stored.GetName(), err)
 	}
-	return defense.Stopping{Paused: paused}, nil
+	return Stopping{Paused: paused}, nil
 }
 
 const pausedPath = "/spec/paused"
 
 // Halt implements Control.
-func (Deployment) Halt(*defense.Workload) []Op {
+func (Deployment) Halt(*Workload) []Op {
 	return []Op{{Op: "test", Path: pausedPath}, {Op: "add", Path: pausedPath, Value: true}}
 }
 
 // HaltedFrom implements Control: only a Deployment that runs is halted.
-func (Deployment) HaltedFrom(*defense.Workload) string { return "" }
+func (Deployment) HaltedFrom(*Workload) string { return "" }
 
 // HaltPaths implements Control: what Halt adds, Resume removes.
 func (Deployment) HaltPaths() []Path { return nil }
 
 // Resume implements Control.
-func (Deployment) Resume(w *defense.Workload) []Op {
+func (Deployment) Resume(w *Workload) []Op {
 	if !w.Paused {
 		return []Op{{Op: "test", Path: pausedPath}}
 	}
@@ -160,26 +160,26 @@ func (Deployment) Resume(w *defense.Workload) []Op {
 }
 
 // Words implements Control: kubectl knows a pause.
-func (Deployment) Words(w *defense.Workload) defense.Words {
-	resume := "rollout resume " + defense.ShellWord("deployment/"+w.Name)
-	return defense.Words{Resume: resume, GoOn: resume}
+func (Deployment) Words(w *Workload) Words {
+	resume := "rollout resume " + wording.ShellWord("deployment/"+w.Name)
+	return Words{Resume: resume, GoOn: resume}
 }
 
 // Pace implements Kind.
-func (Deployment) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
+func (Deployment) Pace(stored *unstructured.Unstructured) (*Pacing, error) {
 	var d appsv1.Deployment
 	if err := typeFields(stored, &d, "replicas", "minReadySeconds", "progressDeadlineSeconds", "strategy"); err != nil {
 		return nil, err
 	}
-	return &defense.Pacing{
+	return &Pacing{
 		Pace:     paceOfDeployment(&d.Spec),
 		Rolling:  d.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType || d.Spec.Strategy.Type == "",
 		Replicas: ptr.Deref(d.Spec.Replicas, 1),
 	}, nil
 }
 
-func paceOfDeployment(s *appsv1.DeploymentSpec) defense.Pace {
-	return defense.Pace{MinReadySeconds: s.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(s.ProgressDeadlineSeconds, defaultProgressDeadline)}
+func paceOfDeployment(s *appsv1.DeploymentSpec) Pace {
+	return Pace{MinReadySeconds: s.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(s.ProgressDeadlineSeconds, defaultProgressDeadline)}
 }
 
 // defaultProgressDeadline is what the API server sets, in seconds.
@@ -191,7 +191,7 @@ var minReadyPath, deadlinePath = Path{"spec", "minReadySeconds"}, Path{"spec", "
 func (Deployment) PacePaths() []Path { return []Path{minReadyPath, deadlinePath} }
 
 // SetPace implements Control.
-func (Deployment) SetPace(from defense.Pacing, to defense.Pace) (ops []Op) {
+func (Deployment) SetPace(from Pacing, to Pace) (ops []Op) {
 	minReady, deadline := minReadyPath.Pointer(), deadlinePath.Pointer()
 	if from.MinReadySeconds != to.MinReadySeconds {
 		// The API server leaves out what is 0.
@@ -212,7 +212,7 @@ func (Deployment) SetPace(from defense.Pacing, to defense.Pace) (ops []Op) {
 
 // RevisionTemplate implements Kind. The label pod-template-hash is the deployment
 // controller's, which puts it on every ReplicaSet.
-func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
+func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *OldRevision) (template map[string]any, version string, err error) {
 	rs := newUnstructured(replicaSetKind)
 	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, rs); err != nil {
 		return nil, "", client.IgnoreNotFound(err)
@@ -229,7 +229,7 @@ func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, name
 }
 
 // Images implements Kind.
-func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
+func (d Deployment) Images(ctx context.Context, r client.Reader, w *Workload) (current, previous []string, err error) {
 	obj, err := getAgain(ctx, r, d, w)
 	if err != nil || obj == nil {
 		return nil, nil, err
@@ -243,7 +243,7 @@ func (d Deployment) Images(ctx context.Context, r client.Reader, w *defense.Work
 
 // Revisions implements Kind. A ReplicaSet that is older than the Deployment was
 // another's, which left it behind.
-func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
+func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error) {
 	obj, err := getAgain(ctx, r, d, w)
 	if err != nil || obj == nil {
 		return nil, err
@@ -252,7 +252,7 @@ func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *defense.W
 	if err != nil {
 		return nil, err
 	}
-	var revisions []defense.OldRevision
+	var revisions []OldRevision
 	for _, rs := range others {
 		if rs.GetCreationTimestamp().Time.Before(obj.GetCreationTimestamp().Time) {
 			continue
@@ -270,7 +270,7 @@ func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *defense.W
 
 // others are the ReplicaSets of other templates than the current one, the newest
 // first. One without a number has not been numbered yet, so it is not older.
-func (d Deployment) others(ctx context.Context, r client.Reader, w *defense.Workload, obj *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+func (d Deployment) others(ctx context.Context, r client.Reader, w *Workload, obj *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	hash, err := templateHash(obj)
 	if err != nil {
 		return nil, err
@@ -320,7 +320,7 @@ func (d Deployment) ownerOfReplicaSet(rs metav1.Object) (Owner, bool) {
 
 // readReplicaSets reads which revision a workload is at, and which others
 // still have pods.
-func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *defense.Workload, hash string) error {
+func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *Workload, hash string) error {
 	list, err := d.replicaSets(ctx, r, w)
 	if err != nil {
 		return err
@@ -356,7 +356,7 @@ func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *def
 
 // readNotMade reads how many pods of a ReplicaSet are refused. That they are
 // fewer than asked for by itself says only that they are about to be made.
-func readNotMade(current *unstructured.Unstructured, w *defense.Workload) error {
+func readNotMade(current *unstructured.Unstructured, w *Workload) error {
 	var rs appsv1.ReplicaSet
 	replicas, _, err := unstructured.NestedInt64(current.Object, "spec", "replicas")
 	if err == nil {
@@ -371,13 +371,13 @@ func readNotMade(current *unstructured.Unstructured, w *defense.Workload) error 
 			continue
 		}
 		if missing := int32(replicas) - rs.Status.Replicas; missing > 0 { //nolint:gosec // the API has them so
-			w.NotMade = &defense.NotMade{Count: missing, Since: c.LastTransitionTime.Time, Message: c.Message}
+			w.NotMade = &NotMade{Count: missing, Since: c.LastTransitionTime.Time, Message: c.Message}
 		}
 	}
 	return nil
 }
 
-func (Deployment) replicaSets(ctx context.Context, r client.Reader, w *defense.Workload) (*unstructured.UnstructuredList, error) {
+func (Deployment) replicaSets(ctx context.Context, r client.Reader, w *Workload) (*unstructured.UnstructuredList, error) {
 	list := newUnstructuredList(replicaSetKind)
 	if err := r.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)}); err != nil {
 		return nil, fmt.Errorf("list replica sets of %s/%s: %w", w.Namespace, w.Name, err)
@@ -385,10 +385,10 @@ func (Deployment) replicaSets(ctx context.Context, r client.Reader, w *defense.W
 	return list, nil
 }
 
-func oldRevision(rs *unstructured.Unstructured, version string) defense.OldRevision {
+func oldRevision(rs *unstructured.Unstructured, version string) OldRevision {
 	replicas, _, _ := unstructured.NestedInt64(rs.Object, "spec", "replicas")
 	ready, _, _ := unstructured.NestedInt64(rs.Object, "status", "readyReplicas")
-	return defense.OldRevision{
+	return OldRevision{
 		Name: rs.GetName(), UID: rs.GetUID(), Version: version, Revision: string(rs.GetUID()), Number: revisionNumber(rs),
 		Created: rs.GetCreationTimestamp().Time, Replicas: int32(replicas), Ready: int32(ready), //nolint:gosec // the API has them so
 	}
@@ -412,13 +412,13 @@ func older(a, b *unstructured.Unstructured) bool {
 }
 
 // readDeployment reads a Deployment, trimmed or as the API server sent it.
-func readDeployment(obj *unstructured.Unstructured) (w *defense.Workload, hash string, err error) {
+func readDeployment(obj *unstructured.Unstructured) (w *Workload, hash string, err error) {
 	var deployment appsv1.Deployment
 	if w, hash, err = read(obj, &deployment); err != nil {
 		return nil, "", err
 	}
 	w.Stamp, w.Replicas = stampOf(obj), ptr.Deref(deployment.Spec.Replicas, 1)
-	w.Stopping = defense.Stopping{Paused: deployment.Spec.Paused}
+	w.Stopping = Stopping{Paused: deployment.Spec.Paused}
 	w.Rolling = deployment.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType
 	w.SetPace(paceOfDeployment(&deployment.Spec))
 	w.Words = Deployment{}.Words(w)
@@ -449,12 +449,12 @@ func inFlight(spec *appsv1.DeploymentSpec, replicas int32) int32 {
 	return max(part(rolling.MaxSurge, true)+part(rolling.MaxUnavailable, false), 1)
 }
 
-func rolloutOf(d *appsv1.Deployment, replicas int32) defense.Rollout {
+func rolloutOf(d *appsv1.Deployment, replicas int32) Rollout {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation {
-		return defense.Rollout{Stale: true}
+		return Rollout{Stale: true}
 	}
-	r := defense.Rollout{
+	r := Rollout{
 		Complete: s.UpdatedReplicas == replicas && s.Replicas == replicas && s.AvailableReplicas == replicas,
 	}
 	for i := range s.Conditions {

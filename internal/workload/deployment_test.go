@@ -26,8 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // TestDeploymentRollouts holds what is observed of the rollout of a Deployment.
@@ -35,23 +33,23 @@ func TestDeploymentRollouts(t *testing.T) {
 	stuck := []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Message: "too late"}}
 	for name, test := range map[string]struct {
 		change   func(*appsv1.Deployment)
-		want     defense.Rollout
+		want     Rollout
 		inFlight int32
 	}{
-		"complete":               {func(*appsv1.Deployment) {}, defense.Rollout{Complete: true}, 3},
-		"not observed":           {func(d *appsv1.Deployment) { d.Generation = 3 }, defense.Rollout{Stale: true}, 3},
-		"an old pod is left":     {func(d *appsv1.Deployment) { d.Status.Replicas = 6 }, defense.Rollout{}, 3},
-		"a pod is not updated":   {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 4 }, defense.Rollout{}, 3},
-		"a pod is not available": {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 4 }, defense.Rollout{}, 3},
-		"stuck":                  {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Status.Conditions = 4, stuck }, defense.Rollout{Stuck: true, Message: "too late"}, 3},
-		"complete after all":     {func(d *appsv1.Deployment) { d.Status.Conditions = stuck }, defense.Rollout{Complete: true}, 3},
+		"complete":               {func(*appsv1.Deployment) {}, Rollout{Complete: true}, 3},
+		"not observed":           {func(d *appsv1.Deployment) { d.Generation = 3 }, Rollout{Stale: true}, 3},
+		"an old pod is left":     {func(d *appsv1.Deployment) { d.Status.Replicas = 6 }, Rollout{}, 3},
+		"a pod is not updated":   {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 4 }, Rollout{}, 3},
+		"a pod is not available": {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 4 }, Rollout{}, 3},
+		"stuck":                  {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Status.Conditions = 4, stuck }, Rollout{Stuck: true, Message: "too late"}, 3},
+		"complete after all":     {func(d *appsv1.Deployment) { d.Status.Conditions = stuck }, Rollout{Complete: true}, 3},
 		"all pods at once": {func(d *appsv1.Deployment) {
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
-		}, defense.Rollout{Complete: true}, 5},
-		"a strategy without parts": {func(d *appsv1.Deployment) { d.Spec.Strategy.RollingUpdate = nil }, defense.Rollout{Complete: true}, 5},
+		}, Rollout{Complete: true}, 5},
+		"a strategy without parts": {func(d *appsv1.Deployment) { d.Spec.Strategy.RollingUpdate = nil }, Rollout{Complete: true}, 5},
 		"one pod at least": {func(d *appsv1.Deployment) {
 			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("1%"))}
-		}, defense.Rollout{Complete: true}, 1},
+		}, Rollout{Complete: true}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			quarter := ptr.To(intstr.FromString("25%"))

@@ -23,17 +23,16 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // History reads the versions that the ControllerRevisions of a workload
 // remember.
-func History(revisions []appsv1.ControllerRevision) []defense.Revision {
-	var history []defense.Revision
+func History(revisions []appsv1.ControllerRevision) []Revision {
+	var history []Revision
 	for i := range revisions {
 		r := &revisions[i]
 		if version := r.Labels[v1alpha1.VersionLabel]; version != "" && r.DeletionTimestamp == nil && Remembers(r) != "" {
-			history = append(history, defense.Revision{
+			history = append(history, Revision{
 				Name: r.Name, UID: r.UID, Version: version, Release: r.Revision, Unproven: r.Labels[v1alpha1.ProvenLabel] == v1alpha1.Unproven,
 			})
 		}

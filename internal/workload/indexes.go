@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // Names of the indexes by which the controllers look objects up.
@@ -85,20 +84,6 @@ func NodeOf(o client.Object) []string {
 // takes some 650 bytes a pod: of these groups there are 256, and whoever looks a pod up
 // sorts out the others of its group.
 func PodGroup(uid types.UID) string { return string(uid[max(len(uid)-2, 0):]) }
-
-// PodGroupsOf is the IndexByPod of a ChangePod.
-func PodGroupsOf(o client.Object) []string {
-	batch, ok := o.(*v1alpha1.ChangePod)
-	if !ok || !slices.ContainsFunc(batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckMayGoOn(&c) }) {
-		return nil
-	}
-	groups := make([]string, len(batch.Spec.PodInfos))
-	for i := range batch.Spec.PodInfos {
-		groups[i] = PodGroup(types.UID(batch.Spec.PodInfos[i].UID))
-	}
-	slices.Sort(groups)
-	return slices.Compact(groups)
-}
 
 // Remembers is the UID of the workload whose version a ControllerRevision remembers;
 // empty when it is none of the operator's. The workload is no controller of it: those

@@ -14,9 +14,6 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package workload keeps what differs from one kind of workload to the next
-// behind one interface: how to read it, which pods are of its current template,
-// how far its rollout is. The controllers know workloads only through it.
 package workload
 
 import (
@@ -31,8 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // Kind is one kind of workload: how it is observed, and how it is changed.
@@ -58,33 +53,33 @@ type Kind interface {
 	// Transforms trim workloads and secondary objects before they enter the cache.
 	Transforms() map[client.Object]cache.TransformFunc
 	// Get observes a workload; nil when there is none of that name.
-	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
+	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error)
 	// Summary reads it, but for its OldRevisions where those take a look at all of its
 	// pods. It is for what looks again for each pod, or for each batch.
-	Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error)
+	Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error)
 	// Pods observes the pods of the workload's current template.
-	Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error)
+	Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error)
 	// PodLabels are the labels of pods that it reads; they stay in the cache.
 	PodLabels() []string
 	// IsCurrent says that a pod of the workload is of its current template.
-	IsCurrent(w *defense.Workload, pod metav1.Object) bool
+	IsCurrent(w *Workload, pod metav1.Object) bool
 	// Stopping reads off a workload, as the API server sent it, what keeps its pods from
 	// being replaced.
-	Stopping(stored *unstructured.Unstructured) (defense.Stopping, error)
+	Stopping(stored *unstructured.Unstructured) (Stopping, error)
 	// Pace reads off such a workload what a hold changes, and whether its rollout can
 	// be held; nil where workloads of this kind cannot.
-	Pace(stored *unstructured.Unstructured) (*defense.Pacing, error)
+	Pace(stored *unstructured.Unstructured) (*Pacing, error)
 	// PacePaths are where in a workload that is.
 	PacePaths() []Path
 	// RevisionTemplate reads the pod template of an earlier revision, as the
 	// workload had it, with its version; nil when the revision is gone.
-	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error)
+	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *OldRevision) (template map[string]any, version string, err error)
 	// Revisions observes the earlier revisions of the workload that are still there,
 	// whether they have pods or not, the newest first.
-	Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error)
+	Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error)
 	// Images lists the container images of the workload's current template, and
 	// of the one before it.
-	Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error)
+	Images(ctx context.Context, r client.Reader, w *Workload) (current, previous []string, err error)
 	// OwnerOfPod finds the workload that owns a pod; ok is false when the pod
 	// belongs to no workload of this kind.
 	OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (owner Owner, ok bool, err error)
@@ -96,24 +91,24 @@ type Kind interface {
 type Control interface {
 	// Halt stops the rollout of a workload that runs: where a user stopped it
 	// meanwhile, it does not apply.
-	Halt(w *defense.Workload) []Op
+	Halt(w *Workload) []Op
 	// HaltedFrom is what v1alpha1.HaltedFromAnnotation keeps of what Halt changes; empty
 	// for what the API server sets by default.
-	HaltedFrom(w *defense.Workload) string
+	HaltedFrom(w *Workload) string
 	// HaltPaths are the fields that Halt and Resume both set, so that they are the
 	// operator's by now.
 	HaltPaths() []Path
 	// Resume lets go on what Halt stopped. Where a user let it go on already, there
 	// is nothing to change. Of the workload it reads what stops it and
 	// v1alpha1.HaltedFromAnnotation.
-	Resume(w *defense.Workload) []Op
+	Resume(w *Workload) []Op
 	// Words are how people speak of that, and what they do in place of it. Of the
 	// workload they read its name, what stops it and v1alpha1.HaltedFromAnnotation.
-	Words(w *defense.Workload) defense.Words
+	Words(w *Workload) Words
 	// Restore sets the pod template back.
 	Restore(template map[string]any) []Op
 	// SetPace changes what a hold changes, from what was observed.
-	SetPace(from defense.Pacing, to defense.Pace) []Op
+	SetPace(from Pacing, to Pace) []Op
 }
 
 // Evicter is a Kind whose controller may wait for ever for a pod of a version that was
@@ -121,7 +116,7 @@ type Control interface {
 type Evicter interface {
 	// Places observes a workload and all its pods by their places; nil when there is none
 	// of that name. Workload and pods are read from live, unless that is nil.
-	Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*defense.Workload, *defense.Places, error)
+	Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*Workload, *Places, error)
 }
 
 // Template reads the pod template off a workload of a kind, as the API server sent it.

@@ -40,7 +40,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // native is a StatefulSet or a DaemonSet with what belongs to it, of which tests change
@@ -218,7 +217,7 @@ func (n *native) reader(t *testing.T, trimmed bool) client.Reader {
 		WithIndex(&corev1.Pod{}, IndexByOwner, OwnerUID).WithIndex(&appsv1.ControllerRevision{}, IndexByRevised, RevisedBy).Build()
 }
 
-func (n *native) get(t *testing.T, trimmed bool) *defense.Workload {
+func (n *native) get(t *testing.T, trimmed bool) *Workload {
 	t.Helper()
 	w, err := n.kind.Get(t.Context(), n.reader(t, trimmed), types.NamespacedName{Namespace: "prod", Name: "db"})
 	if err != nil || w == nil {
@@ -237,7 +236,7 @@ func versionWith(t *testing.T, image string) string {
 	return Version(content)
 }
 
-func names(pods []defense.Pod) string {
+func names(pods []Pod) string {
 	var all []string
 	for i := range pods {
 		all = append(all, pods[i].Name)
@@ -245,7 +244,7 @@ func names(pods []defense.Pod) string {
 	return strings.Join(all, " ")
 }
 
-func describeOld(olds []defense.OldRevision) string {
+func describeOld(olds []OldRevision) string {
 	var all []string
 	for _, old := range olds {
 		lost := ""
@@ -265,7 +264,7 @@ func TestNativeRollouts(t *testing.T) {
 		// revision is the current one, pods are its, old the others with pods.
 		revision, pods, old        string
 		complete, stale, partition bool
-		stopping                   defense.Stopping
+		stopping                   Stopping
 		told                       string
 	}{
 		"set, rolling out": {of: makeSet(), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 pods run this version, 5 are available"},
@@ -285,21 +284,21 @@ func TestNativeRollouts(t *testing.T) {
 		"set, one more pod than is wanted": {of: makeSet().with(func(n *native) { allNewSet(n); n.set.Spec.Replicas = ptr.To[int32](4) }),
 			revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", told: "5 of 4 pods run this version, 5 are available"},
 		"set, a user's partition, on its way": {of: makeSet().with(func(n *native) { partition(n, 2) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Partition: 2}, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Partition: 2}, told: "2 of 5 pods run this version, 5 are available"},
 		"set, a user's partition, reached": {of: makeSet().with(func(n *native) { partition(n, 3) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Partition: 3}, partition: true, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Partition: 3}, partition: true, told: "2 of 5 pods run this version, 5 are available"},
 		"set, a user's partition, reached but not available": {of: makeSet().with(func(n *native) { partition(n, 3); n.set.Status.AvailableReplicas = 4 }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Partition: 3}, told: "2 of 5 pods run this version, 4 are available"},
+			stopping: Stopping{Partition: 3}, told: "2 of 5 pods run this version, 4 are available"},
 		"set, a user's partition above all pods": {of: makeSet().with(func(n *native) { partition(n, 7) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Partition: 7}, partition: true, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Partition: 7}, partition: true, told: "2 of 5 pods run this version, 5 are available"},
 		"set, a user's partition under which nothing was released": {of: makeSet().with(func(n *native) { allNewSet(n); partition(n, 3) }), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4",
-			stopping: defense.Stopping{Partition: 3}, complete: true, told: "5 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Partition: 3}, complete: true, told: "5 of 5 pods run this version, 5 are available"},
 		"set, halted": {of: makeSet().with(func(n *native) { partition(n, math.MaxInt32) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Paused: true}, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Paused: true}, told: "2 of 5 pods run this version, 5 are available"},
 		"set, OnDelete": {of: makeSet().with(onDeleteSet), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{OnDelete: true}, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{OnDelete: true}, told: "2 of 5 pods run this version, 5 are available"},
 		"set, OnDelete, all deleted": {of: makeSet().with(allNewSet).with(onDeleteSet), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true,
-			stopping: defense.Stopping{OnDelete: true}, told: "5 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{OnDelete: true}, told: "5 of 5 pods run this version, 5 are available"},
 		"set, with the label of the version in the template": {of: makeSet().with(func(n *native) { n.template.Labels[v1alpha1.VersionLabel] = "x" }),
 			revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 pods run this version, 5 are available"},
 		"set, pods that end and have ended": {of: makeSet().with(func(n *native) {
@@ -339,14 +338,14 @@ func TestNativeRollouts(t *testing.T) {
 			}
 		}), revision: "new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, OnDelete": {of: makeDaemon().with(onDeleteDaemon), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Paused: true, OnDelete: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
+			stopping: Stopping{Paused: true, OnDelete: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, halted": {of: makeDaemon().with(onDeleteDaemon).with(func(n *native) { n.meta.Annotations[v1alpha1.HaltedAnnotation] = "v" }), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Paused: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
+			stopping: Stopping{Paused: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
 		// As a later Kubernetes may have, and this build does not know.
 		"set, Recreate": {of: makeSet().with(recreate), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Unknown: true}, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Unknown: true}, told: "2 of 5 pods run this version, 5 are available"},
 		"daemon, Recreate": {of: makeDaemon().with(recreate), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: defense.Stopping{Unknown: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
+			stopping: Stopping{Unknown: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, no node": {of: makeDaemon().with(func(n *native) { n.daemon.Status, n.pods = appsv1.DaemonSetStatus{ObservedGeneration: 2}, nil }), revision: "new", complete: true,
 			told: "0 of 0 nodes run this version, on 0 a pod is available"},
 		"daemon, the history of the operator is none of its revisions": {of: makeDaemon().with(func(n *native) {
@@ -483,7 +482,7 @@ func TestNativeRevisions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := []defense.OldRevision{
+			want := []OldRevision{
 				{Name: "db-old", UID: "uid-db-old", Version: versionWith(t, "old"), Revision: mark + "old", Number: 1, Created: deployedAt.Add(time.Hour)},
 				{Name: "db-older", UID: "uid-db-older", Version: versionWith(t, "older"), Revision: mark + "older", Created: deployedAt.Time},
 			}
@@ -498,12 +497,12 @@ func TestNativeRevisions(t *testing.T) {
 			if err != nil || version != versionWith(t, "old") || template["$patch"] != nil {
 				t.Errorf("template %v of version %s, %v", template, version, err)
 			}
-			for _, gone := range []defense.OldRevision{{Name: "db-old", UID: "another"}, {Name: "db-none", UID: "x"}} {
+			for _, gone := range []OldRevision{{Name: "db-old", UID: "another"}, {Name: "db-none", UID: "x"}} {
 				if template, _, err := of.kind.RevisionTemplate(t.Context(), live, "prod", &gone); template != nil || err != nil {
 					t.Errorf("a revision that is gone has the template %v, %v", template, err)
 				}
 			}
-			if gone, err := of.kind.Revisions(t.Context(), cached, &defense.Workload{Namespace: "prod", Name: "db", UID: "another"}); err != nil || gone != nil {
+			if gone, err := of.kind.Revisions(t.Context(), cached, &Workload{Namespace: "prod", Name: "db", UID: "another"}); err != nil || gone != nil {
 				t.Errorf("another workload of its name has %v, %v", gone, err)
 			}
 		})
@@ -600,11 +599,11 @@ func TestNativeControl(t *testing.T) {
 			}
 		}
 	}
-	halt := func(n *native, w *defense.Workload) []Op { return n.kind.Halt(w) }
-	resume := func(n *native, w *defense.Workload) []Op { return n.kind.Resume(w) }
+	halt := func(n *native, w *Workload) []Op { return n.kind.Halt(w) }
+	resume := func(n *native, w *Workload) []Op { return n.kind.Resume(w) }
 	for name, test := range map[string]struct {
 		of *native
-		do func(*native, *defense.Workload) []Op
+		do func(*native, *Workload) []Op
 		// stored is what it is meanwhile; nil for what was observed.
 		stored *native
 		// want is the update strategy after that; empty where it does not apply.
@@ -688,33 +687,33 @@ func TestNativeRestore(t *testing.T) {
 // DaemonSet never.
 func TestNativePace(t *testing.T) {
 	daemon := makeDaemon()
-	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil || daemon.kind.SetPace(defense.Pacing{}, defense.Pace{MinReadySeconds: 1}) != nil {
+	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil || daemon.kind.SetPace(Pacing{}, Pace{MinReadySeconds: 1}) != nil {
 		t.Error("the rollouts of a DaemonSet can be held")
 	}
-	at := func(p int32) defense.Pace { return defense.Pace{ByPartition: true, Partition: p} }
+	at := func(p int32) Pace { return Pace{ByPartition: true, Partition: p} }
 	for name, test := range map[string]struct {
 		of   *native
-		want defense.Pacing
+		want Pacing
 		// users is what a user wants of it.
 		users int32
 	}{
-		"as it comes":       {makeSet(), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
-		"partitioned":       {makeSet().with(func(n *native) { partition(n, 3) }), defense.Pacing{Pace: at(3), Rolling: true, Replicas: 5}, 3},
-		"no number of pods": {makeSet().with(func(n *native) { n.set.Spec.Replicas = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 1}, 0},
-		"no partition":      {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }), defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
+		"as it comes":       {makeSet(), Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
+		"partitioned":       {makeSet().with(func(n *native) { partition(n, 3) }), Pacing{Pace: at(3), Rolling: true, Replicas: 5}, 3},
+		"no number of pods": {makeSet().with(func(n *native) { n.set.Spec.Replicas = nil }), Pacing{Pace: at(0), Rolling: true, Replicas: 1}, 0},
+		"no partition":      {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }), Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
 		"deleted by its user": {makeSet().with(func(n *native) {
 			n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
-		}), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5, Bare: true}, 0},
-		"recreated": {makeSet().with(recreate), defense.Pacing{Pace: at(defense.NoPartition), Replicas: 5, Bare: true}, 0},
+		}), Pacing{Pace: at(NoPartition), Replicas: 5, Bare: true}, 0},
+		"recreated": {makeSet().with(recreate), Pacing{Pace: at(NoPartition), Replicas: 5, Bare: true}, 0},
 		"without a type": {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} }),
-			defense.Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
-		"held":                 {makeSet().with(heldAt(4, 4)), defense.Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
-		"held, and edited":     {makeSet().with(heldAt(4, 2)), defense.Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
-		"held, and not yet so": {makeSet().with(heldAt(4, 1)), defense.Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
+			Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
+		"held":                 {makeSet().with(heldAt(4, 4)), Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
+		"held, and edited":     {makeSet().with(heldAt(4, 2)), Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
+		"held, and not yet so": {makeSet().with(heldAt(4, 1)), Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
 		"held as Deployments are": {makeSet().with(func(n *native) {
 			partition(n, 4)
 			n.meta.Annotations = map[string]string{v1alpha1.HeldAnnotation: `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800}}`}
-		}), defense.Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 4},
+		}), Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := test.of.kind.Pace(test.of.stored(t))
@@ -731,10 +730,10 @@ func TestNativePace(t *testing.T) {
 	if diff := cmp.Diff([]Op{
 		{Op: "test", Path: "/spec/updateStrategy/rollingUpdate/partition", Value: int32(4)},
 		{Op: "replace", Path: "/spec/updateStrategy/rollingUpdate/partition", Value: int32(3)},
-	}, set.SetPace(defense.Pacing{Pace: at(4)}, at(3))); diff != "" {
+	}, set.SetPace(Pacing{Pace: at(4)}, at(3))); diff != "" {
 		t.Error(diff)
 	}
-	if ops := slices.Concat(set.SetPace(defense.Pacing{Pace: at(4)}, at(4)), set.SetPace(defense.Pacing{Pace: at(defense.NoPartition), Bare: true}, at(4))); ops != nil {
+	if ops := slices.Concat(set.SetPace(Pacing{Pace: at(4)}, at(4)), set.SetPace(Pacing{Pace: at(NoPartition), Bare: true}, at(4))); ops != nil {
 		t.Errorf("nothing is to be done, but %+v", ops)
 	}
 }
@@ -762,15 +761,15 @@ func TestNativeLacking(t *testing.T) {
 	later := metav1.NewTime(made.Add(time.Hour))
 	for name, test := range map[string]struct {
 		of   *native
-		want *defense.Lacking
+		want *Lacking
 	}{
 		"set: all are there":      {makeSet(), nil},
-		"set: one is not":         {makeSet().with(gone), &defense.Lacking{Count: 1, Since: made}},
-		"set: one was made now":   {makeSet().with(gone).with(func(n *native) { n.pods[0].CreationTimestamp = later }), &defense.Lacking{Count: 1, Since: later.Time}},
+		"set: one is not":         {makeSet().with(gone), &Lacking{Count: 1, Since: made}},
+		"set: one was made now":   {makeSet().with(gone).with(func(n *native) { n.pods[0].CreationTimestamp = later }), &Lacking{Count: 1, Since: later.Time}},
 		"set: it is not its turn": {makeSet().with(gone).with(func(n *native) { n.set.Status.AvailableReplicas = 3 }), nil},
 		"set: all at once": {makeSet().with(gone).with(func(n *native) {
 			n.set.Status.AvailableReplicas, n.set.Spec.PodManagementPolicy = 3, appsv1.ParallelPodManagement
-		}), &defense.Lacking{Count: 1, Since: made}},
+		}), &Lacking{Count: 1, Since: made}},
 		"set: one of the version before": {makeSet().with(func(n *native) { withoutPod(n, 1); withPartition(n, 3) }), nil},
 		"set: one of each version, in order": {makeSet().with(func(n *native) {
 			withoutPod(n, 4)
@@ -782,12 +781,12 @@ func TestNativeLacking(t *testing.T) {
 			withoutPod(n, 1)
 			withPartition(n, 3)
 			n.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
-		}), &defense.Lacking{Count: 1, Since: made}},
+		}), &Lacking{Count: 1, Since: made}},
 		"set: halted":          {makeSet().with(gone).with(func(n *native) { withPartition(n, math.MaxInt32) }), nil},
 		"set: too many":        {makeSet().with(func(n *native) { n.set.Status.Replicas = 6 }), nil},
 		"set: not seen yet":    {makeSet().with(gone).with(func(n *native) { n.set.Generation++ }), nil},
 		"daemon: all are":      {makeDaemon(), nil},
-		"daemon: one is not":   {makeDaemon().with(gone), &defense.Lacking{Count: 1, Since: made}},
+		"daemon: one is not":   {makeDaemon().with(gone), &Lacking{Count: 1, Since: made}},
 		"daemon: not seen yet": {makeDaemon().with(gone).with(func(n *native) { n.daemon.Generation++ }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 func newUnstructured(gvk schema.GroupVersionKind) *unstructured.Unstructured {
@@ -91,7 +90,7 @@ var (
 
 // read reads a workload, trimmed or as the API server sent it, with the hash of its template, and all but the template
 // into an object of its type: fields of the template that this build cannot type do not get in the way.
-func read(obj *unstructured.Unstructured, typed client.Object) (w *defense.Workload, hash string, err error) {
+func read(obj *unstructured.Unstructured, typed client.Object) (w *Workload, hash string, err error) {
 	version, hash, err := versionAndHash(obj, Version)
 	if err != nil {
 		return nil, "", err
@@ -103,7 +102,7 @@ func read(obj *unstructured.Unstructured, typed client.Object) (w *defense.Workl
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, typed); err != nil {
 		return nil, "", fmt.Errorf("read %s %s/%s: %w", strings.ToLower(obj.GetKind()), obj.GetNamespace(), obj.GetName(), err)
 	}
-	w = &defense.Workload{
+	w = &Workload{
 		GVK:             obj.GroupVersionKind(),
 		Namespace:       typed.GetNamespace(),
 		Name:            typed.GetName(),
@@ -113,7 +112,7 @@ func read(obj *unstructured.Unstructured, typed client.Object) (w *defense.Workl
 		Annotations:     typed.GetAnnotations(),
 		Images:          imagesOf(obj),
 		Deleting:        typed.GetDeletionTimestamp() != nil,
-		Owner:           defense.OwnerOf(typed),
+		Owner:           OwnerOf(typed),
 		Version:         version,
 	}
 	w.HandBack, _, _ = unstructured.NestedBool(obj.Object, trimmedHandBackPath...)
@@ -121,7 +120,7 @@ func read(obj *unstructured.Unstructured, typed client.Object) (w *defense.Workl
 }
 
 // getAgain reads a workload that was read before; nil when it is gone.
-func getAgain(ctx context.Context, r client.Reader, kind Kind, w *defense.Workload) (*unstructured.Unstructured, error) {
+func getAgain(ctx context.Context, r client.Reader, kind Kind, w *Workload) (*unstructured.Unstructured, error) {
 	obj := newUnstructured(kind.GroupVersionKind())
 	err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj)
 	if err != nil || obj.GetUID() != w.UID {

@@ -27,13 +27,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/pages"
 )
 
 // Places implements Evicter. What version a revision is of never changes, so that it may
 // come from the cache all the same; of one that is not there yet nothing is known.
-func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*defense.Workload, *defense.Places, error) {
+func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*Workload, *Places, error) {
 	from := cached
 	if live != nil {
 		from = live
@@ -52,11 +51,11 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 		}
 		return ""
 	}
-	places := &defense.Places{Ordered: s.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, Kept: version(s.Status.CurrentRevision)}
+	places := &Places{Ordered: s.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, Kept: version(s.Status.CurrentRevision)}
 	for i := range pods {
 		pod := &pods[i]
-		place := defense.Place{
-			Pod: defense.ReadPod(pod), ResourceVersion: pod.ResourceVersion,
+		place := Place{
+			Pod: ReadPod(pod), ResourceVersion: pod.ResourceVersion,
 			Version: version(pod.Labels[appsv1.ControllerRevisionHashLabelKey]), Current: isOfRevision(w, pod),
 		}
 		place.Index = indexOf(pod.Name, w)
@@ -67,7 +66,7 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 
 // podsOfSet are all pods that a StatefulSet controls. The API server finds them by what
 // the set selects.
-func podsOfSet(ctx context.Context, cached, live client.Reader, w *defense.Workload, s *appsv1.StatefulSet) ([]corev1.Pod, error) {
+func podsOfSet(ctx context.Context, cached, live client.Reader, w *Workload, s *appsv1.StatefulSet) ([]corev1.Pod, error) {
 	if live == nil {
 		return podsOwned(ctx, cached, w)
 	}

@@ -25,12 +25,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 func TestPlaces(t *testing.T) {
-	describe := func(places *defense.Places) string {
+	describe := func(places *Places) string {
 		var all []string
 		for i := range places.Pods {
 			p := &places.Pods[i]

@@ -21,160 +21,296 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// TrimPod drops from a pod on its way into the cache whatever no decision
-// reads: all pods of the cluster are kept, because namespaces are enrolled at
-// run time, so each must be small.
-func (r *Registry) TrimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              pod.Name,
-			Namespace:         pod.Namespace,
-			UID:               pod.UID,
-			ResourceVersion:   pod.ResourceVersion,
-			CreationTimestamp: pod.CreationTimestamp,
-			DeletionTimestamp: pod.DeletionTimestamp,
-			OwnerReferences:   controllerOnly(pod.OwnerReferences),
-			Labels:            only(pod.Labels, r.podLabels),
-		},
-		Spec:   corev1.PodSpec{Hostname: pod.Spec.Hostname, NodeName: pod.Spec.NodeName},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, StartTime: pod.Status.StartTime},
-	}
-	observed := defense.ReadPod(pod)
-	if observed.Unprobed {
-		trimmed.Spec.Containers = unprobed
-	}
-	keepsReasons := observed.Stuck != nil || observed.Restarts > 0
-	trimmed.Status.Conditions = trimConditions(pod.Status.Conditions, keepsReasons)
+// RestartSettle is how long a container that was restarted has to have been up
+// before its pod counts as well: a crash loop is Ready for a moment at each
+// start.
+const RestartSettle = time.Minute
+
+// ClockTolerance is how far the clocks of a cluster may be apart before that
+// counts.
+const ClockTolerance = 5 * time.Second
+
+// believable is a time that a kubelet said of a pod, where it lies between the
+// creation of the pod and now; else the creation, which the API server said.
+func believable(t, created, now time.Time) time.Time {
 	switch {
-	case keepsReasons:
-		trimmed.Status.InitContainerStatuses = trimContainers(pod.Status.InitContainerStatuses)
-		trimmed.Status.ContainerStatuses = trimContainers(pod.Status.ContainerStatuses)
-		trimmed.Spec.InitContainers = trimSpecs(pod.Spec.InitContainers, trimmed.Status.InitContainerStatuses)
-		trimmed.Spec.Containers = slices.Concat(trimmed.Spec.Containers, trimSpecs(pod.Spec.Containers, trimmed.Status.ContainerStatuses))
-	case observed.Unprobed && observed.Ready && observed.StartedAt.Before(observed.ReadySince.Add(-time.Second)):
-		// Of most pods the one time says the other.
-		trimmed.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(observed.StartedAt)}},
-		}}
+	case t.Before(created) || t.After(now.Add(ClockTolerance)):
+		return created
+	case t.After(now):
+		return now
+	default:
+		return t
 	}
-	return trimmed, nil
 }
 
-// unprobed stands for the containers of a pod one of which has no readiness probe.
-// All pods share it: nobody writes to what is in the cache.
-var unprobed = []corev1.Container{{}}
+// Ended is how a container ended.
+type Ended struct {
+	Container, Message string
+	// Finished is a time of its kubelet.
+	Finished time.Time
+	// Restarts of the container.
+	Restarts int32
+}
 
-// trimConditions keeps whether a pod is Ready and since when, and of one that
-// is stuck how far it came.
-func trimConditions(conditions []corev1.PodCondition, keepsReasons bool) []corev1.PodCondition {
-	var trimmed []corev1.PodCondition
-	for i := range conditions {
-		c := conditions[i]
-		c.LastProbeTime, c.ObservedGeneration, c.Message = metav1.Time{}, 0, defense.Brief(c.Message)
-		switch c.Type {
-		case corev1.PodReady:
-			if !keepsReasons {
-				c.Reason, c.Message = "", ""
-			}
-		case corev1.PodScheduled, corev1.PodInitialized:
-			if !keepsReasons {
+// Pod is what was observed of a pod.
+type Pod struct {
+	Namespace, Name string
+	UID             types.UID
+	HostName, IP    string
+	// Node is where the pod runs; empty while it is nowhere.
+	Node       string
+	Ready      bool
+	ReadySince time.Time
+	// Created is when the API server made it: no time of its kubelet's counts
+	// that is earlier than that, or later than now.
+	Created time.Time
+	// Unprobed: a container has no readiness probe, so that Ready says of it only
+	// that its process was started. StartedAt is when its containers were last
+	// started; zero where that is not known to be later than ReadySince.
+	Unprobed  bool
+	StartedAt time.Time
+	// RestartedAt is when a container that runs now was last started again after
+	// an end of its own; zero when none was.
+	RestartedAt time.Time
+	Terminating bool
+	// Ended: the pod will never run again (evicted, for one) and its owner
+	// replaces it.
+	Ended  bool
+	Labels map[string]string
+	// Index is its place among the pods of a workload that numbers them, from 0; 0 of any
+	// other.
+	Index int32
+	// Stuck says why the pod is not ready; nil when it is, or is not to be any
+	// more.
+	Stuck *Stuck
+	// UnreadySince is since when it is not Ready; zero while it is.
+	UnreadySince time.Time
+	// Restarts are how often its containers were started again; of init containers
+	// only sidecars count. A container with restart rules counts for one at most, if its
+	// last end is a failure by them: of earlier ends nothing is known. EndedAt is when
+	// a container last ended by itself, and no rule allowed that.
+	Restarts int32
+	EndedAt  time.Time
+	// NodeRestarted: containers of it ended last with their node.
+	NodeRestarted bool
+	// CrashLoop is the container that its kubelet holds back because it ends again
+	// and again, and no rule allows that; nil when there is none. OutOfMemory is the one that was last killed
+	// for its memory.
+	CrashLoop, OutOfMemory *Ended
+	// Disrupted: it was evicted, or is about to be. Lost: its node does not answer.
+	Disrupted, Lost bool
+}
+
+// Live says whether the pod counts among the pods its workload runs.
+func (p *Pod) Live() bool { return !p.Terminating && !p.Ended }
+
+// Excused says that what is wrong with a pod is nobody's failure: it goes, or its node does.
+func (p *Pod) Excused() bool { return !p.Live() || p.Disrupted || p.Lost }
+
+// Finish is how long a pod has to have been well before its release is finished.
+type Finish struct {
+	// MinReady is how long it has to have been Ready.
+	MinReady time.Duration
+	// Settle is how long its containers have to have been up where one has no
+	// readiness probe.
+	Settle time.Duration
+}
+
+// Finished says whether the release of a pod is finished: it is not terminating
+// and has been well for long enough. When only time is missing it also says how
+// much.
+func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Duration) {
+	if !p.Ready || !p.Live() {
+		return false, 0
+	}
+	if left := p.FinishedAt(f, now).Sub(now); left > 0 {
+		return false, left
+	}
+	return true, 0
+}
+
+// FinishedAt is when a pod that is Ready, and stays so, is finished.
+func (p *Pod) FinishedAt(f Finish, now time.Time) time.Time {
+	at := p.Bounded(p.ReadySince, now).Add(f.MinReady)
+	if p.Unprobed && f.Settle > 0 {
+		started := p.StartedAt
+		if started.IsZero() {
+			started = p.ReadySince
+		}
+		at = times.Latest(at, p.Bounded(started, now).Add(f.Settle))
+	}
+	if !p.RestartedAt.IsZero() {
+		at = times.Latest(at, p.Bounded(p.RestartedAt, now).Add(RestartSettle))
+	}
+	return at
+}
+
+// Steady says that a pod is Ready and was not restarted just now.
+func (p *Pod) Steady(now time.Time) bool {
+	return p.Ready && p.Live() && (p.RestartedAt.IsZero() || now.Sub(p.Bounded(p.RestartedAt, now)) >= RestartSettle)
+}
+
+// Bounded is a time that a kubelet said, where it can be true.
+func (p *Pod) Bounded(t, now time.Time) time.Time { return believable(t, p.Created, now) }
+
+// Info names the pod as it is reported.
+func (p *Pod) Info(app string) v1alpha1.PodInfo {
+	return v1alpha1.PodInfo{
+		App:       app,
+		HostName:  p.HostName,
+		WorkSpace: p.Namespace,
+		Pod:       p.Name,
+		IP:        p.IP,
+		Namespace: p.Namespace,
+		UID:       string(p.UID),
+	}
+}
+
+// ReadPod reads what the decisions need off a pod.
+func ReadPod(pod *corev1.Pod) Pod {
+	p := Pod{
+		Namespace:   pod.Namespace,
+		Name:        pod.Name,
+		UID:         pod.UID,
+		HostName:    pod.Name,
+		IP:          pod.Status.PodIP,
+		Node:        pod.Spec.NodeName,
+		Created:     pod.CreationTimestamp.Time,
+		Unprobed:    hasUnprobed(pod),
+		Terminating: pod.DeletionTimestamp != nil,
+		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
+		Labels:      pod.Labels,
+		Stuck:       ReadStuck(pod),
+	}
+	p.StartedAt, p.RestartedAt = lastStarts(pod)
+	if pod.Spec.Hostname != "" {
+		p.HostName = pod.Spec.Hostname
+	}
+	if c := podCondition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+		p.Ready, p.ReadySince = true, c.LastTransitionTime.Time
+	} else if c != nil {
+		p.UnreadySince = c.LastTransitionTime.Time
+		// The node controller says only that of a pod on a node that is lost.
+		ready := podCondition(pod, corev1.ContainersReady)
+		p.Lost = p.Stuck != nil && ready != nil && ready.Status == corev1.ConditionTrue && c.Reason != readinessGatesNotReady
+	}
+	if c := podCondition(pod, corev1.DisruptionTarget); c != nil {
+		p.Disrupted = c.Status == corev1.ConditionTrue
+	}
+	p.readContainers(pod)
+	return p
+}
+
+// readinessGatesNotReady is the kubelet's reason for a pod whose containers are ready.
+const readinessGatesNotReady = "ReadinessGatesNotReady"
+
+// hasUnprobed says that a container has no readiness probe. Sidecars count, other
+// init containers have ended before the pod is Ready.
+func hasUnprobed(pod *corev1.Pod) bool {
+	unprobed := func(c corev1.Container) bool { return c.ReadinessProbe == nil }
+	return slices.ContainsFunc(pod.Spec.Containers, unprobed) ||
+		slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return isSidecar(&c) && unprobed(c) })
+}
+
+// lastStarts is when the containers that run were last started, and when one of
+// them was last started again. Init containers that still run while the pod is
+// Ready are sidecars. The end of a node does not count as the end of a
+// container.
+func lastStarts(pod *corev1.Pod) (started, restarted time.Time) {
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range statuses {
+			s := &statuses[i]
+			if s.State.Running == nil {
 				continue
 			}
-		case corev1.ContainersReady:
-			if !keepsReasons {
-				continue
+			started = times.Latest(started, s.State.Running.StartedAt.Time)
+			if s.RestartCount > 0 && !endedWithNode(s.LastTerminationState.Terminated) {
+				restarted = times.Latest(restarted, s.State.Running.StartedAt.Time)
 			}
-			c.Reason, c.Message = "", ""
-		case corev1.DisruptionTarget:
-			c.Reason, c.Message = "", ""
-		default:
+		}
+	}
+	return started, restarted
+}
+
+// readContainers takes how often the containers of a pod were restarted, and how they
+// ended by themselves.
+func (p *Pod) readContainers(pod *corev1.Pod) {
+	for i := range pod.Status.InitContainerStatuses {
+		// One that has done its work is none of a pod that runs.
+		if s := &pod.Status.InitContainerStatuses[i]; s.State.Terminated == nil {
+			p.readEnds(s, restartRules(pod.Spec.InitContainers, s.Name))
+		}
+	}
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		p.readEnds(s, restartRules(pod.Spec.Containers, s.Name))
+	}
+}
+
+// readEnds takes how often one container was restarted, and how it ended by itself.
+func (p *Pod) readEnds(s *corev1.ContainerStatus, rules []corev1.ContainerRestartRule) {
+	last := s.LastTerminationState.Terminated
+	switch {
+	case len(rules) == 0:
+		p.Restarts += s.RestartCount
+	case s.RestartCount > 0 && !AllowsEnd(rules, last):
+		p.Restarts++
+	}
+	for _, t := range []*corev1.ContainerStateTerminated{last, s.State.Terminated} {
+		if t == nil {
 			continue
 		}
-		trimmed = append(trimmed, c)
-	}
-	return trimmed
-}
-
-func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
-	statuses = worstFirst(statuses, func(s *corev1.ContainerStatus) bool { return s.Ready && s.RestartCount == 0 })
-	trimmed := make([]corev1.ContainerStatus, len(statuses))
-	for i := range statuses {
-		s := &statuses[i]
-		trimmed[i] = corev1.ContainerStatus{
-			Name: s.Name, State: trimState(&s.State), LastTerminationState: trimState(&s.LastTerminationState),
-			Ready: s.Ready, Started: s.Started, RestartCount: s.RestartCount,
-		}
-	}
-	return trimmed
-}
-
-// trimSpecs keeps of the containers with these statuses which are sidecars, and of their restart rules that there are
-// some, and which of the ends that are known they allow. The rules themselves may be long.
-func trimSpecs(containers []corev1.Container, statuses []corev1.ContainerStatus) (trimmed []corev1.Container) {
-	for i := range statuses {
-		s := &statuses[i]
-		at := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == s.Name })
-		if at < 0 || containers[at].RestartPolicy == nil && len(containers[at].RestartPolicyRules) == 0 {
+		if endedWithNode(t) {
+			p.NodeRestarted = true
 			continue
 		}
-		c := corev1.Container{
-			Name: s.Name, RestartPolicy: containers[at].RestartPolicy,
-			ReadinessProbe: &corev1.Probe{}, // else it would count as unprobed
+		if !AllowsEnd(rules, t) {
+			p.EndedAt = times.Latest(p.EndedAt, t.FinishedAt.Time)
 		}
-		if rules := containers[at].RestartPolicyRules; len(rules) > 0 {
-			allowed := corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn}
-			for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
-				if defense.AllowsEnd(rules, end) {
-					allowed.Values = append(allowed.Values, end.ExitCode)
-				}
-			}
-			c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &allowed}}
+		if t.Reason == reasonOutOfMemory && (p.OutOfMemory == nil || t.FinishedAt.After(p.OutOfMemory.Finished)) {
+			p.OutOfMemory = endedOf(s, t)
 		}
-		trimmed = append(trimmed, c)
 	}
-	return trimmed
+	if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil && !endedWithNode(last) && !AllowsEnd(rules, last) {
+		p.CrashLoop = endedOf(s, last)
+	}
 }
 
-// trimState keeps of the state of a container what says why it fails, briefly:
-// in an outage all pods of a cluster may.
-func trimState(s *corev1.ContainerState) (trimmed corev1.ContainerState) {
-	if w := s.Waiting; w != nil {
-		trimmed.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: defense.Brief(w.Message)}
+func restartRules(containers []corev1.Container, name string) []corev1.ContainerRestartRule {
+	i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+	if i < 0 {
+		return nil
 	}
-	if r := s.Running; r != nil {
-		trimmed.Running = &corev1.ContainerStateRunning{StartedAt: r.StartedAt}
-	}
-	if t := s.Terminated; t != nil {
-		trimmed.Terminated = &corev1.ContainerStateTerminated{
-			ExitCode: t.ExitCode, Reason: t.Reason, Message: defense.Brief(t.Message), StartedAt: t.StartedAt, FinishedAt: t.FinishedAt,
-		}
-	}
-	return trimmed
+	return containers[i].RestartPolicyRules
 }
 
-// enrolmentField is the field of a namespace that its enrolment sets.
-var enrolmentField = metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`)
+// How the containers of a pod ended.
 
-// TrimNamespace keeps of the managed fields of a namespace the time of its enrolment. A namespace with too many labels stays enrolled.
-func TrimNamespace(obj any) (any, error) {
-	ns, ok := obj.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return obj, nil
+const reasonOutOfMemory = "OOMKilled"
+
+// AllowsEnd reports whether the restart rules of a container allow its end: each action
+// that there is starts it again.
+func AllowsEnd(rules []corev1.ContainerRestartRule, t *corev1.ContainerStateTerminated) bool {
+	return t != nil && slices.ContainsFunc(rules, func(r corev1.ContainerRestartRule) bool {
+		if r.ExitCodes == nil {
+			return false
+		}
+		in := r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn
+		return slices.Contains(r.ExitCodes.Values, t.ExitCode) == in
+	})
+}
+
+func endedOf(s *corev1.ContainerStatus, t *corev1.ContainerStateTerminated) *Ended {
+	e := &Ended{Container: s.Name, Message: wording.Brief(exit(t)), Restarts: s.RestartCount}
+	if t != nil {
+		e.Finished = t.FinishedAt.Time
 	}
-	since := defense.EnrolledSince(ns.ManagedFields)
-	trimMeta(ns, v1alpha1.EnrolledLabel)
-	if !since.IsZero() {
-		ns.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: since}, FieldsV1: enrolmentField}}
-	}
-	return ns, nil
+	return e
 }

@@ -35,7 +35,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // The revisions of StatefulSets and DaemonSets, which their controllers keep in
@@ -154,7 +153,7 @@ type revision struct {
 
 // revisionsOf lists the revisions of a workload, the newest first. mark says what the
 // pods of one are labelled with.
-func revisionsOf(ctx context.Context, r client.Reader, w *defense.Workload, mark func(*appsv1.ControllerRevision) string) ([]revision, error) {
+func revisionsOf(ctx context.Context, r client.Reader, w *Workload, mark func(*appsv1.ControllerRevision) string) ([]revision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByRevised: string(w.UID)},
 		client.UnsafeDisableDeepCopy); err != nil {
@@ -180,7 +179,7 @@ func revisionsOf(ctx context.Context, r client.Reader, w *defense.Workload, mark
 
 // readRevision says of a workload which revision it is at; nil where that is not
 // known.
-func readRevision(w *defense.Workload, current *revision) {
+func readRevision(w *Workload, current *revision) {
 	if current != nil {
 		w.Revision, w.RevisionNumber, w.RevisionCreated = current.mark, current.ControllerRevision.Revision, current.CreationTimestamp.Time
 	}
@@ -188,8 +187,8 @@ func readRevision(w *defense.Workload, current *revision) {
 
 // readOld says which earlier revisions of a workload still have pods. Which that are,
 // its pods tell.
-func readOld(w *defense.Workload, pods []corev1.Pod, all []revision) {
-	byMark := map[string]*defense.OldRevision{}
+func readOld(w *Workload, pods []corev1.Pod, all []revision) {
+	byMark := map[string]*OldRevision{}
 	for i := range pods {
 		pod := &pods[i]
 		mark := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
@@ -212,22 +211,22 @@ func readOld(w *defense.Workload, pods []corev1.Pod, all []revision) {
 	for _, old := range byMark {
 		w.OldRevisions = append(w.OldRevisions, *old)
 	}
-	slices.SortFunc(w.OldRevisions, func(a, b defense.OldRevision) int {
+	slices.SortFunc(w.OldRevisions, func(a, b OldRevision) int {
 		return cmp.Or(cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
 	})
 }
 
 // lacks says of a workload that so many pods of it are not there.
-func lacks(w *defense.Workload, count int32) {
+func lacks(w *Workload, count int32) {
 	if count > 0 {
-		w.Lacking = &defense.Lacking{Count: count, Since: w.RevisionCreated}
+		w.Lacking = &Lacking{Count: count, Since: w.RevisionCreated}
 	}
 }
 
 // readPods reads what only the pods of a workload tell: which earlier revisions have
 // some, where there may be such, and since when none was made, where some are lacking.
 // It returns those that it read.
-func readPods(ctx context.Context, r client.Reader, w *defense.Workload, all []revision, mixed bool) ([]corev1.Pod, error) {
+func readPods(ctx context.Context, r client.Reader, w *Workload, all []revision, mixed bool) ([]corev1.Pod, error) {
 	if !mixed && w.Lacking == nil {
 		return nil, nil
 	}
@@ -248,18 +247,18 @@ func readPods(ctx context.Context, r client.Reader, w *defense.Workload, all []r
 
 // oldOf is the revision whose pods have a mark. Of one that is gone, or not seen, no
 // version is known.
-func oldOf(all []revision, mark string) *defense.OldRevision {
+func oldOf(all []revision, mark string) *OldRevision {
 	for i := range all {
 		if all[i].mark == mark {
 			old := all[i].old()
 			return &old
 		}
 	}
-	return &defense.OldRevision{Name: mark, Revision: mark, Number: -1}
+	return &OldRevision{Name: mark, Revision: mark, Number: -1}
 }
 
-func (r *revision) old() defense.OldRevision {
-	return defense.OldRevision{
+func (r *revision) old() OldRevision {
+	return OldRevision{
 		Name: r.Name, UID: r.UID, Version: r.version, Revision: r.mark, Number: r.ControllerRevision.Revision, Created: r.CreationTimestamp.Time,
 	}
 }
@@ -274,13 +273,13 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 func isLost(pod *corev1.Pod) bool {
-	p := defense.ReadPod(pod)
+	p := ReadPod(pod)
 	return p.Lost
 }
 
 // podsOwned are the pods of a workload that owns its pods itself, of whatever revision.
 // They are only to be read.
-func podsOwned(ctx context.Context, r client.Reader, w *defense.Workload) ([]corev1.Pod, error) {
+func podsOwned(ctx context.Context, r client.Reader, w *Workload) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
 		client.UnsafeDisableDeepCopy); err != nil {
@@ -290,7 +289,7 @@ func podsOwned(ctx context.Context, r client.Reader, w *defense.Workload) ([]cor
 }
 
 // podsOfRevision are those of its current revision.
-func podsOfRevision(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+func podsOfRevision(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error) {
 	if w.Revision == "" {
 		return nil, nil
 	}
@@ -298,10 +297,10 @@ func podsOfRevision(ctx context.Context, r client.Reader, w *defense.Workload) (
 	if err != nil {
 		return nil, err
 	}
-	var pods []defense.Pod
+	var pods []Pod
 	for i := range all {
 		if isOfRevision(w, &all[i]) {
-			pods = append(pods, defense.ReadPod(&all[i]))
+			pods = append(pods, ReadPod(&all[i]))
 		}
 	}
 	return pods, nil
@@ -314,9 +313,9 @@ type revisioned struct{ templated }
 func (revisioned) Stamps() bool { return false }
 
 // IsCurrent implements Kind.
-func (revisioned) IsCurrent(w *defense.Workload, pod metav1.Object) bool { return isOfRevision(w, pod) }
+func (revisioned) IsCurrent(w *Workload, pod metav1.Object) bool { return isOfRevision(w, pod) }
 
-func isOfRevision(w *defense.Workload, pod metav1.Object) bool {
+func isOfRevision(w *Workload, pod metav1.Object) bool {
 	ref := metav1.GetControllerOf(pod)
 	return ref != nil && ref.UID == w.UID && w.Revision != "" && pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey] == w.Revision
 }
@@ -331,7 +330,7 @@ func ownerOfPod(kind schema.GroupVersionKind, pod metav1.Object) (Owner, bool) {
 }
 
 // RevisionTemplate implements Kind.
-func (revisioned) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *defense.OldRevision) (template map[string]any, version string, err error) {
+func (revisioned) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *OldRevision) (template map[string]any, version string, err error) {
 	var r appsv1.ControllerRevision
 	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, &r); err != nil {
 		return nil, "", client.IgnoreNotFound(err)
@@ -349,9 +348,9 @@ func replaceField(path Path, from, to any) []Op {
 }
 
 // nativeRevisions are the earlier revisions of a workload.
-func nativeRevisions(ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string) ([]defense.OldRevision, error) {
+func nativeRevisions(ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string) ([]OldRevision, error) {
 	earlier, _, err := readEarlier(ctx, r, kind, w, mark)
-	var others []defense.OldRevision
+	var others []OldRevision
 	for i := range earlier {
 		others = append(others, earlier[i].old())
 	}
@@ -360,7 +359,7 @@ func nativeRevisions(ctx context.Context, r client.Reader, kind Kind, w *defense
 
 // nativeImages are the images of a workload's template, and of the one before it.
 func nativeImages(
-	ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string,
+	ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string,
 ) (current, previous []string, err error) {
 	earlier, obj, err := readEarlier(ctx, r, kind, w, mark)
 	if err != nil || obj == nil {
@@ -376,7 +375,7 @@ func nativeImages(
 // the workload itself; nothing when it is gone. A revision that is older than the
 // workload was another's, which left it behind.
 func readEarlier(
-	ctx context.Context, r client.Reader, kind Kind, w *defense.Workload, mark func(*appsv1.ControllerRevision) string,
+	ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string,
 ) ([]revision, *unstructured.Unstructured, error) {
 	obj, err := getAgain(ctx, r, kind, w)
 	if err != nil || obj == nil {
@@ -395,7 +394,7 @@ func readEarlier(
 
 // indexOf is which pod of a StatefulSet one is, by its name; -1 for none. Kubernetes
 // compares this with the partition, not the ordinal.
-func indexOf(pod string, w *defense.Workload) int32 {
+func indexOf(pod string, w *Workload) int32 {
 	ordinal, ok := strings.CutPrefix(pod, w.Name+"-")
 	n, err := strconv.ParseInt(ordinal, 10, 32)
 	if !ok || err != nil || n < int64(w.FirstOrdinal) {

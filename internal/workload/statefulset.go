@@ -37,7 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;patch
@@ -93,7 +93,7 @@ func trimStatefulSet(obj any) (any, error) {
 }
 
 // Get implements Kind.
-func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	w, set, all, err := getSetAt(ctx, r, r, key)
 	if err != nil || w == nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (StatefulSet) Get(ctx context.Context, r client.Reader, key types.Namespace
 }
 
 // Summary implements Kind.
-func (StatefulSet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (StatefulSet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	w, _, _, err := getSetAt(ctx, r, r, key)
 	return w, err
 }
@@ -116,7 +116,7 @@ func (StatefulSet) Summary(ctx context.Context, r client.Reader, key types.Names
 // getSetAt observes a StatefulSet with its revisions, which only a cache finds.
 func getSetAt(
 	ctx context.Context, cached, r client.Reader, key types.NamespacedName,
-) (*defense.Workload, *appsv1.StatefulSet, []revision, error) {
+) (*Workload, *appsv1.StatefulSet, []revision, error) {
 	w, s, err := getStatefulSet(ctx, r, key)
 	if err != nil || w == nil {
 		return nil, nil, nil, err
@@ -136,7 +136,7 @@ func markOfStatefulSet(r *appsv1.ControllerRevision) string { return r.Name }
 // once that is of the current generation. Before that it is the newest one, where its
 // template is of the same version: its controller has made it, or what changed is
 // something else.
-func updateRevision(all []revision, w *defense.Workload, s *appsv1.StatefulSetStatus) *revision {
+func updateRevision(all []revision, w *Workload, s *appsv1.StatefulSetStatus) *revision {
 	if w.Rollout.Stale {
 		if len(all) > 0 && all[0].version == w.Version {
 			return &all[0]
@@ -154,7 +154,7 @@ func updateRevision(all []revision, w *defense.Workload, s *appsv1.StatefulSetSt
 	return &revision{ControllerRevision: &appsv1.ControllerRevision{}, mark: s.UpdateRevision} // not seen yet
 }
 
-func getStatefulSet(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, *appsv1.StatefulSet, error) {
+func getStatefulSet(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, *appsv1.StatefulSet, error) {
 	obj := newUnstructured(statefulSetKind)
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, nil, client.IgnoreNotFound(err)
@@ -163,7 +163,7 @@ func getStatefulSet(ctx context.Context, r client.Reader, key types.NamespacedNa
 }
 
 // readStatefulSet reads a StatefulSet, trimmed or as the API server sent it.
-func readStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1.StatefulSet, error) {
+func readStatefulSet(obj *unstructured.Unstructured) (*Workload, *appsv1.StatefulSet, error) {
 	var s appsv1.StatefulSet
 	w, _, err := read(obj, &s)
 	if err != nil {
@@ -188,25 +188,25 @@ func readStatefulSet(obj *unstructured.Unstructured) (*defense.Workload, *appsv1
 // stoppingOfStatefulSet: no user asks for the largest partition, which the operator
 // halts by; one that does pauses the StatefulSet. Of one that a hold set, the annotations
 // tell what the user's was.
-func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[string]string) defense.Stopping {
+func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[string]string) Stopping {
 	is := paceOfStatefulSet(s)
 	switch is.Partition {
-	case defense.NoPartition:
+	case NoPartition:
 		onDelete := s.Type == appsv1.OnDeleteStatefulSetStrategyType
-		return defense.Stopping{OnDelete: onDelete, Unknown: !onDelete}
+		return Stopping{OnDelete: onDelete, Unknown: !onDelete}
 	case haltPartition:
-		return defense.Stopping{Paused: true}
+		return Stopping{Paused: true}
 	default:
-		return defense.Stopping{Partition: is.Users(annotations).Partition, Bare: s.RollingUpdate == nil}
+		return Stopping{Partition: is.Users(annotations).Partition, Bare: s.RollingUpdate == nil}
 	}
 }
 
 // paceOfStatefulSet is its partition, which only rolling updates have: a strategy of another
 // type is refused with one, also where only a newer Kubernetes knows the type.
-func paceOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) defense.Pace {
-	pace := defense.Pace{ByPartition: true}
+func paceOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) Pace {
+	pace := Pace{ByPartition: true}
 	if s.Type != appsv1.RollingUpdateStatefulSetStrategyType && s.Type != "" {
-		pace.Partition = defense.NoPartition
+		pace.Partition = NoPartition
 	} else if s.RollingUpdate != nil {
 		pace.Partition = ptr.Deref(s.RollingUpdate.Partition, 0)
 	}
@@ -230,14 +230,14 @@ func inFlightOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, replicas int32) 
 // currentRevision is updateRevision: that becomes so when pods are ready, which is
 // before they are available, and never for OnDelete. A partition that nothing was
 // released under keeps no pods.
-func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.Rollout {
+func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *Workload) Rollout {
 	s := &set.Status
 	if s.ObservedGeneration < set.Generation {
-		return defense.Rollout{Stale: true}
+		return Rollout{Stale: true}
 	}
 	kept := min(w.Partition, w.Replicas)
 	all := s.Replicas == w.Replicas && s.AvailableReplicas == w.Replicas
-	r := defense.Rollout{
+	r := Rollout{
 		Complete: all && s.UpdatedReplicas == w.Replicas,
 		Progress: fmt.Sprintf("%d of %d pods run this version, %d are available", s.UpdatedReplicas, w.Replicas, s.AvailableReplicas),
 	}
@@ -247,7 +247,7 @@ func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) defense.
 
 // lackingOfStatefulSet is how many of its pods are not there although it is their turn:
 // in their order, the next one is made when those before it are available.
-func lackingOfStatefulSet(set *appsv1.StatefulSet, w *defense.Workload) int32 {
+func lackingOfStatefulSet(set *appsv1.StatefulSet, w *Workload) int32 {
 	s := &set.Status
 	if w.Rollout.Stale || inOrder(set) && s.AvailableReplicas < s.Replicas {
 		return 0
@@ -262,12 +262,12 @@ func inOrder(set *appsv1.StatefulSet) bool {
 // lackingAmong says of the pods that are lacking which are of the current version: those
 // that a partition does not keep at the one before. In their order these wait for the
 // others.
-func lackingAmong(pods []corev1.Pod, set *appsv1.StatefulSet, w *defense.Workload) *defense.Lacking {
+func lackingAmong(pods []corev1.Pod, set *appsv1.StatefulSet, w *Workload) *Lacking {
 	there := map[int32]bool{}
 	for i := range pods {
 		there[indexOf(pods[i].Name, w)] = true
 	}
-	lacking := defense.Lacking{Since: w.Lacking.Since}
+	lacking := Lacking{Since: w.Lacking.Since}
 	for index := range w.Replicas {
 		switch {
 		case there[index]:
@@ -284,7 +284,7 @@ func lackingAmong(pods []corev1.Pod, set *appsv1.StatefulSet, w *defense.Workloa
 }
 
 // Pods implements Kind.
-func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error) {
 	pods, err := podsOfRevision(ctx, r, w)
 	for i := range pods {
 		pods[i].Index = indexOf(pods[i].Name, w)
@@ -296,22 +296,22 @@ func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *defense.Workloa
 func (StatefulSet) PodLabels() []string { return []string{appsv1.ControllerRevisionHashLabelKey} }
 
 // Stopping implements Kind.
-func (StatefulSet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
+func (StatefulSet) Stopping(stored *unstructured.Unstructured) (Stopping, error) {
 	var s appsv1.StatefulSet
 	if err := typeFields(stored, &s, "updateStrategy"); err != nil {
-		return defense.Stopping{}, err
+		return Stopping{}, err
 	}
 	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy, stored.GetAnnotations()), nil
 }
 
 // Pace implements Kind: rollouts of StatefulSets are held by their partition.
-func (StatefulSet) Pace(stored *unstructured.Unstructured) (*defense.Pacing, error) {
+func (StatefulSet) Pace(stored *unstructured.Unstructured) (*Pacing, error) {
 	var s appsv1.StatefulSet
 	if err := typeFields(stored, &s, "updateStrategy", "replicas"); err != nil {
 		return nil, err
 	}
 	pace := paceOfStatefulSet(&s.Spec.UpdateStrategy)
-	return &defense.Pacing{Pace: pace, Rolling: pace.Partition != defense.NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1), Bare: s.Spec.UpdateStrategy.RollingUpdate == nil}, nil
+	return &Pacing{Pace: pace, Rolling: pace.Partition != NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1), Bare: s.Spec.UpdateStrategy.RollingUpdate == nil}, nil
 }
 
 // PacePaths implements Kind.
@@ -319,12 +319,12 @@ func (StatefulSet) PacePaths() []Path { return []Path{partitionPath} }
 
 // Halt implements Control. No pod is replaced, one that is made again is of the version
 // before. What a user wants the partition to be is kept by HaltedFrom.
-func (StatefulSet) Halt(w *defense.Workload) []Op {
+func (StatefulSet) Halt(w *Workload) []Op {
 	return setPartition(w.Bare, w.Pace.Partition, haltPartition)
 }
 
 // HaltedFrom implements Control.
-func (StatefulSet) HaltedFrom(w *defense.Workload) string {
+func (StatefulSet) HaltedFrom(w *Workload) string {
 	if w.Partition == 0 {
 		return ""
 	}
@@ -335,7 +335,7 @@ func (StatefulSet) HaltedFrom(w *defense.Workload) string {
 func (StatefulSet) HaltPaths() []Path { return []Path{partitionPath} }
 
 // Resume implements Control.
-func (StatefulSet) Resume(w *defense.Workload) []Op {
+func (StatefulSet) Resume(w *Workload) []Op {
 	switch {
 	case w.Unknown:
 		return nil
@@ -346,12 +346,12 @@ func (StatefulSet) Resume(w *defense.Workload) []Op {
 	case !w.Paused:
 		return []Op{{Op: "test", Path: partitionPath.Pointer(), Value: w.Pace.Partition}}
 	}
-	return replaceField(partitionPath, haltPartition, defense.HaltedPartition(w.Annotations))
+	return replaceField(partitionPath, haltPartition, HaltedPartition(w.Annotations))
 }
 
 // Words implements Control.
-func (StatefulSet) Words(w *defense.Workload) defense.Words {
-	words := defense.Words{
+func (StatefulSet) Words(w *Workload) Words {
+	words := Words{
 		HaltedBy: fmt.Sprintf("partition %d", haltPartition), Resume: resumeCommand("statefulset", w.Name),
 		GoOn: patchCommand("statefulset", w.Name, partitionPath, int32(0)),
 	}
@@ -367,7 +367,7 @@ func (StatefulSet) Words(w *defense.Workload) defense.Words {
 // resumeCommand is the command that resumes what the operator halted: the field alone would
 // be taken for a manifest that is applied again.
 func resumeCommand(kind, name string) string {
-	return "altershield resume " + defense.ShellWord(kind+"/"+name)
+	return "altershield resume " + wording.ShellWord(kind+"/"+name)
 }
 
 // patchCommand is the command that sets one field of a workload.
@@ -378,14 +378,14 @@ func patchCommand(kind, name string, path Path, value any) string {
 	}
 	patch, err := json.Marshal(content)
 	if err != nil {
-		return "edit " + defense.ShellWord(kind+"/"+name) // of strings and numbers only
+		return "edit " + wording.ShellWord(kind+"/"+name) // of strings and numbers only
 	}
-	return fmt.Sprintf("patch %s --type=merge -p %s", defense.ShellWord(kind+"/"+name), defense.ShellWord(string(patch)))
+	return fmt.Sprintf("patch %s --type=merge -p %s", wording.ShellWord(kind+"/"+name), wording.ShellWord(string(patch)))
 }
 
 // SetPace implements Control.
-func (StatefulSet) SetPace(from defense.Pacing, to defense.Pace) []Op {
-	if from.Pace == to || from.Partition == defense.NoPartition || to.Partition == defense.NoPartition {
+func (StatefulSet) SetPace(from Pacing, to Pace) []Op {
+	if from.Pace == to || from.Partition == NoPartition || to.Partition == NoPartition {
 		return nil
 	}
 	return setPartition(from.Bare, from.Partition, to.Partition)
@@ -401,12 +401,12 @@ func setPartition(bare bool, from, to int32) []Op {
 }
 
 // Revisions implements Kind.
-func (s StatefulSet) Revisions(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.OldRevision, error) {
+func (s StatefulSet) Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error) {
 	return nativeRevisions(ctx, r, s, w, markOfStatefulSet)
 }
 
 // Images implements Kind.
-func (s StatefulSet) Images(ctx context.Context, r client.Reader, w *defense.Workload) (current, previous []string, err error) {
+func (s StatefulSet) Images(ctx context.Context, r client.Reader, w *Workload) (current, previous []string, err error) {
 	return nativeImages(ctx, r, s, w, markOfStatefulSet)
 }
 

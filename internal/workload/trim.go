@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // Every user may create objects of 1.5 MB, in every namespace, and the cache holds all of
@@ -173,7 +173,7 @@ func trimStatusConditions(all []any) []any {
 		trimmed := map[string]any{}
 		for _, key := range []string{"type", "status", "reason", "message", "lastTransitionTime"} {
 			if text, ok := c[key].(string); ok {
-				trimmed[key] = defense.Brief(text)
+				trimmed[key] = wording.Brief(text)
 			}
 		}
 		kept = append(kept, trimmed)

@@ -36,7 +36,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 )
 
 // TestTrimPod: what is observed of a pod in the cache is what is observed of the
@@ -93,9 +92,9 @@ func TestTrimPod(t *testing.T) {
 					if !ok {
 						t.Fatalf("trimmed to a %T", trimmed)
 					}
-					full, kept := defense.ReadPod(pod), defense.ReadPod(cached)
+					full, kept := ReadPod(pod), ReadPod(cached)
 					for _, minReady := range []time.Duration{0, 15 * time.Second} {
-						finish := defense.Finish{MinReady: minReady, Settle: 32 * time.Second}
+						finish := Finish{MinReady: minReady, Settle: 32 * time.Second}
 						finished, wait := full.Finished(finish, now)
 						if f, w := kept.Finished(finish, now); f != finished || (w-wait).Abs() > time.Second {
 							t.Errorf("in the cache finished %t in %s, want %t in %s", f, w, finished, wait)
@@ -103,7 +102,7 @@ func TestTrimPod(t *testing.T) {
 					}
 					// Where it is about the same as ReadySince, or has no use, it is left out.
 					full.StartedAt, kept.StartedAt = time.Time{}, time.Time{}
-					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(defense.Stuck{})); diff != "" {
+					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(Stuck{})); diff != "" {
 						t.Errorf("in the cache -want +got:\n%s", diff)
 					}
 				})
@@ -184,7 +183,7 @@ func TestRevisions(t *testing.T) {
 		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
 	}
 	r := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(newUnstructured(replicaSetKind), IndexByOwner, OwnerUID).Build()
-	got, err := Deployment{}.Revisions(t.Context(), r, &defense.Workload{Namespace: "default", Name: "web", UID: "web-uid"})
+	got, err := Deployment{}.Revisions(t.Context(), r, &Workload{Namespace: "default", Name: "web", UID: "web-uid"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +191,7 @@ func TestRevisions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []defense.OldRevision{
+	want := []OldRevision{
 		{Name: "web-2", UID: "web-2", Revision: "web-2", Version: Version(template("second", map[string]any{"app": "web"})),
 			Number: 2, Created: made, Stamped: true},
 		{Name: "web-1", UID: "web-1", Revision: "web-1", Version: Version(template("first", map[string]any{"app": "web"})),
@@ -220,7 +219,7 @@ func TestTrimLarge(t *testing.T) {
 		}}
 		return u.DeepCopy()
 	}
-	trimmed := func() *defense.Workload {
+	trimmed := func() *Workload {
 		u := made()
 		if _, err := trimDeployment(u); err != nil {
 			t.Fatal(err)
@@ -236,7 +235,7 @@ func TestTrimLarge(t *testing.T) {
 		t.Errorf("version %s and %d images of %d bytes", w.Version, len(w.Images), len(w.Images[0]))
 	}
 	want := map[string]string{v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3"}
-	if diff := cmp.Diff(want, w.Annotations); diff != "" || defense.OptedOut(w.Labels) {
+	if diff := cmp.Diff(want, w.Annotations); diff != "" || OptedOut(w.Labels) {
 		t.Errorf("annotations -want +got:\n%s\nlabels %v", diff, w.Labels)
 	}
 	annotations = map[string]any{"example.com/notes": "x"}
@@ -248,7 +247,7 @@ func TestTrimLarge(t *testing.T) {
 		labels[fmt.Sprint("label-", i)] = "x"
 	}
 	w = trimmed()
-	if w.Version != Version(template) || !defense.OptedOut(w.Labels) || len(w.Labels) != 3 || w.Labels[v1alpha1.SuspendLabel] != "1" ||
+	if w.Version != Version(template) || !OptedOut(w.Labels) || len(w.Labels) != 3 || w.Labels[v1alpha1.SuspendLabel] != "1" ||
 		w.Annotations[v1alpha1.SuspendedByAnnotation] != "v 1" || w.Annotations[v1alpha1.TooLargeMark] == "" {
 		t.Errorf("of one that is too large stays %+v", w)
 	}

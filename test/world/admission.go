@@ -39,7 +39,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/admission"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
@@ -167,7 +166,7 @@ func blocked(before, after client.Object) bool {
 	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
 	changes := released(before, after) || !still || now != since
 	owned := func(o client.Object) bool {
-		of := admission.Object{Labels: o.GetLabels(), Owner: defense.OwnerOf(o)}
+		of := admission.Object{Labels: o.GetLabels(), Owner: workload.OwnerOf(o)}
 		return of.ObservingOwner() != ""
 	}
 	return suspended && changes && !overridden && !staysOut(before, after) && (!owned(before) || !owned(after))
@@ -175,7 +174,7 @@ func blocked(before, after client.Object) bool {
 
 // staysOut reports whether a workload is opted out before a request and after it.
 func staysOut(before, after client.Object) bool {
-	return (before == nil || defense.OptedOut(before.GetLabels())) && defense.OptedOut(after.GetLabels())
+	return (before == nil || workload.OptedOut(before.GetLabels())) && workload.OptedOut(after.GetLabels())
 }
 
 func released(before, after client.Object) bool {

@@ -28,9 +28,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/admission"
-	defended "github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 const (
@@ -146,7 +146,7 @@ func (f *Facts) defaultPolicy(c Check) Check {
 
 // enrolled reports whether a namespace is enrolled.
 func (f *Facts) enrolled(ns *metav1.PartialObjectMetadata) bool {
-	return ns.DeletionTimestamp == nil && ns.Name != f.Namespace && defended.NamespaceEnrolled(ns.Name, ns.Labels)
+	return ns.DeletionTimestamp == nil && ns.Name != f.Namespace && workload.NamespaceEnrolled(ns.Name, ns.Labels)
 }
 
 // seen reports whether the webhooks select a namespace. An administrator may exclude namespaces by the namespace selectors.

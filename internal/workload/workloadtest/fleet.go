@@ -30,7 +30,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -77,12 +76,12 @@ func (Fleet) Secondary() []workload.Secondary { return nil }
 func (Fleet) Transforms() map[client.Object]cache.TransformFunc { return nil }
 
 // Summary implements workload.Kind.
-func (f Fleet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (f Fleet) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*workload.Workload, error) {
 	return f.Get(ctx, r, key)
 }
 
 // Get implements workload.Kind.
-func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*defense.Workload, error) {
+func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*workload.Workload, error) {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(f.GroupVersionKind())
 	if err := r.Get(ctx, key, o); err != nil {
@@ -96,10 +95,10 @@ func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedNam
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &fleet); err != nil {
 		return nil, err
 	}
-	w := &defense.Workload{
+	w := &workload.Workload{
 		GVK: f.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 		Labels: o.GetLabels(), Annotations: o.GetAnnotations(), Deleting: o.GetDeletionTimestamp() != nil,
-		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Stopping: defense.Stopping{Paused: fleet.Spec.Anchored},
+		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Stopping: workload.Stopping{Paused: fleet.Spec.Anchored},
 	}
 	if s := &fleet.Status; s.ObservedGeneration < fleet.Generation {
 		w.Rollout.Stale = true
@@ -111,15 +110,15 @@ func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedNam
 }
 
 // Pods implements workload.Kind.
-func (f Fleet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) ([]defense.Pod, error) {
+func (f Fleet) Pods(ctx context.Context, r client.Reader, w *workload.Workload) ([]workload.Pod, error) {
 	var list corev1.PodList
 	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(w.UID)}); err != nil {
 		return nil, err
 	}
-	var pods []defense.Pod
+	var pods []workload.Pod
 	for i := range list.Items {
 		if f.IsCurrent(w, &list.Items[i]) {
-			pods = append(pods, defense.ReadPod(&list.Items[i]))
+			pods = append(pods, workload.ReadPod(&list.Items[i]))
 		}
 	}
 	return pods, nil
@@ -129,35 +128,35 @@ func (f Fleet) Pods(ctx context.Context, r client.Reader, w *defense.Workload) (
 func (Fleet) PodLabels() []string { return []string{CrewLabel} }
 
 // IsCurrent implements workload.Kind.
-func (Fleet) IsCurrent(w *defense.Workload, pod metav1.Object) bool {
+func (Fleet) IsCurrent(w *workload.Workload, pod metav1.Object) bool {
 	return metav1.GetControllerOf(pod) != nil && metav1.GetControllerOf(pod).UID == w.UID &&
 		w.Revision != "" && pod.GetLabels()[CrewLabel] == w.Revision
 }
 
 // Stopping implements workload.Kind.
-func (Fleet) Stopping(stored *unstructured.Unstructured) (defense.Stopping, error) {
+func (Fleet) Stopping(stored *unstructured.Unstructured) (workload.Stopping, error) {
 	anchored, _, err := unstructured.NestedBool(stored.Object, "spec", "anchored")
-	return defense.Stopping{Paused: anchored}, err
+	return workload.Stopping{Paused: anchored}, err
 }
 
 // Pace implements workload.Kind: rollouts of Fleets cannot be held.
-func (Fleet) Pace(*unstructured.Unstructured) (*defense.Pacing, error) { return nil, nil }
+func (Fleet) Pace(*unstructured.Unstructured) (*workload.Pacing, error) { return nil, nil }
 
 // PacePaths implements workload.Kind.
 func (Fleet) PacePaths() []workload.Path { return nil }
 
 // RevisionTemplate implements workload.Kind.
-func (Fleet) RevisionTemplate(context.Context, client.Reader, string, *defense.OldRevision) (map[string]any, string, error) {
+func (Fleet) RevisionTemplate(context.Context, client.Reader, string, *workload.OldRevision) (map[string]any, string, error) {
 	return nil, "", nil
 }
 
 // Revisions implements workload.Kind.
-func (Fleet) Revisions(context.Context, client.Reader, *defense.Workload) ([]defense.OldRevision, error) {
+func (Fleet) Revisions(context.Context, client.Reader, *workload.Workload) ([]workload.OldRevision, error) {
 	return nil, nil
 }
 
 // Images implements workload.Kind.
-func (Fleet) Images(context.Context, client.Reader, *defense.Workload) (current, previous []string, err error) {
+func (Fleet) Images(context.Context, client.Reader, *workload.Workload) (current, previous []string, err error) {
 	return nil, nil, nil
 }
 
@@ -172,18 +171,18 @@ func (f Fleet) OwnerOfPod(_ context.Context, _ client.Reader, pod metav1.Object)
 }
 
 // Halt implements workload.Control.
-func (Fleet) Halt(*defense.Workload) []workload.Op {
+func (Fleet) Halt(*workload.Workload) []workload.Op {
 	return []workload.Op{{Op: "test", Path: anchored}, {Op: "add", Path: anchored, Value: true}}
 }
 
 // HaltedFrom implements workload.Control.
-func (Fleet) HaltedFrom(*defense.Workload) string { return "" }
+func (Fleet) HaltedFrom(*workload.Workload) string { return "" }
 
 // HaltPaths implements workload.Control.
 func (Fleet) HaltPaths() []workload.Path { return nil }
 
 // Resume implements workload.Control.
-func (Fleet) Resume(w *defense.Workload) []workload.Op {
+func (Fleet) Resume(w *workload.Workload) []workload.Op {
 	if !w.Paused {
 		return []workload.Op{{Op: "test", Path: anchored}}
 	}
@@ -191,7 +190,9 @@ func (Fleet) Resume(w *defense.Workload) []workload.Op {
 }
 
 // Words implements workload.Control.
-func (Fleet) Words(*defense.Workload) defense.Words { return defense.Words{HaltedBy: "anchored true"} }
+func (Fleet) Words(*workload.Workload) workload.Words {
+	return workload.Words{HaltedBy: "anchored true"}
+}
 
 // Restore implements workload.Control.
 func (Fleet) Restore(template map[string]any) []workload.Op {
@@ -199,4 +200,4 @@ func (Fleet) Restore(template map[string]any) []workload.Op {
 }
 
 // SetPace implements workload.Control.
-func (Fleet) SetPace(defense.Pacing, defense.Pace) []workload.Op { return nil }
+func (Fleet) SetPace(workload.Pacing, workload.Pace) []workload.Op { return nil }

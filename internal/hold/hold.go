@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package hold
 
 import (
 	"cmp"
@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // A hold makes the rollout of a Deployment wait for its verdicts. The pods of a wave
@@ -67,7 +69,7 @@ const maxStep = time.Hour
 type HoldInput struct {
 	Now time.Time
 	// Hold is what the workload says of it.
-	Hold *Hold
+	Hold *workload.Hold
 	// Until and AtMost are wanted now.
 	Until  v1alpha1.HoldUntil
 	AtMost time.Duration
@@ -75,7 +77,7 @@ type HoldInput struct {
 	// Replicas are asked for, and Made is how many pods of the current template are by
 	// now. Pods are those of it that are not to go.
 	Replicas, Made int32
-	Pods           []HeldPod
+	Pods           []workload.HeldPod
 	// MinReady is how long the user wants a pod to be Ready, and Batch how many pods a
 	// batch takes.
 	MinReady time.Duration
@@ -89,7 +91,7 @@ type HoldPlan struct {
 	Done, Over bool
 	// Set is the pace it is to have from now on; nil when nothing changes. Opens: pods
 	// are let become available by it.
-	Set   *Hold
+	Set   *workload.Hold
 	Opens bool
 	// Waiting are the pods that are waited for, the oldest of which was made at Since.
 	Waiting int
@@ -109,7 +111,7 @@ type wave struct {
 	plan HoldPlan
 	// verified are pods that are not waited for, because they are verified and Ready, or
 	// because their time is over. waiting are the others.
-	verified, waiting []HeldPod
+	verified, waiting []workload.HeldPod
 	// oldest is how long the oldest pod is Ready that waits; zero when none is Ready.
 	oldest time.Duration
 	ready  bool
@@ -123,14 +125,14 @@ func DecideHold(in HoldInput) HoldPlan {
 	w := &wave{HoldInput: in}
 	for _, p := range in.Pods {
 		// No verdict comes before the user's own minReadySeconds are over.
-		left := p.Created.Add(in.AtMost + in.Hold.minReady()).Sub(in.Now)
+		left := p.Created.Add(in.AtMost + in.Hold.MinReady()).Sub(in.Now)
 		switch {
-		case p.Verified && p.isReady():
+		case p.Verified && p.IsReady():
 			w.verified = append(w.verified, p)
 			continue
 		case left <= 0 && !p.Verified:
 			// Its time is over, Ready or not.
-			if !p.isReady() || p.ReadySince.Unix() > in.Hold.OpenedTo {
+			if !p.IsReady() || p.ReadySince.Unix() > in.Hold.OpenedTo {
 				w.plan.RanOut++
 			}
 			w.verified = append(w.verified, p)
@@ -154,14 +156,14 @@ func DecideHold(in HoldInput) HoldPlan {
 	default:
 		w.close()
 	}
-	if minReady := cmp.Or(w.plan.Set, in.Hold).Set.minReady(); w.ready && !w.plan.Done {
+	if minReady := cmp.Or(w.plan.Set, in.Hold).Set.MinReady(); w.ready && !w.plan.Done {
 		w.again(minReady - w.oldest - w.early(minReady))
 	}
 	return w.plan
 }
 
 func (w *wave) again(in time.Duration) {
-	w.plan.Again = shortest(w.plan.Again, max(in, time.Second/10))
+	w.plan.Again = times.Shortest(w.plan.Again, max(in, time.Second/10))
 }
 
 // over says that nothing is waited for: the first wave is verified, or all pods are.
@@ -182,7 +184,7 @@ func (w *wave) over() bool {
 func (w *wave) end() {
 	w.plan.Again, w.plan.Waiting, w.plan.Over = 0, 0, true
 	minReady := w.Hold.Set.MinReadySeconds
-	switch late := w.stoodStill() >= w.Hold.deadline()-w.Guard; {
+	switch late := w.stoodStill() >= w.Hold.Deadline()-w.Guard; {
 	case late && minReady > w.Hold.MinReadySeconds:
 		set := w.with(0)
 		set.OpenedAt, set.OpenedTo = w.Now.Unix(), w.Now.Unix()
@@ -230,7 +232,7 @@ func (w *wave) open() bool {
 		opens = opens || p.ReadySince.Unix() > w.Hold.OpenedTo
 	}
 	// What was opened was shut before anything came of it.
-	opens = opens || len(w.waiting) == 0 && youngest < w.Hold.Set.minReady()
+	opens = opens || len(w.waiting) == 0 && youngest < w.Hold.Set.MinReady()
 	if !opens {
 		return false
 	}
@@ -242,7 +244,7 @@ func (w *wave) open() bool {
 
 // close keeps the pods that wait from becoming available, when they are about to.
 func (w *wave) close() {
-	minReady := w.Hold.Set.minReady()
+	minReady := w.Hold.Set.MinReady()
 	if len(w.waiting) == 0 || (!w.ready || minReady-w.oldest > w.early(minReady)) && (minReady >= w.Guard || !w.madeSince()) {
 		return
 	}
@@ -287,9 +289,9 @@ func (w *wave) youngestVerified() (age time.Duration, ok bool) {
 }
 
 // with is the hold with another MinReadySeconds.
-func (w *wave) with(minReady time.Duration) *Hold {
+func (w *wave) with(minReady time.Duration) *workload.Hold {
 	h, was := *w.Hold, w.Hold.Set
-	h.Set, h.Was, h.Until = h.Pace.paced(minReady, w.AtMost), &was, w.Until
+	h.Set, h.Was, h.Until = h.Pace.Paced(minReady, w.AtMost), &was, w.Until
 	return &h
 }
 
@@ -299,15 +301,15 @@ type Wave struct{ Replicas, Batch int32 }
 
 // Begin is a hold that begins with this release, from the user's own pace; nil where it
 // would keep no pod back.
-func (s HoldSteps) Begin(release int64, own Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *Hold {
-	h := &Hold{Release: release, Until: until, Pace: own}
+func (s HoldSteps) Begin(release int64, own workload.Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *workload.Hold {
+	h := &workload.Hold{Release: release, Until: until, Pace: own}
 	if own.ByPartition {
-		h.Set, h.Replicas = own.kept(first.Replicas-first.size()), first.Replicas
+		h.Set, h.Replicas = own.Keeping(first.Replicas-first.size()), first.Replicas
 		if h.Set == own {
 			return nil
 		}
 		return h
 	}
-	h.Set = own.paced(s.Step, atMost)
+	h.Set = own.Paced(s.Step, atMost)
 	return h
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package workload
 
 import (
 	"cmp"
@@ -24,6 +24,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // Stuck says why a pod is not Ready, from what its kubelet and the scheduler
@@ -36,83 +39,86 @@ type Stuck struct {
 	// Slow: waiting may help. Otherwise the pod fails.
 	Slow bool
 
-	// ready: the pod is Ready at the moment.
-	ready bool
-	// from is since when the pod is as it is; begun is when its containers could
-	// be started, as far as that is known. Neither is believed to be before created.
-	from, begun, created time.Time
-	// restarts of the container that fails, lastRun how long it was up before the
+	// Ready: the pod is Ready at the moment.
+	Ready bool
+	// From is since when the pod is as it is; Begun is when its containers could
+	// be started, as far as that is known. Neither is believed to be before Created.
+	From, Begun, Created time.Time
+	// Restarts of the container that fails, LastRun how long it was up before the
 	// last one; since then it is up, or down.
-	restarts           int32
-	lastRun            time.Duration
-	upSince, downSince time.Time
+	Restarts           int32
+	LastRun            time.Duration
+	UpSince, DownSince time.Time
 }
 
+// firstBackOff and MaxBackOff are how long a kubelet waits before it starts
+// a container again: not at all before the first restart, and twice as long
+// each time.
 const (
-	// firstBackOff and maxBackOff are how long a kubelet waits before it starts
-	// a container again: not at all before the first restart, and twice as long
-	// each time.
 	firstBackOff = 10 * time.Second
-	maxBackOff   = 5 * time.Minute
+	MaxBackOff   = 5 * time.Minute
 )
 
 // Fails says that a pod is stuck because of something that waiting does not help.
-func (h *Stuck) Fails() bool { return h != nil && !h.Slow && !h.ready }
+func (h *Stuck) Fails() bool { return h != nil && !h.Slow && !h.Ready }
 
-// isStuck says whether a pod is stuck now. One that is Ready is, while a container
+// NotSeen says that the kubelet of the pod's node has not seen it.
+func (h *Stuck) NotSeen() bool { return h.Reason == reasonNotSeen }
+
+// IsStuck says whether a pod is stuck now. One that is Ready is, while a container
 // of it crashes again and again: that is Ready for a moment at each start.
-func (h *Stuck) isStuck(now time.Time) bool {
-	return h != nil && (!h.ready || h.restarts >= Crashes && now.Sub(believable(h.upSince, h.created, now)) < restartSettle)
+func (h *Stuck) IsStuck(now time.Time) bool {
+	return h != nil && (!h.Ready || h.Restarts >= Crashes && now.Sub(believable(h.UpSince, h.Created, now)) < RestartSettle)
 }
 
-// slow says that the pod is slow rather than fails, where a pod has so long to
+// IsSlow says that the pod is slow rather than fails, where a pod has so long to
 // come up. One whose container was restarted fails as long as it cannot be told
 // whether the restart helped: while it crashes again and again, and is not up
 // for longer than that yet.
-func (h *Stuck) slow(now time.Time, limit time.Duration) bool {
-	if h.Slow || h.upSince.IsZero() || h.ready {
+func (h *Stuck) IsSlow(now time.Time, limit time.Duration) bool {
+	if h.Slow || h.UpSince.IsZero() || h.Ready {
 		return h.Slow
 	}
-	return h.restarts < Crashes || h.lastRun >= limit || now.Sub(believable(h.upSince, h.created, now)) >= limit
+	return h.Restarts < Crashes || h.LastRun >= limit || now.Sub(believable(h.UpSince, h.Created, now)) >= limit
 }
 
-// since is from when on a pod has been stuck, where it has so long to come up. A
+// Since is from when on a pod has been stuck, where it has so long to come up. A
 // container that crashes and restarts is Ready for moments, so since its last
 // change says little: it has been stuck from the beginning unless it can have been up
 // for as long as a pod may take to come up. known is since when the release says
 // that pods fail, if it does.
-func (h *Stuck) since(now time.Time, limit time.Duration, known time.Time) time.Time {
-	begun := believable(h.begun, h.created, now)
-	from := latest(begun, believable(h.from, h.created, now))
-	if h.restarts < Crashes || h.lastRun >= limit {
+func (h *Stuck) Since(now time.Time, limit time.Duration, known time.Time) time.Time {
+	begun := believable(h.Begun, h.Created, now)
+	from := times.Latest(begun, believable(h.From, h.Created, now))
+	if h.Restarts < Crashes || h.LastRun >= limit {
 		return from
 	}
-	up := now.Sub(begun) - BackOff(h.restarts)
-	if !h.downSince.IsZero() {
-		up -= now.Sub(believable(h.downSince, h.created, now))
+	up := now.Sub(begun) - BackOff(h.Restarts)
+	if !h.DownSince.IsZero() {
+		up -= now.Sub(believable(h.DownSince, h.Created, now))
 	}
 	if up < limit {
 		return begun
 	}
 	if !known.IsZero() && known.Before(from) {
 		// Of another pod that has failed for longer: this one was up for less than the limit each time.
-		spell := BackOff(h.restarts) + time.Duration(h.restarts+1)*limit
-		return latest(latest(begun, known), now.Add(-spell))
+		spell := BackOff(h.Restarts) + time.Duration(h.Restarts+1)*limit
+		return times.Latest(times.Latest(begun, known), now.Add(-spell))
 	}
 	return from
 }
 
-// firstCrash is when a container that was restarted first ended, at the latest: the runs
+// FirstCrash is when a container that was restarted first ended, at the latest: the runs
 // before the last one began no later than the pod.
-func (h *Stuck) firstCrash(now time.Time) time.Time {
-	begun := believable(h.begun, h.created, now)
-	up := now.Sub(begun) - BackOff(h.restarts) - h.lastRun
-	for _, change := range []time.Time{h.upSince, h.downSince} {
+func (h *Stuck) FirstCrash(now time.Time) time.Time {
+	begun := believable(h.Begun, h.Created, now)
+	up := now.Sub(begun) - BackOff(h.Restarts) - h.LastRun
+	for _, change := range []time.Time{h.UpSince, h.DownSince} {
 		if !change.IsZero() {
-			up -= now.Sub(believable(change, h.created, now))
+			up -= now.Sub(believable(change, h.Created, now))
 		}
 	}
-	return latest(begun, begun.Add(up))
+	return times.Latest(begun, begun.Add(up))
 }
 
 // Crashes of a container make a loop.
@@ -123,14 +129,14 @@ func BackOff(restarts int32) time.Duration {
 	total, next := time.Duration(0), firstBackOff
 	for range min(restarts, 1000) - 1 {
 		total += next
-		next = min(2*next, maxBackOff)
+		next = min(2*next, MaxBackOff)
 	}
 	return total
 }
 
-// needsEvents says that the status of the pod does not say what it waits for,
+// NeedsEvents says that the status of the pod does not say what it waits for,
 // while its events may.
-func (h *Stuck) needsEvents() bool {
+func (h *Stuck) NeedsEvents() bool {
 	return h.Slow && h.Message == "" && h.Reason != reasonNotReady
 }
 
@@ -153,18 +159,18 @@ func ReadStuck(pod *corev1.Pod) *Stuck {
 		return nil
 	}
 	ready := podCondition(pod, corev1.PodReady)
-	h := &Stuck{created: pod.CreationTimestamp.Time, begun: begun(pod)}
-	h.from = h.begun
+	h := &Stuck{Created: pod.CreationTimestamp.Time, Begun: begun(pod)}
+	h.From = h.Begun
 	if ready != nil && ready.Status == corev1.ConditionTrue {
-		h.ready = true
+		h.Ready = true
 		if h.ofRestarts(pod.Status.InitContainerStatuses) || h.ofRestarts(pod.Status.ContainerStatuses) {
-			h.from = latest(h.from, h.upSince)
+			h.From = times.Latest(h.From, h.UpSince)
 			return h
 		}
 		return nil
 	}
 	if pod.Status.Phase == corev1.PodRunning && ready != nil {
-		h.from = latest(h.begun, ready.LastTransitionTime.Time)
+		h.From = times.Latest(h.Begun, ready.LastTransitionTime.Time)
 	}
 	if h.ofContainers(pod.Status.InitContainerStatuses, true) || h.ofContainers(pod.Status.ContainerStatuses, false) {
 		return h
@@ -180,11 +186,11 @@ func ReadStuck(pod *corev1.Pod) *Stuck {
 func begun(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
-		at = latest(at, pod.Status.StartTime.Time)
+		at = times.Latest(at, pod.Status.StartTime.Time)
 	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized} {
 		if c := podCondition(pod, kind); c != nil && c.Status == corev1.ConditionTrue {
-			at = latest(at, c.LastTransitionTime.Time)
+			at = times.Latest(at, c.LastTransitionTime.Time)
 		}
 	}
 	return at
@@ -198,7 +204,7 @@ func (h *Stuck) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool
 		if reason == "" {
 			continue
 		}
-		h.Container, h.Reason, h.Message, h.Slow = s.Name, reason, Brief(message), slow
+		h.Container, h.Reason, h.Message, h.Slow = s.Name, reason, wording.Brief(message), slow
 		h.runs(s)
 		return true
 	}
@@ -226,15 +232,15 @@ func (h *Stuck) ofRestarts(statuses []corev1.ContainerStatus) bool {
 // runs takes how often a container was restarted, and what is known of its runs.
 func (h *Stuck) runs(s *corev1.ContainerStatus) {
 	last := s.LastTerminationState.Terminated
-	h.restarts = s.RestartCount
+	h.Restarts = s.RestartCount
 	if last != nil && last.StartedAt.Unix() > 0 {
-		h.lastRun = last.FinishedAt.Sub(last.StartedAt.Time)
+		h.LastRun = last.FinishedAt.Sub(last.StartedAt.Time)
 	}
 	switch {
 	case s.State.Running != nil:
-		h.upSince = s.State.Running.StartedAt.Time
+		h.UpSince = s.State.Running.StartedAt.Time
 	case last != nil:
-		h.downSince = last.FinishedAt.Time
+		h.DownSince = last.FinishedAt.Time
 	}
 }
 
@@ -244,7 +250,7 @@ func failing(s *corev1.ContainerStatus, init bool) (reason, message string, slow
 	last := s.LastTerminationState.Terminated
 	switch waiting, ended := s.State.Waiting, s.State.Terminated; {
 	case waiting != nil && waiting.Reason != "" && waiting.Reason != reasonContainerCreating && waiting.Reason != reasonPodInitializing:
-		return waiting.Reason, strings.Join(NonEmpty(waiting.Message, exit(last)), "; "), isSlow(waiting.Reason)
+		return waiting.Reason, strings.Join(wording.NonEmpty(waiting.Message, exit(last)), "; "), isSlow(waiting.Reason)
 	case ended != nil && (!init || ended.ExitCode != 0):
 		if endedWithNode(ended) {
 			return reasonNodeRestarted, exit(ended), true
@@ -273,14 +279,14 @@ func exit(t *corev1.ContainerStateTerminated) string {
 	if t == nil {
 		return ""
 	}
-	return strings.Join(NonEmpty(fmt.Sprintf("last exit code %d", t.ExitCode), t.Message), ": ")
+	return strings.Join(wording.NonEmpty(fmt.Sprintf("last exit code %d", t.ExitCode), t.Message), ": ")
 }
 
 // ofPod explains a pod none of whose containers fails: it is slow.
 func (h *Stuck) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	h.Slow = true
 	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
-		h.Reason, h.Message = cmp.Or(scheduled.Reason, corev1.PodReasonUnschedulable), Brief(scheduled.Message)
+		h.Reason, h.Message = cmp.Or(scheduled.Reason, corev1.PodReasonUnschedulable), wording.Brief(scheduled.Message)
 		return
 	}
 	if pod.Spec.NodeName != "" && pod.Status.StartTime == nil {
@@ -295,7 +301,7 @@ func (h *Stuck) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	case corev1.PodRunning, corev1.PodUnknown:
 		h.Reason = cmp.Or(h.Reason, reasonNotReady)
 		if ready != nil {
-			h.Message = cmp.Or(h.Message, Brief(ready.Message))
+			h.Message = cmp.Or(h.Message, wording.Brief(ready.Message))
 		}
 	default:
 		h.Reason = cmp.Or(h.Reason, string(cmp.Or(pod.Status.Phase, corev1.PodPending)))
@@ -321,7 +327,7 @@ func (h *Stuck) ofWaiting(statuses []corev1.ContainerStatus, inits bool, specs [
 		h.Container, h.Reason, h.Message = s.Name, "", ""
 		switch {
 		case s.State.Waiting != nil:
-			h.Reason, h.Message = cmp.Or(s.State.Waiting.Reason, reasonPodInitializing), Brief(s.State.Waiting.Message)
+			h.Reason, h.Message = cmp.Or(s.State.Waiting.Reason, reasonPodInitializing), wording.Brief(s.State.Waiting.Message)
 		case s.State.Running != nil && inits && !sidecar:
 			h.Reason, h.Message = reasonPodInitializing, "still running"
 		case s.State.Running != nil && !up:

@@ -25,15 +25,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // What a release says of a halt is true for its kind, and names the command that fits.
 func TestWords(t *testing.T) {
-	pause := Words{Resume: "rollout resume deployment/sleep", GoOn: "rollout resume deployment/sleep"}
-	other := Words{HaltedBy: "sails 7", Resume: "patch fleet/sleep -p 3", GoOn: "patch fleet/sleep -p 0"}
+	pause := workload.Words{Resume: "rollout resume deployment/sleep", GoOn: "rollout resume deployment/sleep"}
+	other := workload.Words{HaltedBy: "sails 7", Resume: "patch fleet/sleep -p 3", GoOn: "patch fleet/sleep -p 0"}
 	fail := func(w *world) { w.Verdict("sleep-0", "fail") }
 	for name, test := range map[string]struct {
-		words Words
+		words workload.Words
 		world *world
 		then  func(*world)
 		// says is the condition Progressing, event the first of this reason.
@@ -90,29 +91,5 @@ func TestWords(t *testing.T) {
 				t.Errorf("event %q, want %q", event, test.event)
 			}
 		})
-	}
-}
-
-func TestShellWord(t *testing.T) {
-	for word, want := range map[string]string{
-		"deployment/sleep": "deployment/sleep", "--from-file=token": "--from-file=token", "a.b/c=1,2:3@4%5+6": "a.b/c=1,2:3@4%5+6",
-		"": "''", "x;curl": "'x;curl'", "it's": `'it'\''s'`, "$(x)": "'$(x)'", "=ls": "'=ls'", "~": "'~'", "a\nb": "'a\nb'",
-	} {
-		if got := ShellWord(word); got != want {
-			t.Errorf("%q becomes %s, want %s", word, got, want)
-		}
-	}
-}
-
-func TestPrintable(t *testing.T) {
-	for text, want := range map[string]string{
-		"a\r\nb\tc\u0085d\u2028e": "a  b c d e", "\x1b[31m\u009b31m\x7f\x00": "[31m31m", "\u202ea\u2066b\u200f": "ab", "\x9b1m": "\ufffd1m", "é 中 ✔": "é 中 ✔",
-	} {
-		if got := Printable(text); got != want {
-			t.Errorf("%q becomes %q, want %q", text, got, want)
-		}
-	}
-	if got := Brief("a \x1b[2J\n b"); got != "a [2J b" {
-		t.Errorf("brief: %q", got)
 	}
 }

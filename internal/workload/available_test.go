@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package workload
 
 import (
 	"testing"
@@ -55,7 +55,7 @@ func TestAvailableSince(t *testing.T) {
 		"one that ends does not count":                  {Workload{ByPods: true, Replicas: 1}, []Pod{{Ready: true, Terminating: true, Created: now.Add(-time.Hour), ReadySince: now.Add(-minutes(5))}}, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := test.of.availableSince(test.pods, now)
+			got := test.of.SinceAvailable(test.pods, now)
 			if want := now.Add(-test.want); test.want < 0 && !got.IsZero() || test.want >= 0 && !got.Equal(want) {
 				t.Errorf("available since %s ago, want %s", now.Sub(got), test.want)
 			}

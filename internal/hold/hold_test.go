@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package hold
 
 import (
 	"fmt"
@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // rollout is a model of the deployment and the ReplicaSet controller, as far as a hold
@@ -42,7 +43,7 @@ type rollout struct {
 	starts int
 	// asked is how many new pods the new ReplicaSet has to have.
 	asked int
-	hold  *Hold
+	hold  *workload.Hold
 	steps HoldSteps
 	until v1alpha1.HoldUntil
 	// verdict is how long one takes after a pod is Ready, and atMost how long it is waited
@@ -150,12 +151,12 @@ func (r *rollout) operate(clock time.Time) {
 	if !r.looks() {
 		return
 	}
-	var pods []HeldPod
+	var pods []workload.HeldPod
 	for i, p := range r.made {
 		if p.at > r.now-r.sees {
 			continue
 		}
-		h := HeldPod{Created: clock.Add(time.Duration(p.at) * time.Second), Verified: r.verified(i)}
+		h := workload.HeldPod{Created: clock.Add(time.Duration(p.at) * time.Second), Verified: r.verified(i)}
 		if r.now-r.sees >= p.ready {
 			h.ReadySince = clock.Add(time.Duration(p.ready) * time.Second)
 		}
@@ -241,7 +242,7 @@ func (r *rollout) check() {
 func (r *rollout) begin() {
 	r.steps = r.steps.OrDefault()
 	r.old = r.replicas
-	r.hold = r.steps.Begin(2, Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second, Wave{})
+	r.hold = r.steps.Begin(2, workload.Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second, Wave{})
 	r.minReady = int(r.hold.Set.MinReadySeconds)
 }
 
@@ -382,46 +383,46 @@ func TestHoldFirst(t *testing.T) {
 // TestHoldDecides are turns that the model does not come to.
 func TestHoldDecides(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	pod := func(ready time.Duration, verified bool) HeldPod {
-		return HeldPod{Created: now.Add(-ready - time.Second), ReadySince: now.Add(-ready), Verified: verified}
+	pod := func(ready time.Duration, verified bool) workload.HeldPod {
+		return workload.HeldPod{Created: now.Add(-ready - time.Second), ReadySince: now.Add(-ready), Verified: verified}
 	}
-	opened := func(ago time.Duration, minReady int32) *Hold {
-		h := HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour, Wave{})
+	opened := func(ago time.Duration, minReady int32) *workload.Hold {
+		h := HoldSteps{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour, Wave{})
 		h.Set.MinReadySeconds, h.Set.ProgressDeadlineSeconds = minReady, max(minReady, 7200)+600
 		h.OpenedAt, h.OpenedTo = now.Add(-ago).Unix(), now.Add(-ago-time.Duration(minReady)*time.Second-slack).Unix()
 		return h
 	}
 	for name, c := range map[string]struct {
-		hold *Hold
-		pods []HeldPod
+		hold *workload.Hold
+		pods []workload.HeldPod
 		want func(HoldPlan) bool
 	}{
 		"what is verified is let go on past an hour, and nothing else": {
-			opened(2*time.Hour, 3600), []HeldPod{pod(79*time.Minute, true), pod(75*time.Minute, false)},
-			func(p HoldPlan) bool { return p.Opens && p.Set.Set.minReady() > 75*time.Minute },
+			opened(2*time.Hour, 3600), []workload.HeldPod{pod(79*time.Minute, true), pod(75*time.Minute, false)},
+			func(p HoldPlan) bool { return p.Opens && p.Set.Set.MinReady() > 75*time.Minute },
 		},
 		"what was opened just now is not shut at once, although a pod waits that is not much younger": {
-			opened(0, 300), []HeldPod{pod(302*time.Second, true), pod(282*time.Second, false)},
+			opened(0, 300), []workload.HeldPod{pod(302*time.Second, true), pod(282*time.Second, false)},
 			func(p HoldPlan) bool { return p.Set == nil && p.Again > 5*time.Second },
 		},
 		"but in time": {
-			opened(10*time.Second, 300), []HeldPod{pod(312*time.Second, true), pod(292*time.Second, false)},
+			opened(10*time.Second, 300), []workload.HeldPod{pod(312*time.Second, true), pod(292*time.Second, false)},
 			func(p HoldPlan) bool { return p.Set != nil && !p.Opens },
 		},
 		"what was opened, and shut before anything came of it, is opened again": {
-			func() *Hold {
+			func() *workload.Hold {
 				h := opened(30*time.Second, 900)
 				h.OpenedTo = now.Add(-5 * time.Minute).Unix()
 				return h
-			}(), []HeldPod{pod(5*time.Minute, true)},
-			func(p HoldPlan) bool { return p.Opens && p.Set.Set.minReady() == 5*time.Minute-slack },
+			}(), []workload.HeldPod{pod(5*time.Minute, true)},
+			func(p HoldPlan) bool { return p.Opens && p.Set.Set.MinReady() == 5*time.Minute-slack },
 		},
 		"pods that are still to be made are of the wave": {
-			func() *Hold {
+			func() *workload.Hold {
 				h := opened(time.Hour, 600)
 				h.Until, h.OpenedAt, h.OpenedTo = v1alpha1.HoldFirstBatch, 0, 0
 				return h
-			}(), []HeldPod{pod(time.Minute, true)},
+			}(), []workload.HeldPod{pod(time.Minute, true)},
 			func(p HoldPlan) bool { return !p.Done && p.Set == nil },
 		},
 	} {
@@ -440,31 +441,31 @@ func TestHoldDecides(t *testing.T) {
 // the hold ran out.
 func TestHoldUnready(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	ready := HeldPod{Created: now.Add(-10 * time.Minute), ReadySince: now.Add(-9 * time.Minute), Verified: true}
-	unready := func(made time.Duration, verified bool) HeldPod {
-		return HeldPod{Created: now.Add(-made), Verified: verified}
+	ready := workload.HeldPod{Created: now.Add(-10 * time.Minute), ReadySince: now.Add(-9 * time.Minute), Verified: true}
+	unready := func(made time.Duration, verified bool) workload.HeldPod {
+		return workload.HeldPod{Created: now.Add(-made), Verified: verified}
 	}
 	for name, c := range map[string]struct {
-		pods            []HeldPod
+		pods            []workload.HeldPod
 		done            bool
 		waiting, ranOut int
 	}{
-		"none is Ready yet":                      {[]HeldPod{unready(time.Minute, false), unready(time.Minute, false)}, false, 2, 0},
-		"none is Ready in time":                  {[]HeldPod{unready(time.Hour, false), unready(time.Hour, false)}, true, 0, 2},
-		"one is not Ready in time":               {[]HeldPod{ready, unready(time.Hour, false)}, true, 0, 1},
-		"one is verified, and not Ready again":   {[]HeldPod{ready, unready(10*time.Minute, true)}, false, 1, 0},
-		"that is so for longer than is waited":   {[]HeldPod{ready, unready(time.Hour, true)}, false, 1, 0},
-		"all are verified, and Ready":            {[]HeldPod{ready, ready}, true, 0, 0},
-		"all are verified, and none is Ready":    {[]HeldPod{unready(time.Minute, true), unready(time.Minute, true)}, false, 2, 0},
-		"one is verified, the other not made":    {[]HeldPod{ready}, false, 0, 0},
-		"one is not Ready, the other not made":   {[]HeldPod{unready(time.Minute, false)}, false, 1, 0},
-		"the time of one is over, one is unmade": {[]HeldPod{unready(time.Hour, false)}, false, 0, 1},
+		"none is Ready yet":                      {[]workload.HeldPod{unready(time.Minute, false), unready(time.Minute, false)}, false, 2, 0},
+		"none is Ready in time":                  {[]workload.HeldPod{unready(time.Hour, false), unready(time.Hour, false)}, true, 0, 2},
+		"one is not Ready in time":               {[]workload.HeldPod{ready, unready(time.Hour, false)}, true, 0, 1},
+		"one is verified, and not Ready again":   {[]workload.HeldPod{ready, unready(10*time.Minute, true)}, false, 1, 0},
+		"that is so for longer than is waited":   {[]workload.HeldPod{ready, unready(time.Hour, true)}, false, 1, 0},
+		"all are verified, and Ready":            {[]workload.HeldPod{ready, ready}, true, 0, 0},
+		"all are verified, and none is Ready":    {[]workload.HeldPod{unready(time.Minute, true), unready(time.Minute, true)}, false, 2, 0},
+		"one is verified, the other not made":    {[]workload.HeldPod{ready}, false, 0, 0},
+		"one is not Ready, the other not made":   {[]workload.HeldPod{unready(time.Minute, false)}, false, 1, 0},
+		"the time of one is over, one is unmade": {[]workload.HeldPod{unready(time.Hour, false)}, false, 0, 1},
 	} {
 		for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 			t.Run(name+", "+string(until), func(t *testing.T) {
 				steps := HoldSteps{}.OrDefault()
 				plan := DecideHold(HoldInput{
-					Now: now, Hold: steps.Begin(2, Pace{ProgressDeadlineSeconds: 3600}, until, 30*time.Minute, Wave{}),
+					Now: now, Hold: steps.Begin(2, workload.Pace{ProgressDeadlineSeconds: 3600}, until, 30*time.Minute, Wave{}),
 					Until: until, AtMost: 30 * time.Minute,
 					HoldSteps: steps, Replicas: 2, Made: 2, Pods: c.pods,
 				})
@@ -484,8 +485,8 @@ func TestHoldEndsLate(t *testing.T) {
 	for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 		t.Run(string(until), func(t *testing.T) {
 			in := HoldInput{
-				Now: now, Hold: HoldSteps{}.OrDefault().Begin(2, Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}), Until: until, AtMost: time.Hour,
-				HoldSteps: HoldSteps{}.OrDefault(), Replicas: 1, Pods: []HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
+				Now: now, Hold: HoldSteps{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}), Until: until, AtMost: time.Hour,
+				HoldSteps: HoldSteps{}.OrDefault(), Replicas: 1, Pods: []workload.HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
 			}
 			first := DecideHold(in)
 			if first.Done || first.Set == nil || first.Set.Set.MinReadySeconds != 0 || first.Set.Set.ProgressDeadlineSeconds <= 15*60 || first.Again == 0 {
@@ -493,7 +494,7 @@ func TestHoldEndsLate(t *testing.T) {
 			}
 			in.Hold = first.Set
 			if until == v1alpha1.HoldFirstBatch {
-				in.Pods = append(in.Pods, HeldPod{Created: now.Add(time.Second)})
+				in.Pods = append(in.Pods, workload.HeldPod{Created: now.Add(time.Second)})
 			}
 			if soon := DecideHold(in); soon.Done || soon.Set != nil || soon.Again == 0 || soon.Waiting > 0 || !soon.Over {
 				t.Errorf("at once it does %+v", soon)
@@ -529,8 +530,8 @@ func TestHoldDead(t *testing.T) {
 }
 
 func TestParseHold(t *testing.T) {
-	whole := HoldSteps{}.OrDefault().Begin(7, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour, Wave{})
-	if got := ParseHold(whole.String()); got == nil || *got != *whole {
+	whole := HoldSteps{}.OrDefault().Begin(7, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour, Wave{})
+	if got := workload.ParseHold(whole.String()); got == nil || *got != *whole {
 		t.Errorf("read %+v, want %+v", got, whole)
 	}
 	if whole.Set.ProgressDeadlineSeconds != math.MaxInt32 {
@@ -541,24 +542,24 @@ func TestParseHold(t *testing.T) {
 		`{"release":1,"minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":600}}`,
 		`{"release":1,"minReadySeconds":-1,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1200}}`,
 	} {
-		if got := ParseHold(bad); got != nil {
+		if got := workload.ParseHold(bad); got != nil {
 			t.Errorf("%q was read as %+v", bad, got)
 		}
 	}
 }
 
 func TestHoldKept(t *testing.T) {
-	h := &Hold{
-		Release: 2, Pace: Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
-		Set: Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 2400}, Was: &Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400},
+	h := &workload.Hold{
+		Release: 2, Pace: workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
+		Set: workload.Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 2400}, Was: &workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400},
 	}
-	for name, c := range map[string]struct{ is, want Pace }{
+	for name, c := range map[string]struct{ is, want workload.Pace }{
 		"the operator's":              {h.Set, h.Pace},
 		"the operator's, not written": {*h.Was, h.Pace},
 		"the user's own":              {h.Pace, h.Pace},
-		"one of the user":             {Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 2400}, Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 600}},
-		"the other of the user":       {Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 900}, Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 900}},
-		"more than its deadline":      {Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 2400}, Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 1300}},
+		"one of the user":             {workload.Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 2400}, workload.Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 600}},
+		"the other of the user":       {workload.Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 900}, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 900}},
+		"more than its deadline":      {workload.Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 2400}, workload.Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 1300}},
 	} {
 		if got := h.Fitting(h.Kept(c.is)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)

@@ -14,13 +14,14 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package hold
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The hold of a workload whose pods are numbered, and replaced from the last one down to
@@ -29,15 +30,6 @@ import (
 // Nothing goes on by time while the operator is gone, and no pod is removed because of a
 // hold: those below the partition stay at the version before, also when they are made
 // again.
-
-// NoPartition stands for the partition of a workload whose strategy has none.
-const NoPartition int32 = -1
-
-// kept is p with that many pods kept back, at least as many as the user wants.
-func (p Pace) kept(pods int32) Pace {
-	p.Partition = max(p.Partition, pods)
-	return p
-}
 
 func (w Wave) size() int32 { return max(w.Batch, 1) }
 
@@ -89,13 +81,13 @@ func (w *steps) look() {
 			continue
 		}
 		there[p.Index] = true
-		w.latest = latest(w.latest, p.ReadySince)
+		w.latest = times.Latest(w.latest, p.ReadySince)
 		// No verdict comes before the user's own minReadySeconds are over.
 		left := p.Created.Add(w.AtMost + w.MinReady).Sub(w.Now)
 		switch {
-		case p.Verified && p.isReady():
+		case p.Verified && p.IsReady():
 			continue
-		case left <= 0 && p.isReady():
+		case left <= 0 && p.IsReady():
 			// Its time is over. One that is not Ready is waited for: nothing would go on.
 			if p.ReadySince.Unix() > w.Hold.OpenedTo {
 				w.plan.RanOut++
@@ -104,7 +96,7 @@ func (w *steps) look() {
 		case left <= 0 && !p.Verified:
 			w.plan.RanOut++ // where silence fails, the release does
 		case left > 0:
-			w.plan.Again = shortest(w.plan.Again, max(left, time.Second/10))
+			w.plan.Again = times.Shortest(w.plan.Again, max(left, time.Second/10))
 		}
 		w.plan.Waiting++
 		if w.plan.Since.IsZero() || p.Created.Before(w.plan.Since) {
@@ -115,18 +107,8 @@ func (w *steps) look() {
 }
 
 // with is the hold with so many pods kept back.
-func (w *steps) with(pods int32) *Hold {
+func (w *steps) with(pods int32) *workload.Hold {
 	h, was := *w.Hold, w.Hold.Set
-	h.Set, h.Was, h.Until, h.Replicas = h.kept(pods), &was, w.Until, w.Replicas
+	h.Set, h.Was, h.Until, h.Replicas = h.Keeping(pods), &was, w.Until, w.Replicas
 	return &h
-}
-
-// HaltedPartition is the user's own partition of a workload that the operator halted by
-// it; 0, which the API server sets, where HaltedFromAnnotation says none.
-func HaltedPartition(annotations map[string]string) int32 {
-	users, err := strconv.ParseInt(annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
-	if err != nil || users < 0 {
-		return 0
-	}
-	return int32(users)
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package workload
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ import (
 // TestRefusedBy: what was refused before the newest pod was made is over, and pods that
 // are not there for a moment are being replaced.
 func TestRefusedBy(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
+	ago := func(d time.Duration) time.Time { return now0.Add(-d) }
 	lacking := Lacking{Count: 2, Since: ago(5 * time.Minute)}
 	refusal := func(first, last time.Duration, why string) Refusal {
 		return Refusal{First: ago(first), Last: ago(last), Message: why}
@@ -46,7 +46,7 @@ func TestRefusedBy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said, testNow)); diff != "" {
+			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said, now0)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -56,30 +56,13 @@ func TestRefusedBy(t *testing.T) {
 // TestRefusedLongAgo: what was refused a while ago may have been mended, and pods may be
 // lacking for another reason now.
 func TestRefusedLongAgo(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
+	ago := func(d time.Duration) time.Time { return now0.Add(-d) }
 	lacking := Lacking{Count: 1, Since: ago(2 * time.Hour), Seen: ago(time.Minute)}
-	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}}, testNow); got != nil {
+	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}}, now0); got != nil {
 		t.Errorf("not said again for longer than is waited: %+v", got)
 	}
-	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, testNow)
+	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, now0)
 	if got == nil || !got.Since.Equal(lacking.Seen) {
 		t.Errorf("lacking for a minute: %+v", got)
-	}
-}
-
-// TestUntilAsked: a pod that is replaced is not there for a moment, and nobody asks why.
-func TestUntilAsked(t *testing.T) {
-	for name, test := range map[string]struct {
-		lacking *Lacking
-		want    time.Duration
-	}{
-		"none":         {nil, 0},
-		"just now":     {&Lacking{Count: 1, Since: testNow}, lackingSettle},
-		"for a while":  {&Lacking{Count: 1, Since: testNow.Add(-lackingSettle)}, lookAgain},
-		"by its clock": {&Lacking{Count: 1, Since: testNow.Add(time.Second)}, lackingSettle + time.Second},
-	} {
-		if got := untilAsked(&Workload{Lacking: test.lacking}, testNow); got != test.want {
-			t.Errorf("%s: asked again after %s, want %s", name, got, test.want)
-		}
 	}
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package workload
 
 import (
 	"cmp"
@@ -42,18 +42,18 @@ type Pace struct {
 	Partition   int32
 }
 
-// minReady is MinReadySeconds as a duration.
-func (p Pace) minReady() time.Duration { return time.Duration(p.MinReadySeconds) * time.Second }
+// MinReady is MinReadySeconds as a duration.
+func (p Pace) MinReady() time.Duration { return time.Duration(p.MinReadySeconds) * time.Second }
 
-// deadline is ProgressDeadlineSeconds as a duration.
-func (p Pace) deadline() time.Duration {
+// Deadline is ProgressDeadlineSeconds as a duration.
+func (p Pace) Deadline() time.Duration {
 	return time.Duration(p.ProgressDeadlineSeconds) * time.Second
 }
 
-// paced is p with another MinReadySeconds, for at most so long: the deadline of the
+// Paced is p with another MinReadySeconds, for at most so long: the deadline of the
 // rollout is later than both. It has to be, and a hold is no lack of progress.
-func (p Pace) paced(minReady, atMost time.Duration) Pace {
-	minReady = max(minReady.Truncate(time.Second), p.minReady())
+func (p Pace) Paced(minReady, atMost time.Duration) Pace {
+	minReady = max(minReady.Truncate(time.Second), p.MinReady())
 	q := Pace{MinReadySeconds: int32(min(minReady/time.Second, math.MaxInt32-1)), ProgressDeadlineSeconds: math.MaxInt32} //nolint:gosec // bounded
 	if p.ProgressDeadlineSeconds < math.MaxInt32 {
 		wait := int64(max(minReady, atMost)/time.Second) + int64(p.ProgressDeadlineSeconds)
@@ -233,7 +233,8 @@ type HeldPod struct {
 	Index int32
 }
 
-func (p *HeldPod) isReady() bool { return !p.ReadySince.IsZero() }
+// IsReady says that the pod is Ready.
+func (p *HeldPod) IsReady() bool { return !p.ReadySince.IsZero() }
 
 // Pacing is what admission looks at of a workload whose rollout can be held.
 type Pacing struct {
@@ -280,11 +281,11 @@ func ParseHoldEnd(value string) (HoldEnd, bool) {
 	case "Ended":
 		e.Reason = v1alpha1.ReasonReleaseEnded
 	}
-	return e, e.Release > 0 && e.describe() != ""
+	return e, e.Release > 0 && e.Describe() != ""
 }
 
-// describe says why a hold ended; empty where that is not known.
-func (e HoldEnd) describe() string {
+// Describe says why a hold ended; empty where that is not known.
+func (e HoldEnd) Describe() string {
 	switch e.Reason {
 	case v1alpha1.ReasonHoldVerified:
 		return "the pods are verified"
@@ -301,4 +302,23 @@ func (e HoldEnd) describe() string {
 	default:
 		return ""
 	}
+}
+
+// HaltedPartition is the user's own partition of a workload that the operator halted by
+// it; 0, which the API server sets, where HaltedFromAnnotation says none.
+func HaltedPartition(annotations map[string]string) int32 {
+	users, err := strconv.ParseInt(annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
+	if err != nil || users < 0 {
+		return 0
+	}
+	return int32(users)
+}
+
+// NoPartition stands for the partition of a workload whose strategy has none.
+const NoPartition int32 = -1
+
+// Keeping is p with that many pods Keeping back, at least as many as the user wants.
+func (p Pace) Keeping(pods int32) Pace {
+	p.Partition = max(p.Partition, pods)
+	return p
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package workload
 
 import (
 	"cmp"
@@ -31,6 +31,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // Workload is what was observed of a workload, whatever its kind.
@@ -160,12 +162,14 @@ type NotMade struct {
 	Message string
 }
 
-func (n *NotMade) describe(w *Workload) string {
-	return fmt.Sprintf("%d of %d pods cannot be created: %s", n.Count, w.Replicas, Brief(n.Message))
+// Describe says how many pods are refused, and why.
+func (n *NotMade) Describe(w *Workload) string {
+	return fmt.Sprintf("%d of %d pods cannot be created: %s", n.Count, w.Replicas, wording.Brief(n.Message))
 }
 
-func (n *NotMade) stuck() *Stuck {
-	return &Stuck{Reason: reasonNotMade, Message: Brief(n.Message), Slow: true}
+// Stuck is what keeps a pod that is refused from being Ready.
+func (n *NotMade) Stuck() *Stuck {
+	return &Stuck{Reason: reasonNotMade, Message: wording.Brief(n.Message), Slow: true}
 }
 
 // Rollout is how far the rollout of the current pod template has come.
@@ -195,16 +199,16 @@ func (w *Workload) SetPace(pace Pace) {
 	if pace.ByPartition {
 		return // MinReady and ProgressDeadline are not changed, and Partition is the user's
 	}
-	w.MinReady, w.ProgressDeadline = users.minReady(), 0
+	w.MinReady, w.ProgressDeadline = users.MinReady(), 0
 	// The largest value means none.
 	if users.ProgressDeadlineSeconds < math.MaxInt32 {
 		w.ProgressDeadline = time.Duration(users.ProgressDeadlineSeconds) * time.Second
 	}
 }
 
-// availableSince is since when the workload has been available without a break, by
+// SinceAvailable is since when the workload has been available without a break, by
 // what it says or by these pods of its current revision; zero while it is not.
-func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
+func (w *Workload) SinceAvailable(pods []Pod, now time.Time) time.Time {
 	if !w.ByPods {
 		return w.AvailableSince
 	}
@@ -213,9 +217,9 @@ func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
 	for i := range pods {
 		p := &pods[i]
 		switch {
-		case p.live() && p.Lost:
+		case p.Live() && p.Lost:
 			lost++
-		case p.live() && p.Ready:
+		case p.Live() && p.Ready:
 			if at := p.Bounded(p.ReadySince, now).Add(w.MinReady); !at.After(now) {
 				since = append(since, at)
 			}
@@ -229,10 +233,10 @@ func (w *Workload) availableSince(pods []Pod, now time.Time) time.Time {
 	return since[needed-1]
 }
 
-// alike is how many pods have the current template already and are of another revision
+// Alike is how many pods have the current template already and are of another revision
 // all the same, which its controller did not find again. Nothing is known of that while
 // the current one is not.
-func (w *Workload) alike() (pods int32) {
+func (w *Workload) Alike() (pods int32) {
 	if w.Revision == "" || w.Rollout.Stale {
 		return 0
 	}
@@ -269,32 +273,33 @@ func (w *Workload) BlockedBy(record types.UID) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %d %s", w.RecordedVersion(), w.Release(), record))
 }
 
-// haltedBy says that the operator paused the workload because that version
+// HaltedBy says that the operator paused the workload because that version
 // failed.
-func (w *Workload) haltedBy(version string) bool {
+func (w *Workload) HaltedBy(version string) bool {
 	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == version && version != ""
 }
 
-// pausedByUser says that a pause is not the operator's.
-func (w *Workload) pausedByUser() bool {
+// PausedByUser says that a pause is not the operator's.
+func (w *Workload) PausedByUser() bool {
 	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == ""
 }
 
-// waitsForUser says that no pod of the workload is replaced before a user does
+// WaitsForUser says that no pod of the workload is replaced before a user does
 // something.
-func (w *Workload) waitsForUser() bool {
+func (w *Workload) WaitsForUser() bool {
 	return w.Paused || w.OnDelete || w.Rollout.Partitioned
 }
 
-func (w *Workload) blocked() bool {
+// Blocked says that the workload has a block, whoever set it.
+func (w *Workload) Blocked() bool {
 	_, ok := w.Labels[v1alpha1.SuspendLabel]
 	return ok
 }
 
-// maxReleasesUnseen is how many releases of a workload may go unrecorded: those
+// MaxReleasesUnseen is how many releases of a workload may go unrecorded: those
 // while the operator was down. A number that is further ahead of the records was
 // not counted, but set by somebody while the workload was out of the defense.
-const maxReleasesUnseen = 1_000_000
+const MaxReleasesUnseen = 1_000_000
 
 // AppName is the application a workload belongs to.
 func (w *Workload) AppName() string {
@@ -344,14 +349,14 @@ func OptedOut(labels map[string]string) bool {
 	return labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
 }
 
-// describeStop says that the rollout is paused or halted, and by which command it is resumed, where that is not
+// DescribeStop says that the rollout is paused or halted, and by which command it is resumed, where that is not
 // `kubectl rollout resume`.
-func (w *Workload) describeStop(command string) string {
+func (w *Workload) DescribeStop(command string) string {
 	stop := fmt.Sprintf("the %s is %s%s", w.Kind(), w.Words.Halted(), w.Words.Means())
 	if w.Words.HaltedBy == "" || command == "" {
 		return stop
 	}
-	return stop + "; resume it with " + Kubectl(command, w.Namespace)
+	return stop + "; resume it with " + wording.Kubectl(command, w.Namespace)
 }
 
 // Lacking are pods of a workload that are asked for and not there. They may be made in
@@ -412,5 +417,37 @@ func (l *Lacking) RefusedBy(refusals []Refusal, now time.Time) *NotMade {
 	if last == nil {
 		return nil
 	}
-	return &NotMade{Count: l.Count, Since: latest(latest(since, l.Since), l.Seen), Message: last.Message}
+	return &NotMade{Count: l.Count, Since: times.Latest(times.Latest(since, l.Since), l.Seen), Message: last.Message}
+}
+
+// Revision is a successful version of a workload whose template is remembered.
+type Revision struct {
+	Name    string
+	UID     types.UID
+	Version string
+	// Release is the number of the release that last succeeded with it.
+	Release int64
+	// Unproven: it succeeded, and has not run well for long enough since.
+	Unproven bool
+}
+
+// Places are all pods of a workload, of whatever revision.
+type Places struct {
+	// Ordered says that a pod is made or replaced only while those before it are
+	// available.
+	Ordered bool
+	Pods    []Place
+	// Kept is the version of which the controller makes the pods that it does not update
+	// yet; empty where that is not known.
+	Kept string
+}
+
+// Place is a pod of a workload that gives each of its pods a place.
+type Place struct {
+	Pod
+	ResourceVersion string
+	// Version of its template; empty where that is not known. Current says that it is of
+	// the workload's current revision.
+	Version string
+	Current bool
 }

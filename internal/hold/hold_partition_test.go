@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package hold
 
 import (
 	"math"
@@ -22,9 +22,10 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-func partitionAt(p int32) Pace { return Pace{ByPartition: true, Partition: p} }
+func partitionAt(p int32) workload.Pace { return workload.Pace{ByPartition: true, Partition: p} }
 
 // TestBeginPartition: a batch of pods is replaced, and where that is all of them, nothing
 // is held.
@@ -58,13 +59,13 @@ func TestBeginPartition(t *testing.T) {
 }
 
 func TestParseHeldPartition(t *testing.T) {
-	whole := &Hold{Release: 7, Until: v1alpha1.HoldFirstBatch, Pace: partitionAt(0), Set: partitionAt(3)}
+	whole := &workload.Hold{Release: 7, Until: v1alpha1.HoldFirstBatch, Pace: partitionAt(0), Set: partitionAt(3)}
 	if got, want := whole.String(), `{"release":7,"until":"FirstBatch","partition":0,"set":{"partition":3}}`; got != want {
 		t.Errorf("it is written as %s, want %s", got, want)
 	}
 	was := partitionAt(4)
 	whole.Was, whole.OpenedAt, whole.OpenedTo, whole.Over = &was, 12, 11, true
-	if h := ParseHold(whole.String()); h == nil || h.String() != whole.String() || h.Pace != whole.Pace || *h.Was != was {
+	if h := workload.ParseHold(whole.String()); h == nil || h.String() != whole.String() || h.Pace != whole.Pace || *h.Was != was {
 		t.Errorf("read %+v, want %+v", h, whole)
 	}
 	for _, bad := range []string{
@@ -74,13 +75,13 @@ func TestParseHeldPartition(t *testing.T) {
 		`{"release":7,"until":"FirstBatch","partition":0,"set":{"partition":3},"was":{"minReadySeconds":0,"progressDeadlineSeconds":600}}`,
 		`{"release":7,"until":"FirstBatch","partition":0,"set":{"partition":99999999999}}`,
 	} {
-		if h := ParseHold(bad); h != nil {
+		if h := workload.ParseHold(bad); h != nil {
 			t.Errorf("%s is read as %+v", bad, h)
 		}
 	}
 	// As it was written before there were partitions.
 	text := `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800},"was":{"minReadySeconds":0,"progressDeadlineSeconds":600},"openedAt":3,"openedTo":2,"over":true}`
-	if h := ParseHold(text); h == nil || h.String() != text {
+	if h := workload.ParseHold(text); h == nil || h.String() != text {
 		t.Errorf("%s is read as %+v", text, h)
 	}
 	annotations := map[string]string{v1alpha1.HeldAnnotation: whole.String()}
@@ -94,18 +95,20 @@ func TestDecidePartition(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	// Pods are made ten minutes ago, and Ready since nine.
-	pod := func(index int32, verified bool) HeldPod {
-		return HeldPod{Index: index, Created: ago(10 * time.Minute), ReadySince: ago(9 * time.Minute), Verified: verified}
+	pod := func(index int32, verified bool) workload.HeldPod {
+		return workload.HeldPod{Index: index, Created: ago(10 * time.Minute), ReadySince: ago(9 * time.Minute), Verified: verified}
 	}
-	overdue := func(index int32) HeldPod {
-		return HeldPod{Index: index, Created: ago(2 * time.Hour), ReadySince: ago(time.Hour)}
+	overdue := func(index int32) workload.HeldPod {
+		return workload.HeldPod{Index: index, Created: ago(2 * time.Hour), ReadySince: ago(time.Hour)}
 	}
-	unready := func(index int32, made time.Duration) HeldPod { return HeldPod{Index: index, Created: ago(made)} }
-	pods := func(all ...HeldPod) []HeldPod { return all }
+	unready := func(index int32, made time.Duration) workload.HeldPod {
+		return workload.HeldPod{Index: index, Created: ago(made)}
+	}
+	pods := func(all ...workload.HeldPod) []workload.HeldPod { return all }
 	const stays = -2
 	for name, c := range map[string]struct {
 		change  func(*HoldInput)
-		pods    []HeldPod
+		pods    []workload.HeldPod
 		done    bool
 		set     int32 // stays for none
 		waiting int
@@ -149,7 +152,7 @@ func TestDecidePartition(t *testing.T) {
 		"its time is over, it is unready": {pods: pods(pod(4, true), unready(3, 2*time.Hour)), set: stays, waiting: 1, ranOut: 1},
 		"scaled down while it waits": {change: func(in *HoldInput) { in.Replicas = 4 }, pods: pods(pod(3, false)),
 			set: 3, waiting: 1, again: 20*time.Minute + 5*time.Second},
-		"verified, and not Ready again": {pods: pods(pod(4, true), HeldPod{Index: 3, Created: ago(10 * time.Minute), Verified: true}),
+		"verified, and not Ready again": {pods: pods(pod(4, true), workload.HeldPod{Index: 3, Created: ago(10 * time.Minute), Verified: true}),
 			set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,11 +191,7 @@ func TestDecidePartition(t *testing.T) {
 	}
 }
 
-func heldAt(release int64) *Hold {
-	return testSteps.Begin(release, usersPace, v1alpha1.HoldEveryBatch, 30*time.Minute, Wave{})
-}
-
 var (
-	usersPace = Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
+	usersPace = workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
 	testSteps = HoldSteps{}.OrDefault()
 )
