@@ -41,8 +41,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/pages"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -165,7 +165,7 @@ func CachesSynced(mgr ctrl.Manager) healthz.Checker {
 // podGroupsOf is the workload.IndexByPod of a ChangePod.
 func podGroupsOf(o client.Object) []string {
 	batch, ok := o.(*v1alpha1.ChangePod)
-	if !ok || !slices.ContainsFunc(batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckMayGoOn(&c) }) {
+	if !ok || !slices.ContainsFunc(batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return record.CheckMayGoOn(&c) }) {
 		return nil
 	}
 	groups := make([]string, len(batch.Spec.PodInfos))

@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -137,7 +138,7 @@ func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *checks.Subjec
 }
 
 // emit logs and reports what became of a batch, after it was written.
-func (r *ChangePodReconciler) emit(ctx context.Context, was, is checks.Subject, events []defense.Event) {
+func (r *ChangePodReconciler) emit(ctx context.Context, was, is checks.Subject, events []record.Event) {
 	before, after := was.Batch, is.Batch
 	if before.Status.Status != after.Status.Status {
 		log.FromContext(ctx).Info("batch changed state", "from", before.Status.Status, "to", after.Status.Status,
@@ -176,7 +177,7 @@ func (r *ChangePodReconciler) batchesOfPod(ctx context.Context, o client.Object)
 
 // goesOn says that a check of a policy goes on of a batch.
 func (r *ChangePodReconciler) goesOn(b *v1alpha1.ChangePod) bool {
-	return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return defense.CheckGoesOn(&c, r.Clock.Now()) })
+	return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return record.CheckGoesOn(&c, r.Clock.Now()) })
 }
 
 // batchesOfPolicy maps a policy to the batches whose checks go by it.
@@ -188,7 +189,7 @@ func (r *ChangePodReconciler) batchesOfPolicy(ctx context.Context, o client.Obje
 	prefix := o.GetNamespace() + "/" + o.GetName() + "/"
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
 		return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
-			return strings.HasPrefix(c.Name, prefix) && defense.CheckGoesOn(&c, r.Clock.Now())
+			return strings.HasPrefix(c.Name, prefix) && record.CheckGoesOn(&c, r.Clock.Now())
 		})
 	}, where...)
 }

@@ -44,6 +44,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -155,7 +157,7 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 			in, err = r.loadSure(ctx, in, plan.NeedsSure)
 		case len(plan.NeedsNodes) > 0 && in.Unreachable == nil:
 			in.Unreachable, err = r.UnreachableNodes(ctx, plan.NeedsNodes)
-			in.Pods = defense.OnUnreachableNodes(in.Pods, in.Unreachable)
+			in.Pods = rollback.OnUnreachableNodes(in.Pods, in.Unreachable)
 		case plan.NeedsLive:
 			in.Workload, err = r.Anew(ctx, in.Workload)
 			in.Live = err == nil
@@ -226,7 +228,7 @@ func (r *ChangeWorkloadReconciler) load(
 	if in.Limit, err = r.RollbackLimit(ctx); err != nil {
 		return in, false, err
 	}
-	if defense.MayBeginChecks(change) {
+	if record.MayBeginChecks(change) {
 		if in.Begin, err = checks.BeginRelease(ctx, r.View, in.Workload, change); err != nil {
 			return in, false, err
 		}
@@ -398,7 +400,7 @@ func (r *ChangeWorkloadReconciler) createBatch(
 	batch := &v1alpha1.ChangePod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: change.Namespace,
-			Name:      defense.BatchName(w, change.Spec.Reversion, b.Number),
+			Name:      record.BatchName(w, change.Spec.Reversion, b.Number),
 			Labels:    cluster.OwnLabels(w, change.Spec.Reversion),
 			OwnerReferences: []metav1.OwnerReference{
 				cluster.OwnerReference(v1alpha1.GroupVersion.String(), "ChangeWorkload", change.Name, change.UID),
@@ -491,7 +493,7 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 
 // report logs a change of state and emits its events, after it was written.
 func (r *ChangeWorkloadReconciler) report(
-	ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *workload.Workload, events []defense.Event,
+	ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *workload.Workload, events []record.Event,
 ) {
 	if before.Status.Attempt != after.Status.Attempt {
 		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)
@@ -532,7 +534,7 @@ func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
 }
 
 // count counts what an event of a workload of a kind reports, if there is a metric for it.
-func count(kind string, e defense.Event) {
+func count(kind string, e record.Event) {
 	switch e.Reason {
 	case v1alpha1.EventDefenseChanged:
 		for _, setting := range e.Settings {

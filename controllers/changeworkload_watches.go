@@ -29,8 +29,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -89,7 +89,7 @@ func (r *ChangeWorkloadReconciler) changesOfNamespace(ctx context.Context, ns cl
 // openChanges maps a changed setting to the releases that follow it.
 func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, setting client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
-		return defense.IsVerified(c.Status.Status)
+		return record.IsVerified(c.Status.Status)
 	}, r.WhereInForce(setting)...)
 }
 

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // checker moves the checks of batches and releases on, for any verifier.
@@ -38,7 +38,7 @@ type checker struct {
 	*cluster.Cluster
 	providers []checks.Provider
 	// emit reports what was written.
-	emit func(ctx context.Context, before, after checks.Subject, events []defense.Event)
+	emit func(ctx context.Context, before, after checks.Subject, events []record.Event)
 }
 
 // forget drops what the verifiers remember of a subject.

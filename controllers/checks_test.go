@@ -37,7 +37,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -59,8 +60,8 @@ func (*looker) Name() string { return "looker" }
 func (l *looker) Forget(key types.NamespacedName) { l.forgot = append(l.forgot, key) }
 
 func (l *looker) Next(_ context.Context, s checks.Subject) (checks.Step, error) {
-	known := defense.FindCheck(s.Batch.Status.Checks, "looker")
-	if known != nil && defense.CheckIsOver(known) {
+	known := record.FindCheck(s.Batch.Status.Checks, "looker")
+	if known != nil && record.CheckIsOver(known) {
 		return checks.Step{}, nil
 	}
 	next := v1alpha1.CheckStatus{Name: "looker", Phase: v1alpha1.CheckRunning}
@@ -72,7 +73,7 @@ func (l *looker) Next(_ context.Context, s checks.Subject) (checks.Step, error) 
 	}
 	return checks.Step{Lasting: l.lasting, Written: func() { l.written++ }, Write: func(s checks.Subject) checks.Decision {
 		status := s.Batch.Status.DeepCopy()
-		defense.SetCheck(&status.Checks, next, time.Unix(1, 0))
+		record.SetCheck(&status.Checks, next, time.Unix(1, 0))
 		return checks.Decision{Batch: status}
 	}}, nil
 }
@@ -99,10 +100,10 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 			}
 			t.Cleanup(calls.Close)
 			const version = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-			server := &verify.Server{Client: calls, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType}
+			asked := &verify.Server{Client: calls, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType}
 			ns := wrappers.MakeNamespace("ns").Enrolled().Obj()
 			web := wrappers.MakeDeployment("ns", "web").UID("web-uid").Label("app", "web")
-			order := defense.OrderID(server.Cluster, "web-uid", version, 1, 1, "release-uid")
+			order := server.OrderID(asked.Cluster, "web-uid", version, 1, 1, "release-uid")
 			release := wrappers.MakeChangeWorkload("ns", "web--x--1").UID("release-uid").Of(web.Obj()).Version(version).Release(1).Attempt(1).
 				State(v1alpha1.ChangeWorkloadRunning).Order(order, "", v1alpha1.OrderSubmitting)
 			api := fake.NewClientBuilder().WithScheme(NewScheme()).
@@ -112,7 +113,7 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
 			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api,
 				Clock: clocktesting.NewFakePassiveClock(time.Now())}
-			r := newOrderReconciler(c, verify.NewAlterShield(c, server, nil))
+			r := newOrderReconciler(c, verify.NewAlterShield(c, asked, nil))
 			key := client.ObjectKeyFromObject(release.Obj())
 			reconcile := func() {
 				t.Helper()

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	operatormetrics "github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // TestCount: an event is counted by the metric of what it tells, and by that alone.
@@ -35,17 +35,17 @@ func TestCount(t *testing.T) {
 		"altershield_dry_runs_total", "altershield_defense_lowered_total",
 	}
 	for _, test := range []struct {
-		event defense.Event
+		event record.Event
 		want  string
 	}{
-		{defense.Event{Reason: v1alpha1.EventReleaseUndone}, "altershield_undos_total"},
-		{defense.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackLimit}, "altershield_rollbacks_limited_total"},
-		{defense.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackRefused}, ""},
-		{defense.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunSuspend}, "altershield_dry_runs_total"},
-		{defense.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunRollback}, "altershield_dry_runs_total"},
-		{defense.Event{Reason: v1alpha1.EventDefenseChanged, Settings: []string{"blocking"}}, "altershield_defense_lowered_total"},
+		{record.Event{Reason: v1alpha1.EventReleaseUndone}, "altershield_undos_total"},
+		{record.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackLimit}, "altershield_rollbacks_limited_total"},
+		{record.Event{Reason: v1alpha1.EventRollbackRefused, Act: v1alpha1.ReasonRollbackRefused}, ""},
+		{record.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunSuspend}, "altershield_dry_runs_total"},
+		{record.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunRollback}, "altershield_dry_runs_total"},
+		{record.Event{Reason: v1alpha1.EventDefenseChanged, Settings: []string{"blocking"}}, "altershield_defense_lowered_total"},
 		// It was counted where it was made.
-		{defense.Event{Reason: "RolledBack"}, ""},
+		{record.Event{Reason: "RolledBack"}, ""},
 	} {
 		before := counted(t)
 		count("StatefulSet", test.event)

@@ -33,8 +33,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -55,13 +55,13 @@ const (
 
 // refusal is an eviction that was refused.
 type refusal struct {
-	block *defense.EvictionBlock
+	block *rollback.EvictionBlock
 	again time.Time
 }
 
 // mayNeedEviction says of a workload that a version of it was left.
 func mayNeedEviction(o client.Object) bool {
-	return defense.MayNeedEviction(&workload.Workload{Annotations: o.GetAnnotations()})
+	return rollback.MayNeedEviction(&workload.Workload{Annotations: o.GetAnnotations()})
 }
 
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
@@ -83,9 +83,9 @@ func (r *evictor) reconcile(ctx context.Context, key workload.Key) (ctrl.Result,
 
 // decide decides from the caches, and anew from the API server before anything is done.
 // There is no workload in what it returns where nothing is to be told of it either.
-func (r *evictor) decide(ctx context.Context, kind workload.Evicter, key workload.Key) (in defense.EvictionInput, plan defense.EvictionPlan, err error) {
+func (r *evictor) decide(ctx context.Context, kind workload.Evicter, key workload.Key) (in rollback.EvictionInput, plan rollback.EvictionPlan, err error) {
 	w, err := r.Workload(ctx, key)
-	if err != nil || w == nil || !defense.MayNeedEviction(w) {
+	if err != nil || w == nil || !rollback.MayNeedEviction(w) {
 		return in, plan, err
 	}
 	ns, err := r.Namespace(ctx, key.Namespace)
@@ -96,7 +96,7 @@ func (r *evictor) decide(ctx context.Context, kind workload.Evicter, key workloa
 		if in, err = r.load(ctx, ns, kind, key, plan.NeedsLive); err != nil || in.Workload == nil {
 			return in, plan, err
 		}
-		if plan = defense.DecideEviction(in); !plan.NeedsLive {
+		if plan = rollback.DecideEviction(in); !plan.NeedsLive {
 			return in, plan, nil
 		}
 	}
@@ -104,7 +104,7 @@ func (r *evictor) decide(ctx context.Context, kind workload.Evicter, key workloa
 
 func (r *evictor) load(
 	ctx context.Context, ns cluster.Namespace, kind workload.Evicter, key workload.Key, live bool,
-) (in defense.EvictionInput, err error) {
+) (in rollback.EvictionInput, err error) {
 	from := client.Reader(nil)
 	if live {
 		from = r.Live
@@ -121,14 +121,14 @@ func (r *evictor) load(
 	if err != nil {
 		return in, err
 	}
-	return defense.EvictionInput{
-		Now: r.Clock.Now(), After: defense.EvictAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
+	return rollback.EvictionInput{
+		Now: r.Clock.Now(), After: rollback.EvictAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
 	}, nil
 }
 
 // apply evicts the pod of a plan, and tells what is in the way of that. A crash in between
 // loses no more than an event: the next decision is made from what is there then.
-func (r *evictor) apply(ctx context.Context, in defense.EvictionInput, plan defense.EvictionPlan) (again time.Duration, err error) {
+func (r *evictor) apply(ctx context.Context, in rollback.EvictionInput, plan rollback.EvictionPlan) (again time.Duration, err error) {
 	w := in.Workload
 	if !in.Enrolled || w.Deleting || workload.OptedOut(w.Labels) {
 		return 0, nil // nothing is written there
@@ -158,10 +158,10 @@ func (r *evictor) apply(ctx context.Context, in defense.EvictionInput, plan defe
 	}
 	if block == nil {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: plan.Stuck.Namespace, Name: plan.Stuck.Name, UID: plan.Stuck.UID}}
-		r.Event(w, pod, defense.Evicted(w, &plan), "Evict")
+		r.Event(w, pod, rollback.Evicted(w, &plan), "Evict")
 		return plan.RequeueAfter, r.tell(ctx, w, change, nil)
 	}
-	again = defense.RetryEviction(statusOf(change), in.Now)
+	again = rollback.RetryEviction(statusOf(change), in.Now)
 	r.refused.Add(plan.Stuck.UID, &refusal{block, in.Now.Add(again)}, refusedFor)
 	return again, r.tell(ctx, w, change, block)
 }
@@ -175,12 +175,12 @@ func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 
 // tell writes what is in the way of an eviction into the record of the release, or that
 // nothing is any more. Without a record yet, that comes with it.
-func (r *evictor) tell(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, block *defense.EvictionBlock) error {
+func (r *evictor) tell(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, block *rollback.EvictionBlock) error {
 	if change == nil {
 		return nil
 	}
 	updated := change.DeepCopy()
-	changed, event := defense.NoteEviction(&updated.Status, w, change.Generation, r.Clock.Now(), block)
+	changed, event := rollback.NoteEviction(&updated.Status, w, change.Generation, r.Clock.Now(), block)
 	if !changed {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (r *evictor) tell(ctx context.Context, w *workload.Workload, change *v1alph
 // evict evicts a pod as it was read: one that changed since, or another one of its name,
 // is left alone. What is in the way that only somebody else can mend is no error; wanted
 // is when the API server wants the next try, because it does not know yet.
-func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *defense.EvictionPlan) (block *defense.EvictionBlock, wanted time.Duration, err error) {
+func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *rollback.EvictionPlan) (block *rollback.EvictionBlock, wanted time.Duration, err error) {
 	p := plan.Stuck
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
@@ -218,7 +218,7 @@ func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *defense
 		if wanted > 0 { // the budget is being reckoned
 			return nil, wanted, nil
 		}
-		return defense.BlockedEviction(w, plan, reason, why), wanted, nil
+		return rollback.BlockedEviction(w, plan, reason, why), wanted, nil
 	default:
 		return nil, 0, fmt.Errorf("evict pod %s: %w", p.Name, err)
 	}

@@ -31,7 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
@@ -110,7 +110,7 @@ func sticks(w *world.World, image string, budget *policyv1.PodDisruptionBudget) 
 func blockedBy(n native, w *world.World) string {
 	if c := n.change(w); c != nil {
 		if said := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionEvictionBlocked); said != nil {
-			return string(said.Status) + " " + said.Reason + ": " + defense.Detail(said)
+			return string(said.Status) + " " + said.Reason + ": " + record.Detail(said)
 		}
 	}
 	return ""

@@ -39,8 +39,9 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
@@ -120,7 +121,7 @@ func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkl
 }
 
 // emit reports what became of an order, after it was written.
-func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject, events []defense.Event) {
+func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
 		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
@@ -176,10 +177,10 @@ func (r *OrderEndReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (orderEnd, bool) {
 	s := &change.Status
-	if !defense.OrderIsOpen(s) {
+	if !record.OrderIsOpen(s) {
 		return orderEnd{}, false
 	}
-	if !defense.OwnsOrder(change) {
+	if !server.OwnsOrder(change) {
 		metrics.ForeignID("order")
 		log.FromContext(ctx).Info("the record of a release that is gone named an order that is not its own, which is not ended",
 			"changeworkload", client.ObjectKeyFromObject(change), "order", s.OrderID)
@@ -204,10 +205,10 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 
 // whyGone says why the order of a release ends whose record is gone.
 func whyGone(s *v1alpha1.ChangeWorkloadStatus) string {
-	if !defense.IsOpen(s.Status) {
-		return defense.HowReleaseEnded(s)
+	if !record.IsOpen(s.Status) {
+		return server.HowReleaseEnded(s)
 	}
-	return "the release was canceled: its record was removed, as when the workload is deleted; until then " + defense.HowReleaseEnded(s)
+	return "the release was canceled: its record was removed, as when the workload is deleted; until then " + server.HowReleaseEnded(s)
 }
 
 // Reconcile ends one order.
@@ -221,15 +222,15 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 
 // openOrders maps a changed setting to the orders that follow it.
 func (r *OrderReconciler) openOrders(ctx context.Context, setting client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, r.WhereInForce(setting)...)
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, r.WhereInForce(setting)...)
 }
 
 // ordersOfNamespace and ordersOfWorkload map what was enrolled again, or opted
 // in again, to its orders that wait.
 func (r *OrderReconciler) ordersOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, client.InNamespace(ns.GetName()))
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, client.InNamespace(ns.GetName()))
 }
 
 func (r *OrderReconciler) ordersOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
-	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, defense.OrderWaits, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
 }

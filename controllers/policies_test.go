@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
@@ -370,7 +370,7 @@ var ruleStories = []world.Story{
 		whileDown(w, "second")
 		until(w, v1alpha1.ChangeWorkloadSuspend)
 		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
-		c := defense.FindCheck(w.Change("web").Status.Checks, rule)
+		c := record.FindCheck(w.Change("web").Status.Checks, rule)
 		if c == nil || c.Phase != v1alpha1.CheckFailed || c.Stage != v1alpha1.StageReleasePre || !strings.Contains(c.Message, "it breaks a rule") {
 			w.Failf("the check is %+v", c)
 		}
@@ -386,7 +386,7 @@ var ruleStories = []world.Story{
 			if of == nil {
 				return false
 			}
-			c := defense.FindCheck(of.Status.Checks, rule)
+			c := record.FindCheck(of.Status.Checks, rule)
 			return c != nil && c.Phase == v1alpha1.CheckError && strings.Contains(c.Message, "its user is not known")
 		})
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -416,7 +416,7 @@ func atStage(stage v1alpha1.PolicyStage) func(*v1alpha1.DefensePolicy) {
 
 // ofRelease is the check of a name, of the release as a whole.
 func ofRelease(w *world.World, name string) *v1alpha1.CheckStatus {
-	return defense.FindCheck(w.Change("web").Status.Checks, name)
+	return record.FindCheck(w.Change("web").Status.Checks, name)
 }
 
 // notSecond is a rule that the second version breaks.
@@ -508,7 +508,7 @@ var releaseStories = []world.Story{
 	{Name: "a rule at the beginning is false, and is corrected", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: func(w *world.World) {
 		failsWhole(w)
 		checks := w.Change("web").DeepCopy().Status.Checks
-		defense.FindCheck(checks, rule).Phase = v1alpha1.CheckPassed
+		record.FindCheck(checks, rule).Phase = v1alpha1.CheckPassed
 		must(w, w.PatchStatus(w.Change("web"), map[string]any{"checks": checks}))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })

@@ -33,7 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // ReleaseCheckReconciler carries the checks of policies of releases as a whole on. Which
@@ -112,11 +112,11 @@ func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request
 
 // goesOn says that a check of a policy goes on of a release.
 func (r *ReleaseCheckReconciler) goesOn(change *v1alpha1.ChangeWorkload) bool {
-	return defense.ReleaseChecksGoOn(change, r.Clock.Now())
+	return record.ReleaseChecksGoOn(change, r.Clock.Now())
 }
 
 // emit reports what became of a check, after it was written.
-func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after checks.Subject, events []defense.Event) {
+func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
 		r.Event(after.Workload, after.Release, e, "Verify")

@@ -25,8 +25,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -47,7 +47,7 @@ func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 func reportChecks(before, after []v1alpha1.CheckStatus) {
 	for i := range after {
 		c := &after[i]
-		if was := defense.FindCheck(before, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
+		if was := record.FindCheck(before, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
 			metrics.Check(c)
 		}
 	}
@@ -69,7 +69,7 @@ const (
 
 // newChangeWorkload is the record of the release a workload is at.
 func newChangeWorkload(w *workload.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
-	name := defense.ReleaseName(w, w.RecordedVersion())
+	name := record.ReleaseName(w, w.RecordedVersion())
 	apiVersion, kindName := w.GVK.ToAPIVersionAndKind()
 	return &v1alpha1.ChangeWorkload{
 		ObjectMeta: metav1.ObjectMeta{

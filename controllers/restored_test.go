@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
@@ -38,7 +38,7 @@ func downAfterSuccess(after time.Duration) func(*world.World) {
 			w.Failf("it was rolled back after %s", took)
 		}
 		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
-		why, ok := defense.ParseQuarantine(w.Deployment("web").Annotations, time.Now()).Reason(bad)
+		why, ok := rollback.ParseQuarantine(w.Deployment("web").Annotations, time.Now()).Reason(bad)
 		if !ok || why.Until != "" {
 			w.Failf("the version is in quarantine: %t, until %q", ok, why.Until)
 		}
@@ -80,7 +80,7 @@ func fixAfterRequest(w *world.World) {
 	release(w, "second")
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	block(w)
-	request(w, defense.LastSuccess)
+	request(w, rollback.LastSuccess)
 	w.Until("it is back, and the block is lifted", func() bool {
 		return w.Deployment("web").Spec.Template.Labels["test"] == "" && !labelled(w, v1alpha1.SuspendLabel)
 	})
@@ -97,7 +97,7 @@ func blockStays(w *world.World) {
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	release(w, "second")
 	until(w, v1alpha1.ChangeWorkloadSuccess)
-	request(w, defense.LastSuccess)
+	request(w, rollback.LastSuccess)
 	seen(w, v1alpha1.ChangeWorkloadRunning)
 	patch(w, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1"}}}`)
 	until(w, v1alpha1.ChangeWorkloadSuccess)

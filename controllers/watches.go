@@ -33,8 +33,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -152,7 +152,7 @@ func mayBeFinished() predicate.Predicate {
 
 // batchUrgency lets a batch that failed be acted on at once.
 func batchUrgency(o client.Object) time.Duration {
-	if batch, ok := o.(*v1alpha1.ChangePod); ok && defense.BatchFails(batch) {
+	if batch, ok := o.(*v1alpha1.ChangePod); ok && record.BatchFails(batch) {
 		return 0
 	}
 	return gatherBatches
@@ -165,7 +165,7 @@ func podUrgency(client.Object) time.Duration { return gatherPods }
 // one, is looked at together.
 func urgent(o client.Object) bool {
 	change, ok := o.(*v1alpha1.ChangeWorkload)
-	return ok && !defense.IsUnderWay(change)
+	return ok && !record.IsUnderWay(change)
 }
 
 // itself maps an object to its own request.
@@ -207,7 +207,7 @@ func podFails() predicate.Predicate {
 func releaseEnded() predicate.Predicate {
 	return updates(func(was, is *v1alpha1.ChangeWorkload) bool {
 		over := is.Status.Status == v1alpha1.ChangeWorkloadRollback || is.Status.Status == v1alpha1.ChangeWorkloadCanceled
-		return over && was.Status.Status != is.Status.Status || defense.OrderIsOpen(&was.Status) && !defense.OrderIsOpen(&is.Status)
+		return over && was.Status.Status != is.Status.Status || record.OrderIsOpen(&was.Status) && !record.OrderIsOpen(&is.Status)
 	})
 }
 

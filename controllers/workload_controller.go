@@ -42,6 +42,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -169,7 +171,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 		again.RequeueAfter = processedFor
 	}
 	again, err = cluster.Settle(ctx, again, r.denied(ctx, in, r.apply(ctx, in, plan)))
-	if err != nil || !defense.MayNeedEviction(w) {
+	if err != nil || !rollback.MayNeedEviction(w) {
 		return again, err
 	}
 	evicted, err := r.evictions.reconcile(ctx, key)
@@ -203,7 +205,7 @@ func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.K
 		return
 	}
 	if _, reported := r.tooLarge.LoadOrStore(key, true); !reported {
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDefenseChanged, Message: fmt.Sprintf(
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDefenseChanged, Message: fmt.Sprintf(
 			"the %s is not defended: its labels and its annotations %s* take more than 16 KiB of memory; remove some of them",
 			w.Kind(), v1alpha1.SettingAnnotationPrefix)}, "Watch")
 	}
@@ -228,7 +230,7 @@ func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Names
 	before, _ := reported.([]string)
 	for _, message := range unknown {
 		if !slices.Contains(before, message) {
-			r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventUnknownMetadata, Message: message}, "Watch")
+			r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventUnknownMetadata, Message: message}, "Watch")
 		}
 	}
 	if len(unknown) == 0 {
@@ -481,7 +483,7 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) er
 
 // left emits the event of a workload that left the defense while it had an effect, past admission.
 func (r *WorkloadReconciler) left(w *workload.Workload, o defense.OptOut) {
-	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
+	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
 	metrics.LeftWhileBlocked(w.GVK.Kind, metrics.LeftByOptingOut)
 }
 
@@ -521,8 +523,8 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 
 // dropped emits the event of a request that lay on a workload when its defense began.
 func (r *WorkloadReconciler) dropped(w *workload.Workload, annotation, asked, reason string) {
-	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason,
-		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, wording.Brief(asked), defense.LaidBefore)}, "Drop")
+	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: reason,
+		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, wording.Brief(asked), rollback.LaidBefore)}, "Drop")
 }
 
 // leftUnseen returns how a workload was opted out past admission while the defense had an
@@ -565,7 +567,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *workload.Workload, r
 	if rec.Override != nil {
 		p.DropLabel(v1alpha1.IgnoredSuspendLabel)
 		p.SetAnnotation(v1alpha1.OverrideAnnotation, rec.Override.String())
-		if q := defense.ParseQuarantine(w.Annotations, r.Clock.Now()); q.Holds(rec.Version) {
+		if q := rollback.ParseQuarantine(w.Annotations, r.Clock.Now()); q.Holds(rec.Version) {
 			p.SetQuarantine(q.Override(rec.Version, rec.Override.User))
 		}
 	}
@@ -575,7 +577,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *workload.Workload, r
 	log.FromContext(ctx).Info("recorded a release that admission did not record, or saw otherwise than it is stored",
 		"version", rec.Version, "seen", w.RecordedVersion(), "release", rec.Release, "slipped", rec.Slipped)
 	if rec.Slipped {
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventAdmissionBypassed,
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventAdmissionBypassed,
 			Message: fmt.Sprintf("version %s was released past the admission webhook; it is verified like any other release", rec.Version)}, "Record")
 	}
 	return nil
@@ -656,7 +658,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 	} else if ended != nil {
 		p.DropAnnotation(v1alpha1.UnquarantinedAnnotation)
 	} else if plan.Unquarantine != "" {
-		q, done := defense.ParseQuarantine(w.Annotations, r.Clock.Now()).Unquarantine(plan.Unquarantine, workload.UnknownUser)
+		q, done := rollback.ParseQuarantine(w.Annotations, r.Clock.Now()).Unquarantine(plan.Unquarantine, workload.UnknownUser)
 		p.SetQuarantine(q)
 		p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
 		ended = &done
@@ -669,7 +671,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 	if plan.Resumed {
 		message := fmt.Sprintf("the %s because of version %s, by a write that admission did not see",
 			w.Words.Halt(), w.Annotations[v1alpha1.HaltedAnnotation])
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRolloutResumed, Message: message}, "Resume")
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRolloutResumed, Message: message}, "Resume")
 	}
 	if before {
 		r.dropped(w, v1alpha1.UnquarantineAnnotation, plan.Unquarantine, v1alpha1.EventUnknownMetadata)
@@ -677,7 +679,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 	if o := plan.Override; o != nil {
 		metrics.Overridden(w.GVK.Kind)
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
-		r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBlockOverridden,
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBlockOverridden,
 			Message: fmt.Sprintf("version %s, by %s with the label %s",
 				o.Version, o.User, v1alpha1.IgnoredSuspendLabel)}, "Override")
 	}
@@ -691,7 +693,7 @@ func (r *WorkloadReconciler) processedJustNow(w *workload.Workload) bool {
 }
 
 // emitUnquarantined emits an event of a quarantine that a user ended.
-func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *workload.Workload, u *defense.Unquarantined) {
+func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *workload.Workload, u *rollback.Unquarantined) {
 	if u == nil {
 		return
 	}
@@ -700,5 +702,5 @@ func (r *WorkloadReconciler) emitUnquarantined(ctx context.Context, w *workload.
 		reason = v1alpha1.EventUnknownMetadata
 	}
 	log.FromContext(ctx).Info("a user asked to end a quarantine", "asked", u.Asked, "ended", u.Ended, "user", u.User)
-	r.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: u.Describe()}, "Unquarantine")
+	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: u.Describe()}, "Unquarantine")
 }

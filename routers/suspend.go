@@ -34,7 +34,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -190,7 +190,7 @@ func listSuspended(ctx context.Context, view cluster.View, kind workload.Kind, n
 
 // describeSuspended describes a blocked workload from its releases and from its
 // history.
-func describeSuspended(w metav1.Object, past defense.Past, now time.Time) suspended {
+func describeSuspended(w metav1.Object, past rollback.Past, now time.Time) suspended {
 	labels := w.GetLabels()
 	d := suspended{
 		DeploymentName: w.GetName(),
@@ -222,7 +222,7 @@ func describeSuspended(w metav1.Object, past defense.Past, now time.Time) suspen
 			history = append(history, workload.Revision{Version: change.Spec.Reversion, Release: change.Spec.Release})
 		}
 	}
-	d.SuccessVersion = defense.NewestSuccess(history, d.NowVersion, w.GetAnnotations(), now)
+	d.SuccessVersion = rollback.NewestSuccess(history, d.NowVersion, w.GetAnnotations(), now)
 	d.HasSuccessVersion = d.SuccessVersion != ""
 	return d
 }

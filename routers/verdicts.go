@@ -35,9 +35,10 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/network"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -80,7 +81,7 @@ func NewVerdicts(view cluster.View, c client.Client, by clock.PassiveClock) *Ver
 // Record implements Recorder.
 func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome, error) {
 	r := &c.Request
-	delivered := defense.Delivered{
+	delivered := server.Delivered{
 		OrderID: r.BizExecOrderID,
 		OfOrder: c.CheckType == altershield.CheckOrder,
 		NodeID:  r.NodeID,
@@ -91,14 +92,14 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 	}
 	placement, err := v.place(ctx, delivered)
 	switch placement {
-	case defense.PlacementStored:
-		metrics.VerdictStored(string(delivered.Stage), defense.VerdictFails(delivered.Verdict))
+	case server.PlacementStored:
+		metrics.VerdictStored(string(delivered.Stage), record.VerdictFails(delivered.Verdict))
 		return OutcomeRecorded, err
-	case defense.PlacementKnown:
+	case server.PlacementKnown:
 		return OutcomeDuplicate, err
-	case defense.PlacementLate, defense.PlacementGone:
+	case server.PlacementLate, server.PlacementGone:
 		return OutcomeIgnored, err
-	case defense.PlacementFull:
+	case server.PlacementFull:
 		return "", errors.Join(err, errors.New("too many verdicts wait for their order entries to be known"))
 	default:
 		return OutcomeUnknown, err
@@ -106,17 +107,17 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 }
 
 // place finds what a verdict is about and stores it there.
-func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Placement, error) {
+func (v *Verdicts) place(ctx context.Context, d server.Delivered) (server.Placement, error) {
 	var change *v1alpha1.ChangeWorkload
 	var batch *v1alpha1.ChangePod
 	not := foreign{}
 	look := func(ctx context.Context) (bool, error) {
 		var err error
 		if batch, err = v.batchOf(ctx, d, not); err != nil || batch != nil {
-			return batch != nil && defense.AwaitsOnBatch(&batch.Status, d), err
+			return batch != nil && server.AwaitsOnBatch(&batch.Status, d), err
 		}
 		change, err = ownerOfOrder(ctx, v.Cached, client.MatchingFields{workload.IndexByOrder: d.OrderID}, d.OrderID, not)
-		return change != nil && defense.AwaitsOnRelease(&change.Status, d), err
+		return change != nil && server.AwaitsOnRelease(&change.Status, d), err
 	}
 	if err := wait.PollUntilContextTimeout(ctx, entryLook, v.wait, true, look); err != nil && !wait.Interrupted(err) {
 		return "", err
@@ -125,26 +126,26 @@ func (v *Verdicts) place(ctx context.Context, d defense.Delivered) (defense.Plac
 		return "", err
 	}
 	if batch != nil {
-		if placement, err := v.placeOnBatch(ctx, batch, d); placement != defense.PlacementGone {
+		if placement, err := v.placeOnBatch(ctx, batch, d); placement != server.PlacementGone {
 			return placement, err
 		}
 		// It was folded: its release knows its entry.
 	}
-	if version := defense.VersionOfOrder(d.OrderID); change == nil && version != "" {
+	if version := server.VersionOfOrder(d.OrderID); change == nil && version != "" {
 		// This replica's cache may be behind. The id has the version in it.
 		var err error
 		if change, err = ownerOfOrder(ctx, v.Live, client.MatchingLabels{v1alpha1.VersionLabel: version}, d.OrderID, not); err != nil {
-			return defense.PlacementElsewhere, err
+			return server.PlacementElsewhere, err
 		}
 	}
 	if change == nil {
-		return defense.PlacementElsewhere, nil
+		return server.PlacementElsewhere, nil
 	}
 	return v.placeOnChange(ctx, change, d)
 }
 
 // batchOf finds the batch that is an entry of the server; nil when none is, yet.
-func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign) (*v1alpha1.ChangePod, error) {
+func (v *Verdicts) batchOf(ctx context.Context, d server.Delivered, not foreign) (*v1alpha1.ChangePod, error) {
 	if d.OfOrder {
 		return nil, nil
 	}
@@ -163,7 +164,7 @@ func (v *Verdicts) batchOf(ctx context.Context, d defense.Delivered, not foreign
 		switch {
 		case err != nil:
 			return nil, err
-		case change == nil || !defense.OwnsEntry(change, batch):
+		case change == nil || !server.OwnsEntry(change, batch):
 			not.note(ctx, "node", batch)
 		case found != nil:
 			not.note(ctx, "node", batch)
@@ -216,7 +217,7 @@ func ownerOfOrder(ctx context.Context, from client.Reader, by client.ListOption,
 	for i := range list.Items {
 		switch c := &list.Items[i]; {
 		case c.Status.OrderID != orderID:
-		case defense.OwnsOrder(c):
+		case server.OwnsOrder(c):
 			owner = c
 		default:
 			not.note(ctx, "order", c)
@@ -225,18 +226,18 @@ func ownerOfOrder(ctx context.Context, from client.Reader, by client.ListOption,
 	return owner, nil
 }
 
-func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, d defense.Delivered) (defense.Placement, error) {
+func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, d server.Delivered) (server.Placement, error) {
 	change, err := v.releaseOf(ctx, batch)
 	if err != nil || change == nil {
-		return defense.PlacementElsewhere, err
+		return server.PlacementElsewhere, err
 	}
 	set, err := v.settingsOf(ctx, change)
 	if err != nil || set == nil {
-		return defense.PlacementLate, err
+		return server.PlacementLate, err
 	}
 	was := batch.Status.Status
-	placement, err := store(ctx, v, batch, func() defense.Placement {
-		placement, status := defense.ApplyToBatch(defense.BatchInput{
+	placement, err := store(ctx, v, batch, func() server.Placement {
+		placement, status := server.ApplyToBatch(server.BatchInput{
 			Now: v.Clock.Now(), Settings: *set, Batch: batch, Change: change, Server: true,
 		}, d)
 		if was = batch.Status.Status; status != nil {
@@ -244,7 +245,7 @@ func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, 
 		}
 		return placement
 	})
-	if placement == defense.PlacementStored {
+	if placement == server.PlacementStored {
 		submitted := batch.Status.PostSubmitTimeUnix
 		if d.Stage == v1alpha1.StagePre {
 			submitted = batch.Status.PreSubmitTimeUnix
@@ -257,13 +258,13 @@ func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, 
 	return placement, err
 }
 
-func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWorkload, d defense.Delivered) (defense.Placement, error) {
+func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWorkload, d server.Delivered) (server.Placement, error) {
 	set, err := v.settingsOf(ctx, change)
 	if err != nil || set == nil {
-		return defense.PlacementLate, err
+		return server.PlacementLate, err
 	}
-	return store(ctx, v, change, func() defense.Placement {
-		placement, status := defense.ApplyToRelease(defense.OrderInput{Now: v.Clock.Now(), Settings: *set, Change: change, Defended: true}, d)
+	return store(ctx, v, change, func() server.Placement {
+		placement, status := server.ApplyToRelease(server.OrderInput{Now: v.Clock.Now(), Settings: *set, Change: change, Defended: true}, d)
 		if status != nil {
 			change.Status = *status
 		}
@@ -284,7 +285,7 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 
 // store puts a verdict into the status of an object, and again into the object
 // as it has become when it changed meanwhile.
-func store(ctx context.Context, v *Verdicts, object client.Object, put func() defense.Placement) (defense.Placement, error) {
+func store(ctx context.Context, v *Verdicts, object client.Object, put func() server.Placement) (server.Placement, error) {
 	uid := object.GetUID()
 	unlock, err := v.writing.Take(ctx, string(uid), 1)
 	if err != nil {
@@ -295,10 +296,10 @@ func store(ctx context.Context, v *Verdicts, object client.Object, put func() de
 		// Not as the cache has it: what the submission wrote that the verdict answers
 		// is a moment old, and a write that conflicts costs more than a read.
 		if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
-			return defense.PlacementGone, client.IgnoreNotFound(err)
+			return server.PlacementGone, client.IgnoreNotFound(err)
 		}
 		placement := put()
-		if placement != defense.PlacementStored {
+		if placement != server.PlacementStored {
 			return placement, nil
 		}
 		err := v.Client.Status().Update(ctx, object, client.FieldOwner(v1alpha1.CallbackFieldManager))
@@ -306,7 +307,7 @@ func store(ctx context.Context, v *Verdicts, object client.Object, put func() de
 		case err == nil:
 			return placement, nil
 		case apierrors.IsNotFound(err):
-			return defense.PlacementGone, nil
+			return server.PlacementGone, nil
 		case !apierrors.IsConflict(err):
 			return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 		}

@@ -35,13 +35,13 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 const verdictVersion = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-var verdictOrder = defense.OrderID("cluster", "web-uid", verdictVersion, 1, 1, "change-uid")
+var verdictOrder = server.OrderID("cluster", "web-uid", verdictVersion, 1, 1, "change-uid")
 
 // verdictWorld is a release of one batch, both known to the server.
 type verdictWorld struct {
@@ -133,7 +133,7 @@ func TestVerdictsOfCopies(t *testing.T) {
 	}
 	onOrder := verdictCallback("order-node", altershield.StagePost, "fail")
 	onOrder.CheckType = altershield.CheckOrder
-	otherOrder := defense.OrderID("cluster", "api-uid", verdictVersion, 1, 1, "other-uid")
+	otherOrder := server.OrderID("cluster", "api-uid", verdictVersion, 1, 1, "other-uid")
 	other := func(*verdictWorld) []client.Object {
 		api := wrappers.MakeDeployment("ns", "api").UID("api-uid").Obj()
 		return []client.Object{api, wrappers.MakeChangeWorkload("ns", "other").UID("other-uid").Of(api).Version(verdictVersion).

@@ -32,7 +32,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -92,7 +92,7 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 	if err != nil || !found {
 		return ctrl.Result{}, err
 	}
-	plan := defense.DecideRollback(in)
+	plan := rollback.Decide(in)
 	// Each pod that a plan acts because of is read from the API server first; what
 	// that says may make it another one.
 	read := map[string]bool{}
@@ -104,7 +104,7 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 		if in, err = s.loadLive(ctx, in, plan.Rollback.Pod); err != nil {
 			return ctrl.Result{}, err
 		}
-		plan = defense.DecideRollback(in)
+		plan = rollback.Decide(in)
 	}
 	if plan.Rollback != nil && in.Workload.Annotations[v1alpha1.RollbackToAnnotation] != "" {
 		before, known, err := s.LaidBefore(ctx, in.Workload, v1alpha1.RollbackToAnnotation)
@@ -114,7 +114,7 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 		case !known:
 			return ctrl.Result{RequeueAfter: time.Second}, nil
 		case before:
-			plan = defense.RollbackPlan{Refusal: defense.LaidBefore}
+			plan = rollback.Plan{Refusal: rollback.LaidBefore}
 		}
 	}
 	if plan.Rollback != nil && plan.Rollback.Asked() {

@@ -32,15 +32,16 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // loadLive reads a pod from the API server, and its node: a rollback because of it
 // must not be decided on a view that is behind, nor because a node does not answer.
-func (s *RollbackScanner) loadLive(ctx context.Context, in defense.RollbackInput, pod string) (defense.RollbackInput, error) {
+func (s *RollbackScanner) loadLive(ctx context.Context, in rollback.Input, pod string) (rollback.Input, error) {
 	var live corev1.Pod
 	err := s.Live.Get(ctx, types.NamespacedName{Namespace: in.Workload.Namespace, Name: pod}, &live)
 	if client.IgnoreNotFound(err) != nil {
@@ -61,13 +62,13 @@ func (s *RollbackScanner) loadLive(ctx context.Context, in defense.RollbackInput
 		return in, nil
 	}
 	unreachable, err := s.UnreachableNodes(ctx, []string{node})
-	in.Pods = defense.OnUnreachableNodes(in.Pods, unreachable)
+	in.Pods = rollback.OnUnreachableNodes(in.Pods, unreachable)
 	return in, err
 }
 
 // apply carries a plan out. What has changed since it was decided makes it
 // fail, with an error that [cluster.Settle] knows.
-func (s *RollbackScanner) apply(ctx context.Context, in defense.RollbackInput, plan defense.RollbackPlan) error {
+func (s *RollbackScanner) apply(ctx context.Context, in rollback.Input, plan rollback.Plan) error {
 	change, err := cluster.CurrentRelease(in.Workload, in.Changes), s.carryOut(ctx, in.Workload, plan)
 	if err == nil && change != nil && plan.Rollback == nil {
 		return s.NoteAccepted(ctx, change, cluster.ActRollBack)
@@ -75,7 +76,7 @@ func (s *RollbackScanner) apply(ctx context.Context, in defense.RollbackInput, p
 	return s.ReportDenied(ctx, in.Workload, change, err)
 }
 
-func (s *RollbackScanner) carryOut(ctx context.Context, w *workload.Workload, plan defense.RollbackPlan) error {
+func (s *RollbackScanner) carryOut(ctx context.Context, w *workload.Workload, plan rollback.Plan) error {
 	switch {
 	case plan.Rollback != nil:
 		if err := s.explain(ctx, w, plan.Rollback); err != nil {
@@ -95,7 +96,7 @@ func (s *RollbackScanner) carryOut(ctx context.Context, w *workload.Workload, pl
 
 // explain reads why a pod waits where its status does not say, before that is
 // written down.
-func (s *RollbackScanner) explain(ctx context.Context, w *workload.Workload, rb *defense.Rollback) error {
+func (s *RollbackScanner) explain(ctx context.Context, w *workload.Workload, rb *rollback.Rollback) error {
 	if rb.NeedsCause == nil {
 		return nil
 	}
@@ -115,13 +116,13 @@ func (s *RollbackScanner) refuse(ctx context.Context, w *workload.Workload, why 
 	log.FromContext(ctx).Info("refused to roll a workload back", "to", request, "cause", why)
 	message := fmt.Sprintf("the rollback to %s that the annotation %s asked for is refused: %s",
 		wording.Brief(request), v1alpha1.RollbackToAnnotation, why)
-	s.Event(w, nil, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRollbackRefused, Message: message}, "Rollback")
+	s.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRollbackRefused, Message: message}, "Rollback")
 	return nil
 }
 
 // rollBack sets the template of a workload back, in one write on the very state
 // it was decided on: a user's change comes first, whatever it is of.
-func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb *defense.Rollback) error {
+func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb *rollback.Rollback) error {
 	kind, err := s.KindOf(w)
 	if err != nil {
 		return err
@@ -145,7 +146,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 		p.SetAnnotation(corev1.LastAppliedConfigAnnotation, applied)
 	}
 	p.SetAnnotation(v1alpha1.ChangeCauseAnnotation, rb.ChangeCause())
-	p.SetQuarantine(defense.ParseQuarantine(w.Annotations, s.Clock.Now()).With(rb.From, rb.Why))
+	p.SetQuarantine(rollback.ParseQuarantine(w.Annotations, s.Clock.Now()).With(rb.From, rb.Why))
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
 	// Admission does the same; this is for when it is down.
 	p.SetLabel(v1alpha1.VersionLabel, rb.To)
@@ -182,7 +183,7 @@ func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w
 }
 
 // templateOf reads the template a rollback goes to.
-func (s *RollbackScanner) templateOf(ctx context.Context, kind workload.Kind, w *workload.Workload, rb *defense.Rollback) (map[string]any, error) {
+func (s *RollbackScanner) templateOf(ctx context.Context, kind workload.Kind, w *workload.Workload, rb *rollback.Rollback) (map[string]any, error) {
 	var template map[string]any
 	var version string
 	var err error

@@ -26,7 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -36,7 +36,7 @@ func TestPast(t *testing.T) {
 	blocked := strings.Replace(released(labelled(v1alpha1.SuspendLabel, "1700000000")), `"annotations":{`,
 		`"uid":"u","annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+sleepVersion+` 1",`, 1)
 	back := strings.ReplaceAll(blocked, `"test":"123"`, `"test":"1234"`)
-	good := defense.Past{
+	good := rollback.Past{
 		Changes: []v1alpha1.ChangeWorkload{{
 			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: sleepVersion, Release: 1},
 			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 1},
@@ -44,31 +44,31 @@ func TestPast(t *testing.T) {
 		History: []workload.Revision{{Name: "r", Version: repairVersion}},
 	}
 	for name, test := range map[string]struct {
-		past         func(context.Context, string, types.UID) (defense.Past, error)
+		past         func(context.Context, string, types.UID) (rollback.Past, error)
 		after        string
 		back, logged bool
 		asked        bool
 		ways         bool // are in the denial
 	}{
-		"known": {past: func(context.Context, string, types.UID) (defense.Past, error) { return good, nil }, after: back, back: true, asked: true},
-		"a cache that is not filled": {past: func(ctx context.Context, _ string, _ types.UID) (defense.Past, error) {
+		"known": {past: func(context.Context, string, types.UID) (rollback.Past, error) { return good, nil }, after: back, back: true, asked: true},
+		"a cache that is not filled": {past: func(ctx context.Context, _ string, _ types.UID) (rollback.Past, error) {
 			if _, bounded := ctx.Deadline(); !bounded {
-				return defense.Past{}, nil
+				return rollback.Past{}, nil
 			}
-			return defense.Past{}, context.DeadlineExceeded
+			return rollback.Past{}, context.DeadlineExceeded
 		}, after: back, asked: true, logged: true},
-		"a cache that lacks the record": {past: func(context.Context, string, types.UID) (defense.Past, error) {
-			return defense.Past{History: good.History}, nil
+		"a cache that lacks the record": {past: func(context.Context, string, types.UID) (rollback.Past, error) {
+			return rollback.Past{History: good.History}, nil
 		},
 			after: back, asked: true, ways: true},
 		"no cache":                    {after: back},
-		"no release: nobody is asked": {past: func(context.Context, string, types.UID) (defense.Past, error) { return good, errors.New("asked") }, after: strings.Replace(blocked, `"replicas":5`, `"replicas":6`, 1)},
+		"no release: nobody is asked": {past: func(context.Context, string, types.UID) (rollback.Past, error) { return good, errors.New("asked") }, after: strings.Replace(blocked, `"replicas":5`, `"replicas":6`, 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, logged := false, false
 			o := Options{Self: self, Log: funcr.New(func(string, string) { logged = true }, funcr.Options{})}
 			if test.past != nil {
-				o.Past = func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error) {
+				o.Past = func(ctx context.Context, namespace string, uid types.UID) (rollback.Past, error) {
 					if asked = true; namespace != "default" || uid != "u" {
 						t.Errorf("asked about %s in %s", uid, namespace)
 					}

@@ -38,8 +38,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/slots"
@@ -185,7 +185,7 @@ func TestPolicyLetsWaysBackPass(t *testing.T) {
 	blocked := strings.Replace(released(labelled(v1alpha1.SuspendLabel, "1700000000")), `"annotations":{`,
 		`"uid":"u","annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+sleepVersion+` 1",`, 1)
 	o := withPolicies(policyOf("default", "no", "false"))
-	known := defense.Past{
+	known := rollback.Past{
 		Changes: []v1alpha1.ChangeWorkload{{
 			Spec:   v1alpha1.ChangeWorkloadSpec{Reversion: sleepVersion, Release: 1},
 			Status: v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadSuspend, ObservedRelease: 1},
@@ -194,11 +194,11 @@ func TestPolicyLetsWaysBackPass(t *testing.T) {
 	}
 	for name, back := range map[string]bool{"an undo": true, "a version that is not known": false} {
 		t.Run(name, func(t *testing.T) {
-			o.Past = func(context.Context, string, types.UID) (defense.Past, error) {
+			o.Past = func(context.Context, string, types.UID) (rollback.Past, error) {
 				if back {
 					return known, nil
 				}
-				return defense.Past{Changes: known.Changes}, nil
+				return rollback.Past{Changes: known.Changes}, nil
 			}
 			req := makeRequest(blocked, strings.ReplaceAll(blocked, `"test":"123"`, `"test":"1234"`))
 			req.Object.Raw = applyPatch(t, string(req.Object.Raw), review(t, mutatingOf(o, deployments), req).Patch)

@@ -47,9 +47,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/hold"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -82,7 +82,7 @@ type Options struct {
 	HoldSteps hold.HoldSteps
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is an undo.
-	Past func(ctx context.Context, namespace string, uid types.UID) (defense.Past, error)
+	Past func(ctx context.Context, namespace string, uid types.UID) (rollback.Past, error)
 	// Stored reports from a cache whether a workload that is to be released is stored, by the
 	// UID that the request names, which is empty when it is being created. Nil: none is.
 	Stored func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error)

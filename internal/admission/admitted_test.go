@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
 // readmitted applies a template again that led to the one that is stored.
@@ -34,7 +34,7 @@ func readmitted(w *admissionWrapper) *admissionWrapper {
 // mutation. What else is in the request is about the release that is there.
 func TestReadmitted(t *testing.T) {
 	quarantine := func(w *admissionWrapper) *admissionWrapper {
-		q := defense.ParseQuarantine(nil, testNow).With("v0", defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted})
+		q := rollback.ParseQuarantine(nil, testNow).With("v0", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted})
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
 		return w
@@ -59,7 +59,7 @@ func TestReadmitted(t *testing.T) {
 		"halted, not blocked":               {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true)},
 		"with a request to roll back":       {request: readmitted(makeUpdate()).annotation(v1alpha1.RollbackToAnnotation, "last-success")},
 		"with other settings":               {request: readmitted(makeUpdate()).annotation(prefix+"rollback", "disabled")},
-		"after a rollback":                  {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.ChangeCauseAnnotation, defense.ChangeCausePrefix+"x")},
+		"after a rollback":                  {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.ChangeCauseAnnotation, rollback.ChangeCausePrefix+"x")},
 		"with the end of a quarantine": {
 			request: quarantine(readmitted(makeUpdate())).annotation(v1alpha1.UnquarantineAnnotation, "v0"),
 			want: []Change{
@@ -146,7 +146,7 @@ func TestUndoToAdmitted(t *testing.T) {
 			if v := Validate(request); v.Allowed == test.denied {
 				t.Errorf("%+v, want denied %t", v, test.denied)
 			}
-			if why, held := defense.ParseQuarantine(request.New.Annotations, testNow).Reason("v1"); held != test.back || held && why.To != "v2" {
+			if why, held := rollback.ParseQuarantine(request.New.Annotations, testNow).Reason("v1"); held != test.back || held && why.To != "v2" {
 				t.Errorf("in quarantine %t, to %s", held, why.To)
 			}
 		})
@@ -185,7 +185,7 @@ func TestForgedAdmitted(t *testing.T) {
 	}
 	w := makeUpdate().release()
 	for _, annotations := range []map[string]string{w.Old.Annotations, w.New.Annotations} {
-		defense.ParseQuarantine(nil, testNow).With("v2", defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted}).Annotate(annotations)
+		rollback.ParseQuarantine(nil, testNow).With("v2", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted}).Annotate(annotations)
 	}
 	for how, w := range forge(w) {
 		request := w.Request

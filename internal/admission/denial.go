@@ -23,7 +23,8 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
@@ -46,20 +47,20 @@ func describeFailure(r *Request) string {
 	if r.blockedByUser() {
 		return "a user blocked its releases"
 	}
-	version, release, _ := defense.ParseBlockedBy(r.Old.Annotations)
+	version, release, _ := record.ParseBlockedBy(r.Old.Annotations)
 	which := "version " + version
 	if release != "" {
 		which = fmt.Sprintf("release %s (version %s)", release, version)
 	}
 	why := ""
 	if failed := blockingRecord(r); failed == nil {
-		if q, ok := defense.ParseQuarantine(r.Old.Annotations, time.Time{}).Reason(version); ok {
+		if q, ok := rollback.ParseQuarantine(r.Old.Annotations, time.Time{}).Reason(version); ok {
 			why = q.String()
 		}
 	} else if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
-		why = defense.Describe(&pods[0])
+		why = record.Describe(&pods[0])
 	} else {
-		why = defense.ConditionMessage(&failed.Status, v1alpha1.ConditionVerified)
+		why = record.ConditionMessage(&failed.Status, v1alpha1.ConditionVerified)
 	}
 	return strings.Join(wording.NonEmpty(which+" failed", why), ": ")
 }
@@ -70,7 +71,7 @@ func blockingRecord(r *Request) *v1alpha1.ChangeWorkload {
 	if r.Past == nil {
 		return nil
 	}
-	version, release, record := defense.ParseBlockedBy(r.Old.Annotations)
+	version, release, record := record.ParseBlockedBy(r.Old.Annotations)
 	for i := range r.Past.Changes {
 		c := &r.Past.Changes[i]
 		if string(c.UID) == record || record == "" && c.Spec.Reversion == version && strconv.FormatInt(c.Spec.Release, 10) == release {
@@ -99,7 +100,7 @@ func waysOn(r *Request) string {
 	if r.Past == nil {
 		return ""
 	}
-	target := defense.NewestRevision(r.Past.History, r.Old.Version, defense.ParseQuarantine(r.Old.Annotations, r.Now))
+	target := rollback.NewestRevision(r.Past.History, r.Old.Version, rollback.ParseQuarantine(r.Old.Annotations, r.Now))
 	if target == nil {
 		return ""
 	}
@@ -108,5 +109,5 @@ func waysOn(r *Request) string {
 		again = "apply version " + wording.Brief(target.Version) + " again, or "
 	}
 	return ". To go back: " + again +
-		wording.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, wording.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, defense.LastSuccess), r.Namespace)
+		wording.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, wording.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, rollback.LastSuccess), r.Namespace)
 }

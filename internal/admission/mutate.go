@@ -25,7 +25,8 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -89,7 +90,7 @@ func ValidateQuarantine(r Request) Verdict {
 		set = "remove this label, which was there before the rollback, and set it again:"
 	}
 	return Verdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
-		r.Kind, r.Name, wording.Brief(defense.DescribeQuarantine(r.New.Version, defense.ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+		r.Kind, r.Name, wording.Brief(rollback.DescribeQuarantine(r.New.Version, rollback.ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
 // mutateCreated takes off what a manifest cloned from another workload brought
@@ -130,13 +131,13 @@ func noteRestored(r *Request, want *Object) {
 	if !r.rollsBack() {
 		return
 	}
-	q := defense.ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
+	q := rollback.ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
 	why, ok := q.Reasons[r.Old.Version]
 	if said := why.To; ok && said != r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
 		why.To = r.New.Version
 		q.Reasons[r.Old.Version] = why
 		q.Annotate(want.Annotations)
-		if cause := want.Annotations[v1alpha1.ChangeCauseAnnotation]; strings.HasPrefix(cause, defense.ChangeCausePrefix) {
+		if cause := want.Annotations[v1alpha1.ChangeCauseAnnotation]; strings.HasPrefix(cause, rollback.ChangeCausePrefix) {
 			want.Annotations[v1alpha1.ChangeCauseAnnotation] = strings.Replace(cause, said, r.New.Version, 1)
 		}
 	}
@@ -145,8 +146,8 @@ func noteRestored(r *Request, want *Object) {
 func mutateUpdated(r *Request, want *Object) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && workload.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, defense.BeforeOptIn) {
-		want.Annotations[v1alpha1.RollbackToAnnotation] = defense.BeforeOptIn + wording.CutAtRune(to, defense.MaxText)
+	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && workload.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, rollback.BeforeOptIn) {
+		want.Annotations[v1alpha1.RollbackToAnnotation] = rollback.BeforeOptIn + wording.CutAtRune(to, record.MaxText)
 	}
 	if r.Releases() {
 		release(r, want)
@@ -165,7 +166,7 @@ func mutateUpdated(r *Request, want *Object) {
 		useOverride(r, want)
 	}
 	if why, ok := r.undo(); ok && r.Releases() {
-		defense.ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
+		rollback.ParseQuarantine(want.Annotations, r.Now).With(r.Old.Version, why).Annotate(want.Annotations)
 	}
 	unquarantine(r, want)
 	noteOwner(r, want)
@@ -220,7 +221,7 @@ func noteAltered(r *Request, want *Object) {
 // dropChangeCause keeps what explained the operator's rollback from explaining
 // this release, too.
 func dropChangeCause(want *Object) {
-	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], defense.ChangeCausePrefix) {
+	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], rollback.ChangeCausePrefix) {
 		delete(want.Annotations, v1alpha1.ChangeCauseAnnotation)
 	}
 }
@@ -233,7 +234,7 @@ func releasedBy(r *Request, want *Object) {
 func useOverride(r *Request, want *Object) {
 	delete(want.Labels, v1alpha1.IgnoredSuspendLabel)
 	delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
-	want.Annotations[v1alpha1.OverrideAnnotation] = defense.Override{
+	want.Annotations[v1alpha1.OverrideAnnotation] = record.Override{
 		Version:         r.New.Version,
 		ResourceVersion: r.Old.ResourceVersion,
 		User:            wording.CutAtRune(r.User, workload.MaxUser),
@@ -242,7 +243,7 @@ func useOverride(r *Request, want *Object) {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
 	if r.quarantined() {
-		defense.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)).Annotate(want.Annotations)
+		rollback.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)).Annotate(want.Annotations)
 	}
 }
 

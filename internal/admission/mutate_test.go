@@ -27,7 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -78,9 +78,9 @@ func (w *admissionWrapper) unstamped() *admissionWrapper {
 func (w *admissionWrapper) named(name string) *admissionWrapper { w.Name = name; return w }
 
 // quarantines has a version in quarantine before and after the request.
-func (w *admissionWrapper) quarantines(version string, why defense.QuarantineReason) *admissionWrapper {
+func (w *admissionWrapper) quarantines(version string, why rollback.QuarantineReason) *admissionWrapper {
 	for _, o := range []*Object{&w.Old, &w.New} {
-		defense.ParseQuarantine(nil, testNow).With(version, why).Annotate(o.Annotations)
+		rollback.ParseQuarantine(nil, testNow).With(version, why).Annotate(o.Annotations)
 	}
 	return w
 }
@@ -354,12 +354,12 @@ func admissionTests() map[string]admissionTest {
 		"rollback to a template that comes to another version by now": {
 			request: makeUpdate().own().release().loseTemplateLabel().annotation(v1alpha1.QuarantinedAnnotation, "v1").
 				annotation(v1alpha1.QuarantineReasonAnnotation, `{"v1":{"time":"","cause":"NeverStarted","release":4,"to":"older"}}`).
-				annotation(v1alpha1.ChangeCauseAnnotation, defense.ChangeCausePrefix+"version v1 to older: NeverStarted"),
+				annotation(v1alpha1.ChangeCauseAnnotation, rollback.ChangeCausePrefix+"version v1 to older: NeverStarted"),
 			want: []Change{
 				setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
 				setAnnotation(v1alpha1.QuarantineReasonAnnotation, `{"v1":{"time":"","cause":"NeverStarted","release":4,"to":"v2"}}`),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
-				setAnnotation(v1alpha1.ChangeCauseAnnotation, defense.ChangeCausePrefix+"version v1 to v2: NeverStarted"),
+				setAnnotation(v1alpha1.ChangeCauseAnnotation, rollback.ChangeCausePrefix+"version v1 to v2: NeverStarted"),
 			},
 		},
 		"release with ignored-suspend and no block": {
@@ -787,7 +787,7 @@ func TestDescribeBlock(t *testing.T) {
 	)
 	failed := func(change func(*v1alpha1.ChangeWorkload)) *admissionWrapper {
 		w := makeFailed().both(v1alpha1.SuspendLabel, suspendedAt).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4 record")
-		return w.past(func(p *defense.Past) {
+		return w.past(func(p *rollback.Past) {
 			p.History, p.Changes[0].UID = nil, "record"
 			if change != nil {
 				change(&p.Changes[0])
@@ -810,7 +810,7 @@ func TestDescribeBlock(t *testing.T) {
 			"release 4 (version v1) failed: pod sleep-1: unpass: [31mfind 2J error \ufffd" + strings.Repeat("x", 180) + "..." + override},
 		"a block by an earlier release, whose record is gone": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 gone"),
 			"release 3 (version v0) failed" + override},
-		"the quarantine says why": {failed(func(c *v1alpha1.ChangeWorkload) { c.UID = "another" }).quarantines("v1", defense.QuarantineReason{
+		"the quarantine says why": {failed(func(c *v1alpha1.ChangeWorkload) { c.UID = "another" }).quarantines("v1", rollback.QuarantineReason{
 			Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-2", Container: "main", Reason: "ImagePullBackOff",
 		}), "release 4 (version v1) failed: NeverStarted: pod sleep-2: container main: ImagePullBackOff" + override},
 		"of an older build": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1"), "version v1 failed" + override},
@@ -835,7 +835,7 @@ func TestDescribeBlock(t *testing.T) {
 
 // TestQuarantineBounded: the message of a denial has nothing in it that moves a terminal, and an end.
 func TestQuarantineBounded(t *testing.T) {
-	request := makeUpdate().release().quarantines("v2", defense.QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).Request
+	request := makeUpdate().release().quarantines("v2", rollback.QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).Request
 	if got := ValidateQuarantine(request); got.Allowed || strings.ContainsRune(got.Message, 0x1b) || len(got.Message) > 1000 {
 		t.Errorf("allowed %t, %d bytes: %q", got.Allowed, len(got.Message), got.Message)
 	}
@@ -845,9 +845,9 @@ func TestQuarantineBounded(t *testing.T) {
 // by an override, which ends its quarantine.
 func TestQuarantineAdmission(t *testing.T) {
 	quarantined := func(w *admissionWrapper, versions ...string) *admissionWrapper {
-		q := defense.ParseQuarantine(nil, testNow)
+		q := rollback.ParseQuarantine(nil, testNow)
 		for _, v := range versions {
-			q = q.With(v, defense.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
+			q = q.With(v, rollback.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
 		}
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
@@ -883,11 +883,11 @@ func TestQuarantineAdmission(t *testing.T) {
 			if got := ValidateQuarantine(request); got.Message != test.denied || got.Allowed != (test.denied == "") {
 				t.Errorf("%+v, want %q", got, test.denied)
 			}
-			q := defense.ParseQuarantine(request.New.Annotations, testNow)
+			q := rollback.ParseQuarantine(request.New.Annotations, testNow)
 			if q.Holds("v2") != test.held {
 				t.Errorf("held is %t, want %t", q.Holds("v2"), test.held)
 			}
-			if q.Holds("v0") != defense.ParseQuarantine(request.Old.Annotations, testNow).Holds("v0") {
+			if q.Holds("v0") != rollback.ParseQuarantine(request.Old.Annotations, testNow).Holds("v0") {
 				t.Error("the quarantine of another version changed")
 			}
 			_, overridden := request.New.Annotations[v1alpha1.OverrideAnnotation]
@@ -914,7 +914,7 @@ func TestRollbackRequest(t *testing.T) {
 		"waiting, and a release":     {makeUpdate().bothAnnotations(to, "last-success").release(), ""},
 		"with a release":             {makeUpdate().annotation(to, "last-success").release(), ""},
 		"opting in": {makeUpdate().bothAnnotations(to, "last-success").both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).
-			lose(v1alpha1.DefenseLabel), defense.BeforeOptIn + "last-success"},
+			lose(v1alpha1.DefenseLabel), rollback.BeforeOptIn + "last-success"},
 		"by the operator, over HTTP": {makeUpdate().own().annotation(to, "last-success"), "last-success"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -929,7 +929,7 @@ func TestRollbackRequest(t *testing.T) {
 // TestChangeCause: what explained a rollback does not explain the next release;
 // what a user says stays.
 func TestChangeCause(t *testing.T) {
-	const ours, other = defense.ChangeCausePrefix + "version v1", "my release"
+	const ours, other = rollback.ChangeCausePrefix + "version v1", "my release"
 	for name, test := range map[string]struct {
 		request *admissionWrapper
 		want    string
@@ -954,7 +954,7 @@ func TestChangeCause(t *testing.T) {
 // meant for what it puts into quarantine.
 func TestRollbackMakesStale(t *testing.T) {
 	w := makeUpdate().own().release().both(v1alpha1.IgnoredSuspendLabel, "true")
-	defense.ParseQuarantine(nil, testNow).With("v1", defense.QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
+	rollback.ParseQuarantine(nil, testNow).With("v1", rollback.QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
 	got := applied(w.New, Mutate(w.Request))
 	if _, stale := got.Annotations[v1alpha1.OverrideStaleAnnotation]; !stale {
 		t.Errorf("not marked as stale: %v", got.Annotations)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -38,7 +39,7 @@ func mutateOptedOut(r *Request, want *Object) {
 // while the defense has an effect.
 func noteOwner(r *Request, want *Object) {
 	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !workload.OptedOut(r.Old.Labels) {
-		noteLeaving(r, want, wording.CutAtRune(strings.ReplaceAll(owner, " ", "/"), defense.MaxText))
+		noteLeaving(r, want, wording.CutAtRune(strings.ReplaceAll(owner, " ", "/"), record.MaxText))
 	}
 }
 

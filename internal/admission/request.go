@@ -25,6 +25,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -81,7 +83,7 @@ type Request struct {
 	// an earlier call for the same request, have made of it.
 	Old, New Object
 	// Past is nil when it is not known, or not needed: see NeedsPast.
-	Past *defense.Past
+	Past *rollback.Past
 	// Hold is nil when it is not known whether a rollout is to be held, or not needed:
 	// see NeedsHold.
 	Hold *WantedHold
@@ -154,7 +156,7 @@ func (r *Request) suspendTouched() bool {
 
 // quarantined says that the request releases a version that was rolled back.
 func (r *Request) quarantined() bool {
-	return r.released() && defense.ParseQuarantine(r.Old.Annotations, r.Now).Holds(r.New.Version)
+	return r.released() && rollback.ParseQuarantine(r.Old.Annotations, r.Now).Holds(r.New.Version)
 }
 
 // rollsBack says that the request is the operator's rollback.
@@ -174,7 +176,7 @@ func (r *Request) hasOverride() bool {
 	}
 	// Mutation, earlier in this very request, used the label up. An override
 	// of an earlier request names an older resource version.
-	o, ok := defense.ParseOverride(r.New.Annotations[v1alpha1.OverrideAnnotation])
+	o, ok := record.ParseOverride(r.New.Annotations[v1alpha1.OverrideAnnotation])
 	return ok && o.ResourceVersion == r.Old.ResourceVersion
 }
 

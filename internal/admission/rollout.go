@@ -20,8 +20,8 @@ import (
 	"fmt"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -130,7 +130,7 @@ func paceRelease(r *Request, want *Object, held *workload.Hold) {
 // holds says that the rollout that a request begins is held. An undo has to be fast,
 // so no version of the history is.
 func (r *Request) holds() bool {
-	return r.NeedsHold() && r.Hold != nil && r.Hold.Until.Holds() && r.Past != nil && !defense.Remembered(r.Past.History, r.leadsTo())
+	return r.NeedsHold() && r.Hold != nil && r.Hold.Until.Holds() && r.Past != nil && !rollback.Remembered(r.Past.History, r.leadsTo())
 }
 
 // reapplied says that a write brings what the hold changed to what it was before, as one

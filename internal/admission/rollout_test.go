@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -50,7 +50,7 @@ func (w *admissionWrapper) enforced(before, after bool) *admissionWrapper {
 // wantsHold has settings that ask for a hold, and a history that is known.
 func (w *admissionWrapper) wantsHold(history ...workload.Revision) *admissionWrapper {
 	w.Hold = &WantedHold{Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, HoldSteps: testSteps}
-	w.Past = &defense.Past{History: history}
+	w.Past = &rollback.Past{History: history}
 	return w
 }
 

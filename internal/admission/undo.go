@@ -23,7 +23,8 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -39,20 +40,20 @@ func (r *Request) NeedsPast() bool {
 // one that succeeded before, while the operator blocks or halts the workload
 // because of it. It also says why that version was left. Only mutation asks this,
 // which sees the template before it is what would be stored.
-func (r *Request) undo() (left defense.QuarantineReason, ok bool) {
+func (r *Request) undo() (left rollback.QuarantineReason, ok bool) {
 	return r.undoTo(r.leadsTo())
 }
 
-func (r *Request) undoTo(version string) (left defense.QuarantineReason, ok bool) {
+func (r *Request) undoTo(version string) (left rollback.QuarantineReason, ok bool) {
 	if !r.NeedsPast() || r.Past == nil || version == r.Old.Version || r.overrides() || r.suspendTouched() || r.blockedByUser() ||
-		defense.ParseQuarantine(r.Old.Annotations, r.Now).Holds(version) || !defense.Remembered(r.Past.History, version) {
-		return defense.QuarantineReason{}, false
+		rollback.ParseQuarantine(r.Old.Annotations, r.Now).Holds(version) || !rollback.Remembered(r.Past.History, version) {
+		return rollback.QuarantineReason{}, false
 	}
 	failed := r.failedRecord()
 	if failed == nil {
-		return defense.QuarantineReason{}, false
+		return rollback.QuarantineReason{}, false
 	}
-	left = defense.QuarantineReason{
+	left = rollback.QuarantineReason{
 		Time: r.Now.UTC().Format(time.RFC3339), Cause: v1alpha1.ReasonVerificationFailed,
 		Release: failed.Spec.Release, To: version, By: wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser),
 	}
@@ -73,7 +74,7 @@ func (r *Request) wentBack() bool {
 	if _, ok := r.undoTo(r.New.Version); !ok {
 		return false
 	}
-	why, held := defense.ParseQuarantine(r.New.Annotations, r.Now).Reason(r.Old.Version)
+	why, held := rollback.ParseQuarantine(r.New.Annotations, r.Now).Reason(r.Old.Version)
 	return held && why.To == r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
 }
 
@@ -102,9 +103,9 @@ func (r *Request) blockedByUser() bool {
 // the workload was set back to runs.
 func (r *Request) restores() bool {
 	release := r.Old.Annotations[v1alpha1.ReleaseAnnotation]
-	version, number, _ := defense.ParseBlockedBy(r.Old.Annotations)
+	version, number, _ := record.ParseBlockedBy(r.Old.Annotations)
 	return version != "" && (version != r.Old.Version || number != release) &&
-		defense.ParseQuarantine(r.Old.Annotations, r.Now).Restored(r.Old.Version, workload.ParseRelease(release))
+		rollback.ParseQuarantine(r.Old.Annotations, r.Now).Restored(r.Old.Version, workload.ParseRelease(release))
 }
 
 // unquarantine carries UnquarantineAnnotation out, and uses it up. One that comes
@@ -113,7 +114,7 @@ func unquarantine(r *Request, want *Object) {
 	asked, ok := r.New.Annotations[v1alpha1.UnquarantineAnnotation]
 	if !ok {
 		// An earlier call for this request may have used it up.
-		u, done := defense.ParseUnquarantined(r.New.Annotations[v1alpha1.UnquarantinedAnnotation])
+		u, done := rollback.ParseUnquarantined(r.New.Annotations[v1alpha1.UnquarantinedAnnotation])
 		if !done || u.ResourceVersion == "" || u.ResourceVersion != r.Old.ResourceVersion {
 			return
 		}
@@ -127,7 +128,7 @@ func unquarantine(r *Request, want *Object) {
 	if wording.Cut(strings.TrimSpace(r.Old.Annotations[v1alpha1.UnquarantineAnnotation])) == wording.Cut(strings.TrimSpace(asked)) {
 		user = workload.UnknownUser // it came while admission was down
 	}
-	q, done := defense.ParseQuarantine(want.Annotations, r.Now).Unquarantine(asked, user)
+	q, done := rollback.ParseQuarantine(want.Annotations, r.Now).Unquarantine(asked, user)
 	done.ResourceVersion = r.Old.ResourceVersion
 	q.Annotate(want.Annotations)
 	want.Annotations[v1alpha1.UnquarantinedAnnotation] = done.String()

@@ -24,7 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -33,7 +33,7 @@ import (
 func makeFailed() *admissionWrapper {
 	w := makeBlocked().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4").release()
 	w.Now = testNow
-	w.Past = &defense.Past{
+	w.Past = &rollback.Past{
 		History: []workload.Revision{{Name: "r0", Version: "v0", Release: 1}, {Name: "r2", Version: "v2", Release: 2}},
 		Changes: []v1alpha1.ChangeWorkload{{
 			Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "v1", Release: 4},
@@ -44,13 +44,13 @@ func makeFailed() *admissionWrapper {
 	return w
 }
 
-func (w *admissionWrapper) past(change func(*defense.Past)) *admissionWrapper {
+func (w *admissionWrapper) past(change func(*rollback.Past)) *admissionWrapper {
 	change(w.Past)
 	return w
 }
 
 func (w *admissionWrapper) state(s v1alpha1.ChangeWorkloadStatusType) *admissionWrapper {
-	return w.past(func(p *defense.Past) { p.Changes[0].Status.Status = s })
+	return w.past(func(p *rollback.Past) { p.Changes[0].Status.Status = s })
 }
 
 // halted makes the workload paused by the operator because of a version.
@@ -61,7 +61,7 @@ func (w *admissionWrapper) halted(version string) *admissionWrapper {
 // restored makes v1 the version that the workload was set back to from v0, and blocks it
 // because of that one.
 func (w *admissionWrapper) restored() *admissionWrapper {
-	left := defense.ParseQuarantine(nil, testNow).With("v0", defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
+	left := rollback.ParseQuarantine(nil, testNow).With("v0", rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
 	left.Annotate(w.Old.Annotations)
 	left.Annotate(w.New.Annotations)
 	return w.bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 record")
@@ -102,14 +102,14 @@ func TestUndo(t *testing.T) {
 		denied, back bool
 	}{
 		"to the last good version": {request: makeFailed(), back: true},
-		"to an older one":          {request: makeFailed().past(func(p *defense.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
-		"to a baseline": {request: makeFailed().past(func(p *defense.Past) {
-			p.History = []workload.Revision{{Version: "v2", Release: defense.BaselineRelease}}
+		"to an older one":          {request: makeFailed().past(func(p *rollback.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
+		"to a baseline": {request: makeFailed().past(func(p *rollback.Past) {
+			p.History = []workload.Revision{{Version: "v2", Release: rollback.BaselineRelease}}
 		}), back: true},
 		"halted, too":                      {request: makeFailed().halted("v1"), back: true},
 		"halted, the block lifted by hand": {request: makeFailed().halted("v1").unblocked(), back: true},
 		"blocked by an earlier failure":    {request: makeFailed().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3"), back: true},
-		"to a version that never succeeded": {request: makeFailed().past(func(p *defense.Past) {
+		"to a version that never succeeded": {request: makeFailed().past(func(p *rollback.Past) {
 			p.History = p.History[:1]
 		}), denied: true},
 		"to one in quarantine":               {request: makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v2"), denied: true},
@@ -118,10 +118,10 @@ func TestUndo(t *testing.T) {
 		"past a user's block":                {request: makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
 		"past a user's block, while halted":  {request: makeFailed().halted("v1").lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
 		"the caches do not say anything":     {request: makeFailed().unknown(), denied: true},
-		"the cache lacks the record":         {request: makeFailed().past(func(p *defense.Past) { p.Changes = nil }), denied: true},
-		"the record is of an earlier one":    {request: makeFailed().past(func(p *defense.Past) { p.Changes[0].Spec.Release = 3 }), denied: true},
-		"the record is not at this one yet":  {request: makeFailed().past(func(p *defense.Past) { p.Changes[0].Status.ObservedRelease = 3 }), denied: true},
-		"the record goes":                    {request: makeFailed().past(func(p *defense.Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }), denied: true},
+		"the cache lacks the record":         {request: makeFailed().past(func(p *rollback.Past) { p.Changes = nil }), denied: true},
+		"the record is of an earlier one":    {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].Spec.Release = 3 }), denied: true},
+		"the record is not at this one yet":  {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].Status.ObservedRelease = 3 }), denied: true},
+		"the record goes":                    {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }), denied: true},
 		"with the block taken off":           {request: makeFailed().lose(v1alpha1.SuspendLabel), denied: true},
 		"by an override, which it is then":   {request: makeFailed().label(v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)},
 		"neither blocked nor halted":         {request: makeFailed().unblocked()},
@@ -144,14 +144,14 @@ func TestUndo(t *testing.T) {
 			if got := test.request.GoesBack(); got != test.back {
 				t.Errorf("undo %t, want %t", got, test.back)
 			}
-			why, held := defense.ParseQuarantine(after.New.Annotations, testNow).Reason("v1")
+			why, held := rollback.ParseQuarantine(after.New.Annotations, testNow).Reason("v1")
 			if held != test.back {
 				t.Errorf("in quarantine %t, want %t", held, test.back)
 			}
 			if !test.back {
 				return
 			}
-			want := defense.QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed, Reason: "unpass", Message: "find error",
+			want := rollback.QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed, Reason: "unpass", Message: "find error",
 				Release: 4, To: "v2", By: "jane"}
 			if diff := cmp.Diff(want, why); diff != "" {
 				t.Errorf("reason -want +got:\n%s", diff)
@@ -191,7 +191,7 @@ func TestWaysOn(t *testing.T) {
 			". Or wait: version v1 is being restored, and the block ends when its rollout is complete"},
 		"restored, and failed itself":   {makeFailed().restored().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4 record"), again},
 		"restored, and blocked by hand": {makeFailed().restored().oldLoses(v1alpha1.SuspendedByAnnotation), back},
-		"nothing to go to":              {makeFailed().past(func(p *defense.Past) { p.History = nil }), ""},
+		"nothing to go to":              {makeFailed().past(func(p *rollback.Past) { p.History = nil }), ""},
 		"all in quarantine":             {makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0,v2"), ""},
 		"nothing known":                 {makeFailed().unknown(), ""},
 	} {
@@ -213,7 +213,7 @@ func TestWaysOn(t *testing.T) {
 func TestUnquarantine(t *testing.T) {
 	quarantined := func() *admissionWrapper {
 		w := makeUpdate()
-		q := defense.ParseQuarantine(nil, testNow).With("v2", defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3", defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
+		q := rollback.ParseQuarantine(nil, testNow).With("v2", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
 		return w
@@ -244,11 +244,11 @@ func TestUnquarantine(t *testing.T) {
 			if got := after.Annotations[v1alpha1.UnquarantinedAnnotation]; got != test.recorded {
 				t.Errorf("recorded %s, want %s", got, test.recorded)
 			}
-			q := defense.ParseQuarantine(after.Annotations, testNow)
+			q := rollback.ParseQuarantine(after.Annotations, testNow)
 			if diff := cmp.Diff(test.held, q.Versions); diff != "" {
 				t.Errorf("in quarantine -want +got:\n%s", diff)
 			}
-			u, ok := defense.ParseUnquarantined(test.recorded)
+			u, ok := rollback.ParseUnquarantined(test.recorded)
 			for _, version := range u.Ended {
 				if !q.Overridden(version) {
 					t.Errorf("version %s does not count as overridden", version)

@@ -24,7 +24,7 @@ import (
 	"strings"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
@@ -88,9 +88,9 @@ func knownValues(key string) []string {
 	case v1alpha1.IgnoredSuspendLabel:
 		return []string{v1alpha1.IgnoredSuspendValue, "false"}
 	case v1alpha1.RollbackToAnnotation:
-		return []string{defense.LastSuccess}
+		return []string{rollback.LastSuccess}
 	case v1alpha1.UnquarantineAnnotation:
-		return []string{defense.AllVersions}
+		return []string{rollback.AllVersions}
 	default:
 		return nil
 	}
@@ -103,7 +103,7 @@ var hexVersion = regexp.MustCompile(`^[0-9a-f]{32}$`)
 // an event of its own.
 func namesVersion(key, value string) bool {
 	return (key == v1alpha1.RollbackToAnnotation || key == v1alpha1.UnquarantineAnnotation) &&
-		(hexVersion.MatchString(strings.TrimSpace(value)) || strings.HasPrefix(value, defense.BeforeOptIn))
+		(hexVersion.MatchString(strings.TrimSpace(value)) || strings.HasPrefix(value, rollback.BeforeOptIn))
 }
 
 // MistypedEnrolment names the label of a namespace by which somebody meant to enrol it, or to

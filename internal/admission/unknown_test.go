@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
 func TestUnknownWords(t *testing.T) {
@@ -53,7 +53,7 @@ func TestUnknownWords(t *testing.T) {
 		"a request mistyped": {nil, one(prefix+"rollback-to", "last-succses"),
 			[]string{"annotation " + prefix + `rollback-to: the value "last-succses" is not known; the nearest known one is "last-success"`}},
 		"a request for a version":    {nil, one(prefix+"rollback-to", "c6c45d23c098bdf181853a85b60b5d74"), nil},
-		"a request that was dropped": {nil, one(prefix+"rollback-to", defense.BeforeOptIn+"x"), nil},
+		"a request that was dropped": {nil, one(prefix+"rollback-to", rollback.BeforeOptIn+"x"), nil},
 		"a hostile value": {nil, one(prefix+"unquarantine", "\x1b[2J\n"+strings.Repeat("y", 9999)),
 			[]string{"annotation " + prefix + `unquarantine: the value "[2J ` + strings.Repeat("y", 249) + `..." is not known; the nearest known one is "all"`}},
 	} {

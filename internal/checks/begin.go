@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -58,11 +59,11 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 }
 
 // Begin says which checks of policies begin with a batch.
-func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginCheck, error) {
+func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck, error) {
 	of := s.Selected
 	of.Began = time.Unix(s.Release.Status.StartTimeUnix, 0)
 	selected := policy.Select(s.Policies, v.Operator, of).At(v1alpha1.StageBatchPre, v1alpha1.StageBatchPost)
-	begin := make([]defense.BeginCheck, 0, len(selected))
+	begin := make([]record.BeginCheck, 0, len(selected))
 	for i := range selected {
 		c := &selected[i]
 		if s.Release.Status.Status == v1alpha1.ChangeWorkloadSuccess && !c.AfterSuccess() {
@@ -90,7 +91,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]defense.BeginChec
 
 // BeginRelease says which checks of policies may begin at stages of a release as a
 // whole. Those at the stage Admission do of one that admission did not see.
-func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, change *v1alpha1.ChangeWorkload) ([]defense.BeginCheck, error) {
+func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, change *v1alpha1.ChangeWorkload) ([]record.BeginCheck, error) {
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, cha
 		}
 		selected = append(selected, policy.Select(policies, v.Operator, of).At(v1alpha1.StageAdmission)...)
 	}
-	begin := make([]defense.BeginCheck, len(selected))
+	begin := make([]record.BeginCheck, len(selected))
 	for i := range selected {
 		begin[i] = beginOf(&selected[i])
 		begin[i].Status.Stage = stageOf(&selected[i])
@@ -114,8 +115,8 @@ func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, cha
 	return begin, nil
 }
 
-func beginOf(c *policy.Check) defense.BeginCheck {
-	return defense.BeginCheck{
+func beginOf(c *policy.Check) record.BeginCheck {
+	return record.BeginCheck{
 		Status: v1alpha1.CheckStatus{Name: c.Name, Type: c.Type, Mode: c.Mode, Generation: c.Generation, Background: c.Background},
 		Due:    c.Due(), Deadline: c.Deadline,
 	}

@@ -36,8 +36,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -195,7 +195,7 @@ func (p *evaluator) load(ctx context.Context, s *Subject) (*rules.Input, error) 
 	if s.Batch == nil {
 		return in, nil
 	}
-	in.Release["batch"], in.Release["lastBatch"] = int64(defense.BatchNumber(s.Batch)), s.Batch.Spec.Last
+	in.Release["batch"], in.Release["lastBatch"] = int64(record.BatchNumber(s.Batch)), s.Batch.Spec.Last
 	in.Pods, err = p.pods(ctx, s.Batch)
 	return in, err
 }

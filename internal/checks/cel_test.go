@@ -40,8 +40,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -54,7 +54,7 @@ type ruled struct {
 	api    client.Client
 	checks *Checks
 	s      Subject
-	events []defense.Event
+	events []record.Event
 	writes int
 	// gets fail for the objects of these names; read are those that were got.
 	gets    map[string]error

@@ -40,8 +40,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // Checks makes the checks of policies.
@@ -80,7 +81,7 @@ func (p *Checks) Next(ctx context.Context, s Subject) (step Step, err error) {
 	now, goOn := p.clock.Now(), map[string]bool{}
 	checks := s.checks()
 	for i := range checks {
-		goOn[checks[i].Name] = s.isCurrent() && defense.CheckGoesOn(&checks[i], now)
+		goOn[checks[i].Name] = s.isCurrent() && record.CheckGoesOn(&checks[i], now)
 	}
 	p.podHealth.forget()
 	p.probe.keep(s.Key(), goOn)
@@ -138,10 +139,10 @@ func (p *Checks) next(
 func (p *Checks) write(c v1alpha1.CheckStatus) Step {
 	return Step{Write: func(s Subject) Decision {
 		if s.Batch == nil {
-			plan := defense.NoteReleaseCheck(defense.ReleaseCheckInput{Now: p.clock.Now(), Settings: s.Settings, Change: s.Release}, c)
+			plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: p.clock.Now(), Settings: s.Settings, Change: s.Release}, c)
 			return Decision{Void: plan.Status == nil, Release: plan.Status, Events: plan.Events}
 		}
-		plan := defense.NoteCheck(defense.BatchInput{
+		plan := server.NoteCheck(server.BatchInput{
 			Now: p.clock.Now(), Settings: s.Settings, Batch: s.Batch, Change: s.Release, Begin: s.Begin,
 			Server: s.Release.Status.OrderStage != v1alpha1.OrderNone,
 		}, c)

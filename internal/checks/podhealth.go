@@ -27,8 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -397,7 +397,7 @@ func (h *podHealth) note(reason string, failing map[string]symptom, more string)
 	first := failing[names[0]]
 	known := s.FailedPods
 	if s.Phase != v1alpha1.CheckFailed && s.Reason == reason &&
-		(int(s.FailedCount) >= len(names) && len(names) > defense.MaxFailedPods || !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
+		(int(s.FailedCount) >= len(names) && len(names) > record.MaxFailedPods || !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
 		return
 	}
 	s.Reason, s.Value = cmp.Or(reason, first.reason), first.reason

@@ -27,8 +27,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -301,7 +301,7 @@ func TestPodHealth(t *testing.T) {
 				t.Errorf("got %s %q of %v, again after %s: %s", s.Phase, s.Reason, s.FailedPods, plan.After, s.Message)
 			}
 			in.Status = s
-			if again := decidePodHealth(in); !defense.CheckIsOver(&s) && again.Status.Message != s.Message {
+			if again := decidePodHealth(in); !record.CheckIsOver(&s) && again.Status.Message != s.Message {
 				t.Errorf("asked again it says %q", again.Status.Message)
 			}
 		})

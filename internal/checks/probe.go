@@ -26,8 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -213,7 +213,7 @@ func (p *probe) confirm() (uids []types.UID) {
 		}
 		return uids
 	}
-	for _, pod := range p.failed[:min(len(p.failed), defense.MaxFailedPods+1)] {
+	for _, pod := range p.failed[:min(len(p.failed), record.MaxFailedPods+1)] {
 		if !p.Confirmed[pod.UID] {
 			uids = append(uids, pod.UID)
 		}

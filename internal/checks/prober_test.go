@@ -40,8 +40,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // probed is a batch of pods that a policy probes, at a server of the test.
@@ -54,7 +54,7 @@ type probed struct {
 	checks *Checks
 	s      Subject
 	// events of all that was written, and how often that was.
-	events []defense.Event
+	events []record.Event
 	writes int
 }
 

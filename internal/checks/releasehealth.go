@@ -27,8 +27,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -190,10 +190,10 @@ func (r *releaseHealths) look(ctx context.Context, s *Subject, check *policy.Che
 	}
 	now := r.clock.Now()
 	h := &releaseHealth{batches: make(map[types.UID]batchHealth, len(batches))}
-	for _, b := range defense.CountingBatches(s.Release, batches) {
+	for _, b := range record.CountingBatches(s.Release, batches) {
 		found := inBatch(b, there)
 		of := batchHealth{total: len(found)}
-		if c := defense.FindCheck(b.Status.Checks, check.Name); c != nil {
+		if c := record.FindCheck(b.Status.Checks, check.Name); c != nil {
 			of.failing = countFailing(podHealthInput{Now: now, Check: check, Status: *c, Pods: found})
 		}
 		h.batches[b.UID] = of

@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -38,7 +38,7 @@ func report(s *v1alpha1.CheckStatus, pods []string, message, more string) {
 	}
 	s.Message = joined("; ", message, more)
 	s.FailedCount = int32(len(pods)) //nolint:gosec // a batch has at most 200
-	s.FailedPods = pods[:min(len(pods), defense.MaxFailedPods)]
+	s.FailedPods = pods[:min(len(pods), record.MaxFailedPods)]
 }
 
 // onSilence is what it means that a check has no verdict; empty for what the setting says.

@@ -23,8 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -62,7 +62,7 @@ type Subject struct {
 	// Selected is what policies select by, of the workload; set with Policies.
 	Selected policy.Workload
 	// Begin are the checks that begin with the first write of the subject.
-	Begin []defense.BeginCheck
+	Begin []record.BeginCheck
 }
 
 // Key is the name of the object whose status has the check.
@@ -96,9 +96,9 @@ func (s *Subject) isCurrent() bool {
 		return false // what it would look at is of the release that replaced it
 	}
 	if s.Batch != nil {
-		return defense.IsCurrentBatch(s.Release, s.Batch)
+		return record.IsCurrentBatch(s.Release, s.Batch)
 	}
-	return defense.IsCurrentAttempt(s.Release)
+	return record.IsCurrentAttempt(s.Release)
 }
 
 // isOpen reports whether the subject may still wait for a check.
@@ -106,7 +106,7 @@ func (s *Subject) isOpen() bool {
 	if s.Batch != nil {
 		return s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
 	}
-	return defense.IsVerified(s.Release.Status.Status) && s.Release.Status.Status != v1alpha1.ChangeWorkloadSuccess
+	return record.IsVerified(s.Release.Status.Status) && s.Release.Status.Status != v1alpha1.ChangeWorkloadSuccess
 }
 
 // Step is what one step of a check came to.
@@ -133,7 +133,7 @@ type Decision struct {
 	Batch   *v1alpha1.ChangePodStatus
 	Release *v1alpha1.ChangeWorkloadStatus
 	// Events to emit once it is written.
-	Events []defense.Event
+	Events []record.Event
 }
 
 // followed is a check as its policy wants it by now.

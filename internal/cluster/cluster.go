@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -72,7 +72,7 @@ type Cluster struct {
 
 // Event emits an event on a workload; related is the object that caused it, or
 // nil.
-func (c *Cluster) Event(w *workload.Workload, related client.Object, e defense.Event, action string) {
+func (c *Cluster) Event(w *workload.Workload, related client.Object, e record.Event, action string) {
 	e.Message = v1alpha1.EventMessage(e.Reason, wording.Printable(e.Message))
 	// Events of one reason and one action on one version of an object are a series, whose later messages are lost.
 	action += e.Act

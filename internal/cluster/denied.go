@@ -34,6 +34,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -234,7 +235,7 @@ func (c *Cluster) ReportDenied(ctx context.Context, w *workload.Workload, change
 // Related is the object that the write is for, or nil.
 func (c *Cluster) EmitDenied(ctx context.Context, w *workload.Workload, related client.Object, d *DeniedError) {
 	if d.Log(ctx, "namespace", w.Namespace, "name", w.Name) {
-		c.Event(w, related, defense.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: d.Describe()}, "Write")
+		c.Event(w, related, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: d.Describe()}, "Write")
 	}
 }
 

@@ -31,6 +31,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -89,8 +91,8 @@ func (c *Cluster) RememberBaseline(ctx context.Context, in *defense.WorkloadInpu
 		return err
 	}
 	return c.rememberAs(ctx, w, template, appsv1.ControllerRevision{
-		ObjectMeta: metav1.ObjectMeta{Name: defense.ReleaseName(w, version), Labels: revisionLabels(w, version)},
-		Revision:   defense.BaselineRelease,
+		ObjectMeta: metav1.ObjectMeta{Name: record.ReleaseName(w, version), Labels: revisionLabels(w, version)},
+		Revision:   rollback.BaselineRelease,
 	})
 }
 

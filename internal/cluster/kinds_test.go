@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -64,7 +64,7 @@ func TestAnotherKind(t *testing.T) {
 	if err != nil || w == nil || w.UID != "fleet" || w.Kind() != "fleet" {
 		t.Fatalf("%+v, %v", w, err)
 	}
-	change := wrappers.MakeChangeWorkload("prod", defense.ReleaseName(w, w.Version)).Version(w.Version).Release(1).Obj()
+	change := wrappers.MakeChangeWorkload("prod", record.ReleaseName(w, w.Version)).Version(w.Version).Release(1).Obj()
 	change.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(fleet, kind.GroupVersionKind())}
 	if owner, err := c.OwnerOf(t.Context(), change); err != nil || owner == nil || owner.UID != "fleet" {
 		t.Errorf("the owner of the release: %+v, %v", owner, err)

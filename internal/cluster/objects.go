@@ -25,13 +25,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // OwnLabels are the labels of an object of ours about a version of a workload.
 func OwnLabels(w *workload.Workload, version string) map[string]string {
-	name := defense.WorkloadNameLabelValue(w.Name)
+	name := record.WorkloadNameLabelValue(w.Name)
 	labels := map[string]string{
 		v1alpha1.VersionLabel:      version,
 		v1alpha1.WorkloadKindLabel: w.GVK.Kind,

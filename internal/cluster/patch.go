@@ -33,7 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -100,7 +100,7 @@ func (p *Patch) SetLabel(key, value string) { p.add("add", labelPath(key), value
 func (p *Patch) SetAnnotation(key, value string) { p.add("add", annotationPath(key), value) }
 
 // SetQuarantine writes the quarantine of the workload.
-func (p *Patch) SetQuarantine(q defense.Quarantine) {
+func (p *Patch) SetQuarantine(q rollback.Quarantine) {
 	annotations := map[string]string{}
 	q.Annotate(annotations)
 	for _, key := range []string{v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation} {

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -94,9 +94,9 @@ func CurrentRelease(w *workload.Workload, changes []v1alpha1.ChangeWorkload) *v1
 
 // Past reads the releases and the history of a workload, as far as this replica
 // has seen them.
-func (v View) Past(ctx context.Context, namespace string, uid types.UID) (past defense.Past, err error) {
+func (v View) Past(ctx context.Context, namespace string, uid types.UID) (past rollback.Past, err error) {
 	if past.Changes, err = v.Releases(ctx, namespace, uid); err != nil {
-		return defense.Past{}, err
+		return rollback.Past{}, err
 	}
 	past.History, err = v.History(ctx, namespace, uid)
 	return past, err

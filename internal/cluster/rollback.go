@@ -29,12 +29,13 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // LoadRollback reads all that a decision about a rollback needs; found is false when there is no such
 // defended workload.
-func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in defense.RollbackInput, found bool, err error) {
+func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in rollback.Input, found bool, err error) {
 	ns, err := c.Namespace(ctx, key.Namespace)
 	if err != nil || !ns.Enrolled {
 		return in, false, err
@@ -44,7 +45,7 @@ func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in defens
 		return in, false, err
 	}
 	// Pods are as old as the API server says, so its clock counts.
-	in = defense.RollbackInput{Now: c.Clock.Now(), Workload: w, Enrolled: true}
+	in = rollback.Input{Now: c.Clock.Now(), Workload: w, Enrolled: true}
 	// A setting that cannot be used is reported by the release.
 	inForce, err := c.InForceOf(ctx, w, nil)
 	if err != nil {
@@ -136,7 +137,7 @@ func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version
 	if last, err := strconv.ParseInt(w.Annotations[v1alpha1.RollbackRequestedAnnotation], 10, 64); err == nil && at.UnixMilli() <= last {
 		return "", ErrRepeated
 	}
-	to, why := defense.RequestRollback(in, version)
+	to, why := rollback.Request(in, version)
 	if why != "" {
 		return "", &RefusedError{why}
 	}

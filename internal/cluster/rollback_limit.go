@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -40,13 +40,13 @@ const LimitName = "altershieldoperator-rollbacks"
 // +kubebuilder:rbac:groups="",resources=configmaps,resourceNames=altershieldoperator-rollbacks,verbs=get;list;watch;update,namespace=altershieldoperator-system
 
 // RollbackLimit reads the counted rollbacks from the cache.
-func (v View) RollbackLimit(ctx context.Context) (defense.RollbackLimit, error) {
+func (v View) RollbackLimit(ctx context.Context) (rollback.Limit, error) {
 	var counted corev1.ConfigMap
 	err := v.Cached.Get(ctx, types.NamespacedName{Namespace: v.Operator, Name: LimitName}, &counted)
 	if client.IgnoreNotFound(err) != nil {
-		return defense.RollbackLimit{}, fmt.Errorf("get configmap %s: %w", LimitName, err)
+		return rollback.Limit{}, fmt.Errorf("get configmap %s: %w", LimitName, err)
 	}
-	return defense.ParseRollbackLimit(counted.Annotations[v1alpha1.LimitAnnotation]), nil
+	return rollback.ParseLimit(counted.Annotations[v1alpha1.LimitAnnotation]), nil
 }
 
 // TakeLimit counts a rollback before it is made, by compare-and-swap on what
@@ -65,7 +65,7 @@ func (c *Cluster) TakeLimit(ctx context.Context, w *workload.Workload) error {
 		return fmt.Errorf("get configmap %s: %w", LimitName, err)
 	}
 	missing := err != nil
-	before := defense.ParseRollbackLimit(counted.Annotations[v1alpha1.LimitAnnotation])
+	before := rollback.ParseLimit(counted.Annotations[v1alpha1.LimitAnnotation])
 	after, changed, ok := before.Take(set.Settings, c.Clock.Now(), w)
 	switch {
 	case !ok:

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -94,5 +95,5 @@ func (a Admitted) without(which func(AdmittedTemplate) bool) Admitted {
 // operator's made it.
 func Slipped(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool {
 	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == workload.UnknownUser &&
-		!ParseQuarantine(w.Annotations, time.Time{}).Restored(w.Version, w.Release())
+		!rollback.ParseQuarantine(w.Annotations, time.Time{}).Restored(w.Version, w.Release())
 }

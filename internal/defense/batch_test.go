@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -30,13 +32,13 @@ import (
 // of its attempt is the current one.
 func TestBatchOfAnotherRelease(t *testing.T) {
 	change, batch := records()
-	in := BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true}
-	if plan := DecideBatch(in); plan.Call != CallFinish {
-		t.Errorf("the batch of the release calls %v, want %v", plan.Call, CallFinish)
+	in := server.BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true}
+	if plan := server.DecideBatch(in); plan.Call != server.CallFinish {
+		t.Errorf("the batch of the release calls %v, want %v", plan.Call, server.CallFinish)
 	}
 	batch.Spec.Release--
-	plan := DecideBatch(in)
-	if plan.Status == nil || plan.Status.Status != v1alpha1.ChangePodExecuteDone || plan.Call != CallNone {
+	plan := server.DecideBatch(in)
+	if plan.Status == nil || plan.Status.Status != v1alpha1.ChangePodExecuteDone || plan.Call != server.CallNone {
 		t.Fatalf("the batch of the release before: %+v", plan)
 	}
 	if c := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionChecked); c == nil || c.Reason != v1alpha1.ReasonReleaseEnded {
@@ -50,18 +52,18 @@ func TestClaimHidesNoFailure(t *testing.T) {
 	of := func(verdict string) v1alpha1.CheckVerdict {
 		return v1alpha1.CheckVerdict{NodeID: "node", Verdict: verdict, Delivered: verdict}
 	}
-	failed := of(VerdictFail)
+	failed := of(record.VerdictFail)
 	batch.Status.PostVerdict = &failed
-	change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{CheckVerdict: of(VerdictPass), Stage: v1alpha1.StagePost}}
-	plan := DecideBatch(BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
-	if plan.Status == nil || plan.Status.PostVerdict.Verdict != VerdictFail {
+	change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{CheckVerdict: of(record.VerdictPass), Stage: v1alpha1.StagePost}}
+	plan := server.DecideBatch(server.BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
+	if plan.Status == nil || plan.Status.PostVerdict.Verdict != record.VerdictFail {
 		t.Errorf("the failure is hidden: %+v", plan.Status)
 	}
 }
 
 func TestDecideBatchStandAlone(t *testing.T) {
 	decide := func(batch *v1alpha1.ChangePod) *v1alpha1.ChangePodStatus {
-		return DecideBatch(BatchInput{Now: testNow, Batch: batch, Change: wrappers.MakeChangeWorkload("default", "release").Attempt(1).Obj()}).Status
+		return server.DecideBatch(server.BatchInput{Now: testNow, Batch: batch, Change: wrappers.MakeChangeWorkload("default", "release").Attempt(1).Obj()}).Status
 	}
 	batch := wrappers.MakeChangePod("default", "batch").Pods("a", "b").Obj()
 	next := decide(batch)
@@ -69,7 +71,7 @@ func TestDecideBatchStandAlone(t *testing.T) {
 		t.Fatalf("changed to %+v, want ExecuteDone, Skipped, two results", next)
 	}
 	for _, r := range next.PodResults {
-		if VerdictFails(r.Verdict) {
+		if record.VerdictFails(r.Verdict) {
 			t.Errorf("pod %s fails by verdict %q though nobody was asked", r.Pod, r.Verdict)
 		}
 	}

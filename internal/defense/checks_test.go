@@ -24,6 +24,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -53,57 +55,57 @@ func TestChecksOfABatch(t *testing.T) {
 		verdict string
 		want    want
 	}{
-		"the server passes, nobody else is asked": {verdict: "pass", want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed}}},
+		"the server passes, nobody else is asked": {verdict: "pass", want: want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed}}},
 		"the server passes, another check has not begun": {verdict: "pass", others: []string{"probe"},
-			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckRunning}}},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckRunning}}},
 		"the server passes, another check begins in the background": {verdict: "pass", background: []string{"health"},
-			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "health": v1alpha1.CheckWatching}}},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "health": v1alpha1.CheckWatching}}},
 		"without a server, a check begins in the background": {alone: true, background: []string{"health"},
 			want: want{"ExecuteDone", "Skipped", none, checks{"health": v1alpha1.CheckWatching}}},
 		"without a server, a check passed": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPassed)},
-			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckPassed}}},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckPassed}}},
 		"a check that is observed fails": {verdict: "pass",
 			checks: []v1alpha1.CheckStatus{{Name: "probe", Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeObserve, Background: true}},
-			want:   want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed}}},
+			want:   want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed}}},
 		"a check without data fails, as its policy says": {verdict: "pass", others: []string{"probe"},
 			checks: []v1alpha1.CheckStatus{{Name: "probe", Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails}},
-			want:   want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+			want:   want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
 		"a check without data passes, as its policy says": {verdict: "pass", silence: true, others: []string{"probe"},
 			checks: []v1alpha1.CheckStatus{{Name: "probe", Phase: v1alpha1.CheckInconclusive, OnSilence: v1alpha1.SilencePasses}},
-			want:   want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckInconclusive}}},
+			want:   want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckInconclusive}}},
 		"a check in the background could not be made, and its policy fails that": {verdict: "pass",
 			checks: []v1alpha1.CheckStatus{{Name: "rule", Phase: v1alpha1.CheckError, Background: true, OnSilence: v1alpha1.SilenceFails}},
-			want:   want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "rule": v1alpha1.CheckError}}},
+			want:   want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{record.ServerCheck: v1alpha1.CheckPassed, "rule": v1alpha1.CheckError}}},
 		"a check in the background could not be made, and nobody says what that means": {verdict: "pass",
 			checks: []v1alpha1.CheckStatus{{Name: "rule", Phase: v1alpha1.CheckError, Background: true}},
-			want:   want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "rule": v1alpha1.CheckError}}},
+			want:   want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "rule": v1alpha1.CheckError}}},
 		"the status names another check": {verdict: "pass", checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPending)},
-			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPending}}},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPending}}},
 		"the server passes, another check goes on": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
-			want: want{"PostSubmitted", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckRunning}}},
+			want: want{"PostSubmitted", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckRunning}}},
 		"both pass": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPassed)},
-			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPassed}}},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckPassed}}},
 		"another check fails one pod": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckFailed, "b")},
-			want: want{"ExecuteDone", "PostFinish", "a=pass b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed}}},
+			want: want{"ExecuteDone", "PostFinish", "a=pass b=fail", checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed}}},
 		"another check fails all, a third is given up": {verdict: "pass", others: []string{"probe", "cel"},
 			checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckFailed), phase("cel", v1alpha1.CheckRunning)},
 			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail",
-				checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed, "cel": v1alpha1.CheckCanceled}}},
+				checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckFailed, "cel": v1alpha1.CheckCanceled}}},
 		"the server fails while another check goes on": {verdict: "fail", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
-			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckFailed, "probe": v1alpha1.CheckCanceled}}},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{record.ServerCheck: v1alpha1.CheckFailed, "probe": v1alpha1.CheckCanceled}}},
 		"a check without data passes": {verdict: "pass", others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckNoData)},
-			want: want{"ExecuteDone", "PostFinish", pass, checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+			want: want{"ExecuteDone", "PostFinish", pass, checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
 		"a check without data fails where silence does": {verdict: "pass", silence: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckNoData)},
-			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=fail", checks{record.ServerCheck: v1alpha1.CheckPassed, "probe": v1alpha1.CheckNoData}}},
 		"the server is silent, and another check passed": {late: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckPassed)},
-			want: want{"ExecuteDone", string(v1alpha1.ChangePodPostTimeout), none, checks{ServerCheck: v1alpha1.CheckNoData, "probe": v1alpha1.CheckPassed}}},
+			want: want{"ExecuteDone", string(v1alpha1.ChangePodPostTimeout), none, checks{record.ServerCheck: v1alpha1.CheckNoData, "probe": v1alpha1.CheckPassed}}},
 		"without a server, nobody asked": {alone: true, want: want{"ExecuteDone", "Skipped", none, checks{}}},
 		"without a server, a check goes on": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
-			want: want{"", "Skipped", none, checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckRunning}}},
+			want: want{"", "Skipped", none, checks{record.ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckRunning}}},
 		"without a server, a check fails": {alone: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckFailed, "a")},
-			want: want{"ExecuteDone", "PostFinish", "a=fail b=none", checks{ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckFailed}}},
+			want: want{"ExecuteDone", "PostFinish", "a=fail b=none", checks{record.ServerCheck: v1alpha1.CheckSkipped, "probe": v1alpha1.CheckFailed}}},
 		"the release ended while a check goes on": {alone: true, ended: true, others: []string{"probe"}, checks: []v1alpha1.CheckStatus{phase("probe", v1alpha1.CheckRunning)},
-			want: want{"ExecuteDone", "Skipped", none, checks{ServerCheck: v1alpha1.CheckCanceled, "probe": v1alpha1.CheckCanceled}}},
+			want: want{"ExecuteDone", "Skipped", none, checks{record.ServerCheck: v1alpha1.CheckCanceled, "probe": v1alpha1.CheckCanceled}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := v1alpha1.ChangeWorkloadRunning
@@ -120,23 +122,23 @@ func TestChecksOfABatch(t *testing.T) {
 			if test.verdict != "" {
 				batch.Status.PostVerdict = &v1alpha1.CheckVerdict{Verdict: test.verdict, Delivered: test.verdict}
 			}
-			in := BatchInput{Now: testNow, Change: change, Batch: batch, Server: !test.alone, Begin: begin(test.others, test.background),
+			in := server.BatchInput{Now: testNow, Change: change, Batch: batch, Server: !test.alone, Begin: begin(test.others, test.background),
 				Settings: settings.Settings{PreTimeout: time.Minute, PostTimeout: time.Minute, SilenceFails: test.silence}}
 			if test.late {
 				batch.Status.PostSubmitTimeUnix -= 60
-				in.Calls = Calls{Ended: true}.After(CallPollPost, Answer{Kind: AnswerRetry}, testNow, 0.5)
+				in.Calls = server.Calls{Ended: true}.After(server.CallPollPost, server.Answer{Kind: server.AnswerRetry}, testNow, 0.5)
 			}
 			// Decided once, and again on what was written: the second time changes nothing.
 			for range 2 {
-				plan := DecideBatch(in)
-				if plan.Call == CallPollPost {
-					plan = AnswerBatch(in, plan.Call, Answer{Kind: AnswerDone})
+				plan := server.DecideBatch(in)
+				if plan.Call == server.CallPollPost {
+					plan = server.AnswerBatch(in, plan.Call, server.Answer{Kind: server.AnswerDone})
 				}
 				if plan.Status != nil {
 					batch.Status = *plan.Status
 				}
 			}
-			if plan := DecideBatch(in); plan.Status != nil {
+			if plan := server.DecideBatch(in); plan.Status != nil {
 				t.Errorf("it is not settled, -was +is:\n%s", cmp.Diff(batch.Status, *plan.Status))
 			}
 			got := want{Status: batch.Status.Status, Message: batch.Status.Message, Checks: checks{}}
@@ -154,12 +156,12 @@ func TestChecksOfABatch(t *testing.T) {
 }
 
 // begin begins checks that are waited for, and others in the background.
-func begin(waited, background []string) (checks []BeginCheck) {
+func begin(waited, background []string) (checks []record.BeginCheck) {
 	for _, name := range waited {
-		checks = append(checks, BeginCheck{Status: v1alpha1.CheckStatus{Name: name}})
+		checks = append(checks, record.BeginCheck{Status: v1alpha1.CheckStatus{Name: name}})
 	}
 	for _, name := range background {
-		checks = append(checks, BeginCheck{Status: v1alpha1.CheckStatus{Name: name, Background: true}})
+		checks = append(checks, record.BeginCheck{Status: v1alpha1.CheckStatus{Name: name, Background: true}})
 	}
 	return checks
 }
@@ -190,7 +192,7 @@ func TestSilenceInBackground(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("ns", "web").Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadSuccess).Obj()
 			batch := wrappers.MakeChangePod("ns", "web--x--1").Attempt(1, 1).Pods("a").State(v1alpha1.ChangePodExecuteDone).Obj()
-			batch.Status.PodResults = []v1alpha1.PodResult{{PodInfo: batch.Spec.PodInfos[0], Verdict: VerdictPass}}
+			batch.Status.PodResults = []v1alpha1.PodResult{{PodInfo: batch.Spec.PodInfos[0], Verdict: record.VerdictPass}}
 			c := v1alpha1.CheckStatus{Name: "ns/p/rule", Type: "cel", Mode: test.mode, Background: true, Phase: v1alpha1.CheckWatching}
 			ended := c
 			ended.Phase, ended.OnSilence, ended.Message = test.phase, test.on, "no such key"
@@ -198,7 +200,7 @@ func TestSilenceInBackground(t *testing.T) {
 			if test.before {
 				batch.Status.Checks = []v1alpha1.CheckStatus{ended}
 			}
-			plan := NoteCheck(BatchInput{Now: testNow, Change: change, Batch: batch, Settings: settings.Settings{SilenceFails: test.silence}}, ended)
+			plan := server.NoteCheck(server.BatchInput{Now: testNow, Change: change, Batch: batch, Settings: settings.Settings{SilenceFails: test.silence}}, ended)
 			status := &batch.Status
 			if plan.Status != nil {
 				status = plan.Status
@@ -210,7 +212,7 @@ func TestSilenceInBackground(t *testing.T) {
 			if got := status.PodResults[0].Verdict; got != test.pods || events != test.event {
 				t.Errorf("the pod is %s, the events are %q", got, events)
 			}
-			if test.pods == VerdictFail && status.PodResults[0].Message != "ns/p/rule: no such key" {
+			if test.pods == record.VerdictFail && status.PodResults[0].Message != "ns/p/rule: no such key" {
 				t.Errorf("its message is %q", status.PodResults[0].Message)
 			}
 		})
@@ -221,8 +223,8 @@ func TestSilenceInBackground(t *testing.T) {
 // policies want them by then, and not at all when one of these failed.
 func TestBatchPre(t *testing.T) {
 	const pre, post, watch = "ns/p/pre", "ns/p/post", "ns/p/watch"
-	all := func() []BeginCheck {
-		return []BeginCheck{
+	all := func() []record.BeginCheck {
+		return []record.BeginCheck{
 			{Due: time.Second, Deadline: time.Minute, Status: v1alpha1.CheckStatus{Name: post, Type: "podHealth"}},
 			{Due: time.Second, Deadline: time.Minute, Status: v1alpha1.CheckStatus{Name: watch, Type: "podHealth", Background: true}},
 			{Due: time.Second, Deadline: time.Minute, Status: v1alpha1.CheckStatus{Name: pre, Type: "probe", Stage: v1alpha1.StageBatchPre}},
@@ -231,7 +233,7 @@ func TestBatchPre(t *testing.T) {
 	type phases map[string]v1alpha1.CheckPhase
 	for name, test := range map[string]struct {
 		// begin alters which checks may begin, at first, and once the first came to phase.
-		begin, later func([]BeginCheck) []BeginCheck
+		begin, later func([]record.BeginCheck) []record.BeginCheck
 		phase        v1alpha1.CheckPhase
 		first, want  phases
 		state        v1alpha1.ChangePodStatusType
@@ -239,35 +241,35 @@ func TestBatchPre(t *testing.T) {
 	}{
 		"it passes": {phase: v1alpha1.CheckPassed,
 			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
-			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckRunning, watch: v1alpha1.CheckWatching}, pods: VerdictNone},
+			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckRunning, watch: v1alpha1.CheckWatching}, pods: record.VerdictNone},
 		"it fails": {phase: v1alpha1.CheckFailed,
 			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
-			want:  phases{pre: v1alpha1.CheckFailed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictFail},
+			want:  phases{pre: v1alpha1.CheckFailed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: record.VerdictFail},
 		"in the background it holds nothing up": {phase: v1alpha1.CheckFailed,
-			begin: func(c []BeginCheck) []BeginCheck { c[2].Status.Background = true; return c },
+			begin: func(c []record.BeginCheck) []record.BeginCheck { c[2].Status.Background = true; return c },
 			first: phases{pre: v1alpha1.CheckWatching, post: v1alpha1.CheckRunning, watch: v1alpha1.CheckWatching},
-			want:  phases{pre: v1alpha1.CheckFailed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictFail},
+			want:  phases{pre: v1alpha1.CheckFailed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: record.VerdictFail},
 		"the others are gone by then": {phase: v1alpha1.CheckPassed,
-			later: func(c []BeginCheck) []BeginCheck { return c[2:] },
+			later: func(c []record.BeginCheck) []record.BeginCheck { return c[2:] },
 			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
-			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictPass},
+			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckCanceled, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: record.VerdictPass},
 		"only the background waits for it": {phase: v1alpha1.CheckPassed,
-			begin: func(c []BeginCheck) []BeginCheck { return c[1:] },
+			begin: func(c []record.BeginCheck) []record.BeginCheck { return c[1:] },
 			first: phases{pre: v1alpha1.CheckRunning, watch: v1alpha1.CheckPending},
-			want:  phases{pre: v1alpha1.CheckPassed, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictPass},
+			want:  phases{pre: v1alpha1.CheckPassed, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: record.VerdictPass},
 		"only the background waits, and it fails": {phase: v1alpha1.CheckFailed,
-			begin: func(c []BeginCheck) []BeginCheck { return c[1:] },
+			begin: func(c []record.BeginCheck) []record.BeginCheck { return c[1:] },
 			first: phases{pre: v1alpha1.CheckRunning, watch: v1alpha1.CheckPending},
-			want:  phases{pre: v1alpha1.CheckFailed, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictFail},
+			want:  phases{pre: v1alpha1.CheckFailed, watch: v1alpha1.CheckCanceled}, state: v1alpha1.ChangePodExecuteDone, pods: record.VerdictFail},
 		"it is waited for no more": {phase: v1alpha1.CheckPassed,
-			later: func(c []BeginCheck) []BeginCheck { c[0].Status.Background = true; return c },
+			later: func(c []record.BeginCheck) []record.BeginCheck { c[0].Status.Background = true; return c },
 			first: phases{pre: v1alpha1.CheckRunning, post: v1alpha1.CheckPending, watch: v1alpha1.CheckPending},
-			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckWatching, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: VerdictPass},
+			want:  phases{pre: v1alpha1.CheckPassed, post: v1alpha1.CheckWatching, watch: v1alpha1.CheckWatching}, state: v1alpha1.ChangePodExecuteDone, pods: record.VerdictPass},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("ns", "web").Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Obj()
 			batch := wrappers.MakeChangePod("ns", "web--x--1").Attempt(1, 1).Pods("a").State(v1alpha1.ChangePodInit).Obj()
-			in := BatchInput{Now: testNow, Change: change, Batch: batch, Begin: all()}
+			in := server.BatchInput{Now: testNow, Change: change, Batch: batch, Begin: all()}
 			if test.begin != nil {
 				in.Begin = test.begin(in.Begin)
 			}
@@ -283,15 +285,15 @@ func TestBatchPre(t *testing.T) {
 				}
 				return is
 			}
-			settle := func(plan BatchPlan) {
+			settle := func(plan server.BatchPlan) {
 				for range 3 {
 					if plan.Status != nil {
 						batch.Status = *plan.Status
 					}
-					plan = DecideBatch(in)
+					plan = server.DecideBatch(in)
 				}
 			}
-			settle(DecideBatch(in))
+			settle(server.DecideBatch(in))
 			if diff := cmp.Diff(test.first, seen()); diff != "" {
 				t.Errorf("at first (-want +got):\n%s", diff)
 			}
@@ -299,9 +301,9 @@ func TestBatchPre(t *testing.T) {
 				in.Begin = test.later(in.Begin)
 			}
 			in.Now = testNow.Add(10 * time.Second)
-			c := *FindCheck(batch.Status.Checks, pre)
+			c := *record.FindCheck(batch.Status.Checks, pre)
 			c.Phase = test.phase
-			settle(NoteCheck(in, c))
+			settle(server.NoteCheck(in, c))
 			if diff := cmp.Diff(test.want, seen()); diff != "" {
 				t.Errorf("then (-want +got):\n%s", diff)
 			}

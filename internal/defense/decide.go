@@ -28,6 +28,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -41,7 +44,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		return ReleasePlan{}
 	}
 	in.Now = notBefore(in.Now, in.Change.Status.DecidedTimeUnix)
-	d := &release{ReleaseInput: in, status: currentStatus(in.Change)}
+	d := &release{ReleaseInput: in, status: record.CurrentStatus(in.Change)}
 	switch standing := d.standing(); standing {
 	case standingUnclear:
 		return ReleasePlan{}
@@ -99,20 +102,20 @@ func (d *release) cancel(why standing) {
 	if d.status.DeniedWrite != nil {
 		NoteAccepted(d.status, d.Change.Generation, d.Now, d.status.DeniedWrite.Write)
 	}
-	if reason, ok := rolledBack(d.Workload, d.Change); ok && why == standingReplaced {
+	if reason, ok := rollback.RolledBack(d.Workload, d.Change); ok && why == standingReplaced {
 		d.rollBack(reason)
 		return
 	}
-	if why != standingLeft || IsOpen(d.status.Status) {
+	if why != standingLeft || record.IsOpen(d.status.Status) {
 		endOrder(d.status, d.Now, v1alpha1.FinishCancel)
 	}
 	if why == standingReplaced {
 		rememberLeft(d)
 	}
 	if why != standingLeft {
-		cancelChecks(d.status, d.Now) // what they are about is another release's by now
+		record.CancelChecks(d.status, d.Now) // what they are about is another release's by now
 	}
-	if !IsOpen(d.status.Status) {
+	if !record.IsOpen(d.status.Status) {
 		return
 	}
 	reason := map[standing]string{
@@ -122,21 +125,21 @@ func (d *release) cancel(why standing) {
 	}[why]
 	stuck := ""
 	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing); said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
-		stuck = "the rollout was stuck: " + wording.Cut(Detail(said))
+		stuck = "the rollout was stuck: " + wording.Cut(record.Detail(said))
 	}
 	if why != standingDeleted {
 		// It ends for good: a view of the workload from before this release must not
 		// decide that.
 		d.plan.NeedsLive = !d.Live
 	}
-	cancelChecks(d.status, d.Now)
+	record.CancelChecks(d.status, d.Now)
 	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(wording.NonEmpty(reason, stuck), "; "))
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", stuck)
 	endConditions(d)
 }
 
 // rollBack ends a release whose workload was set back to another version.
-func (d *release) rollBack(why QuarantineReason) {
+func (d *release) rollBack(why rollback.QuarantineReason) {
 	endOrder(d.status, d.Now, v1alpha1.FinishRollback)
 	if s := d.status; s.FailCount > 0 || s.OrderFailed || s.CheckFailed {
 		leaveHistory(d) // the rollback may have come first, where the block was denied
@@ -148,7 +151,7 @@ func (d *release) rollBack(why QuarantineReason) {
 	if why.By != "" {
 		reason, message = v1alpha1.EventReleaseUndone, why.By+" went back "+message
 	}
-	cancelChecks(d.status, d.Now)
+	record.CancelChecks(d.status, d.Now)
 	d.enter(v1alpha1.ChangeWorkloadRollback, corev1.EventTypeWarning, reason, message)
 	d.plan.Events[len(d.plan.Events)-1].OfRelease = true
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, why.Cause, "%s", message)
@@ -169,7 +172,7 @@ func (d *release) follow() {
 	markOrphans(d.status, d.Batches)
 	followOrder(d)
 	waits := d.explainServer()
-	if !IsVerified(d.status.Status) {
+	if !record.IsVerified(d.status.Status) {
 		d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, explainStart(d))
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {
 			resumeRollout(d)
@@ -215,12 +218,12 @@ func (d *release) startAttempt() {
 		started = append(started, fmt.Sprintf("attempt %d", d.status.Attempt))
 	}
 	d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonChecking, "")
-	beginChecks(d.status, d.Begin, d.Now, v1alpha1.StageReleasePre)
+	record.BeginChecks(d.status, d.Begin, d.Now, v1alpha1.StageReleasePre)
 	explainProgress(d)
 	state := v1alpha1.ChangeWorkloadRunning
 	if d.Cluster != "" {
 		state = v1alpha1.ChangeWorkloadInit
-		d.status.OrderID = OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt, d.Change.UID)
+		d.status.OrderID = server.OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt, d.Change.UID)
 		d.status.OrderTenant, d.status.OrderPhase = d.Tenant, d.Phase
 		d.status.OrderStage = v1alpha1.OrderSubmitting
 		started = append(started, "order "+d.status.OrderID)
@@ -230,10 +233,10 @@ func (d *release) startAttempt() {
 	if altered != "" && workload.ParseRelease(release) == d.Change.Spec.Release {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventSettingsAltered, altered)
 	}
-	if q := ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
-		dryRun(d, v1alpha1.DryRunDeny, DescribeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
+	if q := rollback.ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
+		dryRun(d, v1alpha1.DryRunDeny, rollback.DescribeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
 	} else if q.Holds(d.Change.Spec.Reversion) {
-		d.event(corev1.EventTypeWarning, v1alpha1.EventAdmissionBypassed, DescribeQuarantine(d.Change.Spec.Reversion, q)+
+		d.event(corev1.EventTypeWarning, v1alpha1.EventAdmissionBypassed, rollback.DescribeQuarantine(d.Change.Spec.Reversion, q)+
 			"; the release is verified, and is not rolled back again")
 	}
 }
@@ -243,7 +246,7 @@ func (d *release) followSettings() {
 	if d.Change.Spec.CountThreshold == d.Settings.BatchSize && d.Change.Spec.WaitTimeThreshold == wait {
 		return
 	}
-	if !IsOpen(d.status.Status) {
+	if !record.IsOpen(d.status.Status) {
 		return
 	}
 	spec := d.Change.Spec.DeepCopy()
@@ -260,7 +263,7 @@ func (d *release) judge(made bool) {
 		allPassed = allPassed && !d.unsettled && preOver(d.status, d.Cluster)
 	}
 	if allPassed && before != v1alpha1.ChangeWorkloadSuccess && !d.hasFailed() {
-		beginChecks(d.status, d.Begin, d.Now, v1alpha1.StageReleasePost)
+		record.BeginChecks(d.status, d.Begin, d.Now, v1alpha1.StageReleasePost)
 	}
 	switch {
 	case d.hasFailed():
@@ -329,12 +332,12 @@ func (d *release) succeed(entered bool) {
 		if d.Others[i].Spec.Release >= d.Change.Spec.Release {
 			continue
 		}
-		if _, restored := rolledBack(d.Workload, &d.Others[i]); restored && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
+		if _, restored := rollback.RolledBack(d.Workload, &d.Others[i]); restored && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
 			continue // it explains why this one is here, until another succeeds
 		}
 		// Its order is ended first, for at most one deadline.
 		left := time.Unix(d.status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
-		if OrderIsOpen(&d.Others[i].Status) && left > 0 {
+		if record.OrderIsOpen(&d.Others[i].Status) && left > 0 {
 			d.removeIn = left
 			continue
 		}
@@ -414,7 +417,7 @@ func (d *release) explain() {
 	s.UnverifiedCount = d.unverifiedCount()
 	s.DefenseCheckFailPods, _ = bounded(d.failed)
 	s.FailCount = d.failCount()
-	s.OrderFailed, s.CheckFailed = failedOrderCheck(d.status) != nil, failedReleaseCheck(s) != nil
+	s.OrderFailed, s.CheckFailed = record.FailedOrderCheck(d.status) != nil, record.FailedReleaseCheck(s) != nil
 
 	explainBlock(d)
 	explainProgress(d)

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
@@ -56,7 +57,7 @@ func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Tim
 	}
 	lowered := loweredMessage(s)
 	s.DeniedWrite = &v1alpha1.DeniedWrite{Write: write, Message: wording.Brief(message)}
-	conditions{kindRelease, &s.Conditions, generation, now}.setDefended(s.DeniedWrite, "", lowered)
+	setDefended(record.ConditionsOfRelease(s, generation, now), s.DeniedWrite, "", lowered)
 	return true
 }
 
@@ -65,15 +66,15 @@ func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.T
 	if s.DeniedWrite == nil || !slices.Contains(writes, s.DeniedWrite.Write) {
 		return false
 	}
-	c, lowered := conditions{kindRelease, &s.Conditions, generation, now}, loweredMessage(s)
+	c, lowered := record.ConditionsOfRelease(s, generation, now), loweredMessage(s)
 	s.DeniedWrite = nil
 	switch {
 	case strings.HasPrefix(lowered, loweredByAnnotations):
-		c.setDefended(nil, v1alpha1.ReasonLowered, lowered)
+		setDefended(c, nil, v1alpha1.ReasonLowered, lowered)
 	case lowered != "":
-		c.setDefended(nil, v1alpha1.ReasonObserving, lowered)
+		setDefended(c, nil, v1alpha1.ReasonObserving, lowered)
 	default:
-		c.set(v1alpha1.ConditionDefended, metav1.ConditionTrue, v1alpha1.ReasonRecovered, WriteAccepted)
+		c.Set(v1alpha1.ConditionDefended, metav1.ConditionTrue, v1alpha1.ReasonRecovered, WriteAccepted)
 	}
 	return true
 }
@@ -93,7 +94,7 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 	if said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
 		meta.SetStatusCondition(&status.Conditions, *said)
 	} else {
-		conditions{kindRelease, &status.Conditions, change.Generation, now}.set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonWriteDenied, "%s", message)
+		record.ConditionsOfRelease(status, change.Generation, now).Set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonWriteDenied, "%s", message)
 	}
 	heldAsBefore(status, change)
 	keepTransition(status.Conditions, change.Status.Conditions)
@@ -106,7 +107,7 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time, message string) ReleasePlan {
 	left := plan
 	left.Action, left.Hold, left.Halt, left.ActionEvents = LeaveWorkload, nil, false, nil
-	left.Events = slices.DeleteFunc(slices.Clone(plan.Events), func(e Event) bool { return e.Reason == v1alpha1.EventHoldStarted })
+	left.Events = slices.DeleteFunc(slices.Clone(plan.Events), func(e record.Event) bool { return e.Reason == v1alpha1.EventHoldStarted })
 	status := change.Status.DeepCopy()
 	if plan.Status != nil {
 		status = plan.Status.DeepCopy()
@@ -169,7 +170,7 @@ func explainDefense(d *release) {
 	}
 	switch {
 	case reason != "" && (said == nil || said.Status == metav1.ConditionTrue || loweredMessage(d.status) != message):
-		conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.setDefended(d.status.DeniedWrite, reason, message)
+		setDefended(record.ConditionsOfRelease(d.status, d.Change.Generation, d.Now), d.status.DeniedWrite, reason, message)
 		if reason == v1alpha1.ReasonLowered {
 			d.event(corev1.EventTypeWarning, v1alpha1.EventDefenseChanged, message)
 			d.plan.Events[len(d.plan.Events)-1].Settings = d.Lowered
@@ -177,7 +178,7 @@ func explainDefense(d *release) {
 	case reason == "" && loweredMessage(d.status) != "":
 		own := strings.HasPrefix(loweredMessage(d.status), loweredByAnnotations)
 		if d.status.DeniedWrite != nil {
-			conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.setDefended(d.status.DeniedWrite, "", "")
+			setDefended(record.ConditionsOfRelease(d.status, d.Change.Generation, d.Now), d.status.DeniedWrite, "", "")
 		} else {
 			d.condition(v1alpha1.ConditionDefended, metav1.ConditionTrue, v1alpha1.ReasonRecovered, "")
 		}
@@ -198,21 +199,6 @@ func wouldRollBack(d *release, to, why string) {
 	dryRun(d, v1alpha1.DryRunRollback, "the release would have been rolled back "+message)
 }
 
-// target is the version a release that does not come up is rolled back to; empty
-// when it is not.
-func (s *standstill) target() string {
-	switch {
-	case s.refusal != "" || s.first == nil:
-		return ""
-	case s.old != nil:
-		return s.old.Version
-	case s.revision != nil:
-		return s.revision.Version
-	default:
-		return ""
-	}
-}
-
 // dryRun emits the event of an act that observe mode keeps the operator from.
 func dryRun(d *release, act, message string) {
 	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
@@ -224,7 +210,7 @@ func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
 	if c == nil || c.Status != metav1.ConditionFalse {
 		return ""
 	}
-	lowered := Detail(c)
+	lowered := record.Detail(c)
 	if s.DeniedWrite != nil {
 		_, lowered, _ = strings.Cut(strings.TrimPrefix(lowered, s.DeniedWrite.Message), alsoLowered)
 	}
@@ -235,7 +221,7 @@ func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
 }
 
 // setDefended sets ConditionDefended to False, with the worst reason and a message that lists all.
-func (c conditions) setDefended(denied *v1alpha1.DeniedWrite, reason, lowered string) {
+func setDefended(c record.Conditions, denied *v1alpha1.DeniedWrite, reason, lowered string) {
 	message := lowered
 	if denied != nil {
 		reason, message = v1alpha1.ReasonWriteDenied, denied.Message
@@ -243,7 +229,7 @@ func (c conditions) setDefended(denied *v1alpha1.DeniedWrite, reason, lowered st
 			message += alsoLowered + lowered
 		}
 	}
-	c.set(v1alpha1.ConditionDefended, metav1.ConditionFalse, reason, "%s", message)
+	c.Set(v1alpha1.ConditionDefended, metav1.ConditionFalse, reason, "%s", message)
 }
 
 // alsoLowered separates a denied write from other reasons in the message of ConditionDefended.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -301,7 +302,7 @@ func TestConditionsOfEarlierBuilds(t *testing.T) {
 		said("RolledBack", metav1.ConditionFalse, "Brake"),
 	}}}
 	before := change.Status.DeepCopy()
-	got := currentStatus(change)
+	got := record.CurrentStatus(change)
 	want := &v1alpha1.ChangeWorkloadStatus{DeniedWrite: &v1alpha1.DeniedWrite{Write: WriteBlock}, Conditions: []metav1.Condition{
 		said("Blocked", metav1.ConditionFalse, v1alpha1.ReasonWriteDenied), said("Verified", metav1.ConditionTrue, "AllPassed"),
 		said("RolledBack", metav1.ConditionFalse, v1alpha1.ReasonRollbackLimit),
@@ -322,7 +323,7 @@ func TestNoteDenied(t *testing.T) {
 	s := &v1alpha1.ChangeWorkloadStatus{}
 	says := func(status metav1.ConditionStatus, reason, message string) {
 		t.Helper()
-		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended); c == nil || c.Status != status || c.Reason != reason || Detail(c) != message {
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended); c == nil || c.Status != status || c.Reason != reason || record.Detail(c) != message {
 			t.Errorf("condition %+v, want %s %s: %s", c, status, reason, message)
 		}
 	}
@@ -349,18 +350,18 @@ func TestNoteDenied(t *testing.T) {
 func TestDefendedListsAll(t *testing.T) {
 	w := newWorld(1).Pods(1, unready).observed()
 	w.Step()
-	lowered := Detail(meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended))
+	lowered := record.Detail(meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended))
 	NoteDenied(&w.in.Change.Status, 1, testNow, WriteBatch, "no quota")
 	for range 3 {
 		events := w.Step().Events
 		c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended)
-		if c.Reason != v1alpha1.ReasonWriteDenied || Detail(c) != "no quota; also: "+lowered || len(events) != 0 {
+		if c.Reason != v1alpha1.ReasonWriteDenied || record.Detail(c) != "no quota; also: "+lowered || len(events) != 0 {
 			t.Fatalf("condition %+v, events %v", c, events)
 		}
 	}
 	w.in.Settings.Observe, w.in.ObservedBy = false, ""
 	w.Step()
-	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended); c.Reason != v1alpha1.ReasonWriteDenied || Detail(c) != "no quota" {
+	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended); c.Reason != v1alpha1.ReasonWriteDenied || record.Detail(c) != "no quota" {
 		t.Errorf("condition %+v", c)
 	}
 	NoteDenied(&w.in.Change.Status, 1, testNow, WriteBatch, "no quota")
@@ -390,7 +391,7 @@ func TestLoweredByAnEarlierBuild(t *testing.T) {
 	NoteDenied(s, 1, testNow, WriteBatch, "no quota")
 	NoteAccepted(s, 1, testNow, WriteBatch)
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended)
-	if c.Reason != v1alpha1.ReasonLowered || Detail(c) != loweredByAnnotations+"blocking=disabled" {
+	if c.Reason != v1alpha1.ReasonLowered || record.Detail(c) != loweredByAnnotations+"blocking=disabled" {
 		t.Errorf("condition %+v", c)
 	}
 }

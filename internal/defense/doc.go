@@ -14,23 +14,14 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package defense decides what becomes of a release, a batch, a verdict or a workload, by pure functions of what was observed
-// and of the time. Nothing here talks to an API server, reads a clock, logs or keeps state: controllers load, call these functions
-// and apply what they return. docs/glossary.md has the words.
+// Package defense decides what becomes of a release and of a workload, by pure functions of what was observed and of the time.
+// Nothing here talks to an API server, reads a clock, logs or keeps state: controllers load, call these functions and apply what they
+// return. docs/glossary.md has the words.
 //
-//	names.go                     names of records
-//	quarantine.go history.go     versions that are denied, and versions to go back to
-//	conditions.go states.go      conditions, states and batches of releases
-//	checks.go                    what checks of policies come to
-//	call.go entry.go step.go     calls to AlterShield Server, and the steps of an order entry
-//	order_record.go order.go batch_record.go batch_checks.go batch.go ending.go verdict.go ids.go
-//	                             orders, batches and verdicts
-//	rollback.go start.go rollback_limit.go fate.go evict.go
-//	                             rollbacks, whether pods come up, and evictions
 //	admitted.go enrolment.go leaving.go
-//	                             what is recorded of a workload, and how it leaves
-//	record.go                    what a decision about a release is made from, and leads to
+//	             what is recorded of a workload, and how it leaves
+//	record.go    what a decision about a release is made from, and leads to
 //	release_*.go fold.go defended.go waiting.go
-//	                             one matter of a release each
-//	decide.go                    what becomes of a release
+//	             one matter of a release each
+//	decide.go    what becomes of a release
 package defense

@@ -27,6 +27,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // endCalls are the calls that end something.
@@ -44,15 +47,15 @@ func endCalls(journal []string) (calls []string) {
 // is stuck gets none yet.
 func TestEndWithoutSuccess(t *testing.T) {
 	rolledBack := func(d *defended) {
-		q := Quarantine{Reasons: map[string]QuarantineReason{}}
-		q = q.With(versionA, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1, To: versionB, Pod: "sleep-0", Reason: "ImagePullBackOff", Message: "not found"})
+		q := rollback.Quarantine{Reasons: map[string]rollback.QuarantineReason{}}
+		q = q.With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1, To: versionB, Pod: "sleep-0", Reason: "ImagePullBackOff", Message: "not found"})
 		q.Annotate(d.in.Workload.Annotations)
 		d.Release(2, versionB)
 	}
 	for name, test := range map[string]struct {
 		world   func(*defended)
 		verdict map[string]string
-		answer  map[string]AnswerKind
+		answer  map[string]server.AnswerKind
 		then    func(*defended)
 		want    []string
 		end     v1alpha1.FinishState
@@ -82,19 +85,19 @@ func TestEndWithoutSuccess(t *testing.T) {
 		"replaced while a batch is in its PRE check": {verdict: map[string]string{"PRE 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
 			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: A newer release or a rollback replaced this release"},
 		"its PRE check goes on": {verdict: map[string]string{"PRE order": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			answer: map[string]AnswerKind{"Finish order": AnswerUnsupported}, want: []string{"Finish order without success", "End order"}, within: 31 * time.Second},
+			answer: map[string]server.AnswerKind{"Finish order": server.AnswerUnsupported}, want: []string{"Finish order without success", "End order"}, within: 31 * time.Second},
 		"the node cannot be ended": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			answer: map[string]AnswerKind{"Finish order": AnswerRetry}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 31 * time.Second},
+			answer: map[string]server.AnswerKind{"Finish order": server.AnswerRetry}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 31 * time.Second},
 		"the node was ended before": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			answer: map[string]AnswerKind{"Finish order": AnswerUnsupported}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 5 * time.Second},
-		"a batch cannot be ended": {verdict: map[string]string{"PRE 1": "fail"}, answer: map[string]AnswerKind{"Finish 1": AnswerRetry}, want: []string{"Finish 1 without success"}},
+			answer: map[string]server.AnswerKind{"Finish order": server.AnswerUnsupported}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 5 * time.Second},
+		"a batch cannot be ended": {verdict: map[string]string{"PRE 1": "fail"}, answer: map[string]server.AnswerKind{"Finish 1": server.AnswerRetry}, want: []string{"Finish 1 without success"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(1)
 			d.server.verdict = byCheck(test.verdict)
-			d.server.answer = func(call string) *Answer {
+			d.server.answer = func(call string) *server.Answer {
 				if kind, ok := test.answer[call]; ok {
-					return &Answer{Kind: kind, Message: "no"}
+					return &server.Answer{Kind: kind, Message: "no"}
 				}
 				return nil
 			}
@@ -115,7 +118,7 @@ func TestEndWithoutSuccess(t *testing.T) {
 			if s.OrderEnd != test.end || test.end != "" && s.OrderStage != v1alpha1.OrderEnded {
 				t.Errorf("after %s order %s as %q, want Ended as %q", d.in.Now.Sub(begun), s.OrderStage, s.OrderEnd, test.end)
 			}
-			if got := HowReleaseEnded(s); !strings.HasPrefix(got, test.why) {
+			if got := server.HowReleaseEnded(s); !strings.HasPrefix(got, test.why) {
 				t.Errorf("it ended because %q, want %q", got, test.why)
 			}
 			// All is told once, or given up.
@@ -143,19 +146,19 @@ func TestLeftRelease(t *testing.T) {
 	d.Run(t, 0)
 	s := &d.in.Change.Status
 	s.OrderEnd, s.OrderEndDueTimeUnix = v1alpha1.FinishCancel, d.in.Now.Unix()
-	var calls []Call
-	known := Calls{Started: d.in.Now}
+	var calls []server.Call
+	known := server.Calls{Started: d.in.Now}
 	for range 3 {
 		in := d.orderInput()
 		in.Defended, in.Calls = false, known
-		plan := DecideOrder(in)
+		plan := server.DecideOrder(in)
 		if plan.Status != nil {
 			t.Fatalf("written: %+v", plan.Status)
 		}
 		calls = append(calls, plan.Call)
-		known = known.After(plan.Call, Answer{Kind: AnswerDone}, d.in.Now, 0.5)
+		known = known.After(plan.Call, server.Answer{Kind: server.AnswerDone}, d.in.Now, 0.5)
 	}
-	if diff := cmp.Diff([]Call{CallFinish, CallEnd, CallEnd}, calls); diff != "" {
+	if diff := cmp.Diff([]server.Call{server.CallFinish, server.CallEnd, server.CallEnd}, calls); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -163,14 +166,14 @@ func TestLeftRelease(t *testing.T) {
 // TestAnswerAfterTheEnd: of the answers that come to a batch that is done and whose
 // end is owed, only that to its end is one.
 func TestAnswerAfterTheEnd(t *testing.T) {
-	for call, want := range map[Call]int64{CallPollPre: testNow.Unix(), CallPollPost: testNow.Unix(), CallStart: testNow.Unix(), CallFinish: 0} {
+	for call, want := range map[server.Call]int64{server.CallPollPre: testNow.Unix(), server.CallPollPost: testNow.Unix(), server.CallStart: testNow.Unix(), server.CallFinish: 0} {
 		d := newDefended(1)
 		d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
 		d.Pods(1).Complete()
 		d.Run(t, 0)
 		b := &d.in.Batches[0]
 		b.Status.Status, b.Status.EndDueTimeUnix = v1alpha1.ChangePodExecuteDone, testNow.Unix()
-		if plan := AnswerBatch(d.batchInput(0), call, Answer{Kind: AnswerDone}); plan.Status != nil {
+		if plan := server.AnswerBatch(d.batchInput(0), call, server.Answer{Kind: server.AnswerDone}); plan.Status != nil {
 			b.Status = *plan.Status
 		}
 		if got := b.Status.EndDueTimeUnix; got != want {
@@ -190,8 +193,8 @@ func TestNoSecondEndOfABatch(t *testing.T) {
 	if !in.Calls.Ended || in.Batch.Status.Status != v1alpha1.ChangePodPostSubmitted {
 		t.Fatalf("batch %s, end received: %t", in.Batch.Status.Status, in.Calls.Ended)
 	}
-	in.Calls = Calls{}
-	_, status := ApplyToBatch(in, Delivered{OrderID: in.Batch.Status.OrderID, NodeID: in.Batch.Status.ChangePodID, Stage: v1alpha1.StagePre, Verdict: VerdictFail, LatePre: true})
+	in.Calls = server.Calls{}
+	_, status := server.ApplyToBatch(in, server.Delivered{OrderID: in.Batch.Status.OrderID, NodeID: in.Batch.Status.ChangePodID, Stage: v1alpha1.StagePre, Verdict: record.VerdictFail, LatePre: true})
 	if status == nil || status.Status != v1alpha1.ChangePodExecuteDone || status.EndDueTimeUnix == 0 {
 		t.Fatalf("applied: %+v", status)
 	}
@@ -212,9 +215,9 @@ func TestNextAttemptWaitsShortly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(1)
 			d.server.verdict = byCheck(map[string]string{"PRE order": ""})
-			d.server.answer = func(call string) *Answer {
+			d.server.answer = func(call string) *server.Answer {
 				if call == "Finish order" {
-					return &Answer{Kind: AnswerUnsupported, Message: "no"}
+					return &server.Answer{Kind: server.AnswerUnsupported, Message: "no"}
 				}
 				return nil
 			}
@@ -239,7 +242,7 @@ func TestNextAttemptWaitsShortly(t *testing.T) {
 // due keeps that from being told, until it is corrected.
 func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
 	d := newDefended(1)
-	d.server.answer = func(call string) *Answer {
+	d.server.answer = func(call string) *server.Answer {
 		if call == "Finish order" && d.in.Now.Sub(testNow) < time.Minute {
 			return retryAnswer()
 		}
@@ -247,14 +250,14 @@ func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
 	}
 	d.Pods(1).Complete()
 	d.Run(t, 10*time.Second)
-	d.Verdict("sleep-0", VerdictFail)
+	d.Verdict("sleep-0", record.VerdictFail)
 	d.Run(t, 0)
 	tried := count(d.server.journal, "Finish order")
 	d.Run(t, time.Hour)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || count(d.server.journal, "Finish order") != tried || s.OrderStage != v1alpha1.OrderPostWait {
 		t.Fatalf("%s, order %s, ended %d times after %d: %v", s.Status, s.OrderStage, count(d.server.journal, "Finish order"), tried, d.server.journal)
 	}
-	d.Later(time.Minute).Verdict("sleep-0", VerdictPass)
+	d.Later(time.Minute).Verdict("sleep-0", record.VerdictPass)
 	d.Run(t, time.Hour)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderEnd != v1alpha1.FinishSuccess || count(d.server.journal, "Finish order") != tried+1 {
 		t.Errorf("%s, order %s: %v", s.Status, s.OrderStage, d.server.journal)
@@ -276,18 +279,18 @@ func TestHowEnded(t *testing.T) {
 		v1alpha1.ReasonObserving:      "the release failed: pod a: fail; pod b does not come up",
 	} {
 		set(v1alpha1.ConditionRolledBack, reason, "pod b does not come up")
-		if got := HowReleaseEnded(s); got != want {
+		if got := server.HowReleaseEnded(s); got != want {
 			t.Errorf("%s: %q, want %q", reason, got, want)
 		}
 	}
 	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{Attempt: 1}}
 	batch.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionChecked, Reason: v1alpha1.ReasonReleaseEnded, Message: "the release ended"}}
 	set(v1alpha1.ConditionRolledBack, v1alpha1.ReasonRecovered, "")
-	if got, want := HowBatchEnded(change, batch), "the release ended; the release failed: pod a: fail"; got != want {
+	if got, want := server.HowBatchEnded(change, batch), "the release ended; the release failed: pod a: fail"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if batch.Spec.Attempt = 2; HowBatchEnded(change, batch) != "the release ended" {
-		t.Errorf("of another attempt: %q", HowBatchEnded(change, batch))
+	if batch.Spec.Attempt = 2; server.HowBatchEnded(change, batch) != "the release ended" {
+		t.Errorf("of another attempt: %q", server.HowBatchEnded(change, batch))
 	}
 }
 
@@ -307,14 +310,14 @@ func TestHowItWasRolledBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &v1alpha1.ChangeWorkloadStatus{Status: c.status}
-			set := conditions{kindRelease, &s.Conditions, 1, testNow}
-			set.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "")
+			set := record.ConditionsOfRelease(s, 1, testNow)
+			set.Set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "")
 			status := metav1.ConditionFalse
 			if c.status == v1alpha1.ChangeWorkloadRollback {
 				status = metav1.ConditionTrue
 			}
-			set.set(v1alpha1.ConditionRolledBack, status, c.reason, "%s", c.detail)
-			if got := HowReleaseEnded(s); got != c.want {
+			set.Set(v1alpha1.ConditionRolledBack, status, c.reason, "%s", c.detail)
+			if got := server.HowReleaseEnded(s); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})

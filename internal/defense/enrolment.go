@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -86,10 +88,10 @@ type WorkloadPlan struct {
 	// manager that applies the workload.
 	HandBack bool
 	// Override is to be reported, once.
-	Override *Override
+	Override *record.Override
 	// Unquarantined is to be reported, once, and Unquarantine to be carried out,
 	// which admission did not see.
-	Unquarantined *Unquarantined
+	Unquarantined *rollback.Unquarantined
 	Unquarantine  string
 }
 
@@ -102,7 +104,7 @@ type Recording struct {
 	Slipped bool
 	// Override is set when the release passed a block or a quarantine by
 	// IgnoredSuspendLabel, and admission did not see that: it uses the label up.
-	Override *Override
+	Override *record.Override
 	// Admitted is what is remembered from now on of templates that were stored
 	// otherwise than admission saw them.
 	Admitted Admitted
@@ -119,7 +121,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	held := hasOwnBlock(w) || stopped
 	switch {
 	case !in.Enrolled || workload.OptedOut(w.Labels):
-		return WorkloadPlan{TakeBack: held && !anyOpen(in.Changes)}
+		return WorkloadPlan{TakeBack: held && !record.AnyOpen(in.Changes)}
 	case in.Observe && held:
 		return WorkloadPlan{TakeBack: true}
 	case w.ObservingOwner() != "" && stopped:
@@ -139,12 +141,12 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 		Resumed:      !w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] != "",
 		Processed:    w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed,
 	}
-	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok &&
+	if o, ok := record.ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok &&
 		w.Annotations[v1alpha1.OverrideReportedAnnotation] != o.ResourceVersion {
 		plan.Override = &o
 	}
 	plan.Baseline, plan.HandBack = in.wantsBaseline(), w.HandBack
-	if u, ok := ParseUnquarantined(w.Annotations[v1alpha1.UnquarantinedAnnotation]); ok {
+	if u, ok := rollback.ParseUnquarantined(w.Annotations[v1alpha1.UnquarantinedAnnotation]); ok {
 		plan.Unquarantined = &u
 	}
 	plan.Unquarantine = w.Annotations[v1alpha1.UnquarantineAnnotation]
@@ -159,7 +161,7 @@ func (in *WorkloadInput) wantsBaseline() bool {
 		return false
 	}
 	return !slices.ContainsFunc(in.Changes, func(c v1alpha1.ChangeWorkload) bool {
-		return !IsOpen(c.Status.Status) && c.Status.Status != v1alpha1.ChangeWorkloadCanceled
+		return !record.IsOpen(c.Status.Status) && c.Status.Status != v1alpha1.ChangeWorkloadCanceled
 	})
 }
 
@@ -223,7 +225,7 @@ func (in *WorkloadInput) actedSince(since time.Time) bool {
 	if err == nil && hasOwnBlock(in.Workload) && blocked >= since.Unix() {
 		return true
 	}
-	for _, why := range ParseQuarantine(in.Workload.Annotations, since).Reasons {
+	for _, why := range rollback.ParseQuarantine(in.Workload.Annotations, since).Reasons {
 		if at, err := time.Parse(time.RFC3339, why.Time); err == nil && !at.Before(since.Truncate(time.Second)) {
 			return true
 		}
@@ -280,8 +282,8 @@ func decideRecord(in WorkloadInput) *Recording {
 		user = workload.UnknownUser
 		r.Release, r.Slipped, r.Admitted = workload.NextRelease(max(newestRelease, release)), true, in.admitted(false, true)
 	}
-	if (w.Blocked() || ParseQuarantine(w.Annotations, in.Now).Holds(w.Version)) && overrideWaits(w) {
-		r.Override = &Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: user}
+	if (w.Blocked() || rollback.ParseQuarantine(w.Annotations, in.Now).Holds(w.Version)) && overrideWaits(w) {
+		r.Override = &record.Override{Version: w.Version, ResourceVersion: w.ResourceVersion, User: user}
 	}
 	return r
 }
@@ -377,9 +379,6 @@ func ConditionOfKind(kind schema.GroupVersionKind) string {
 	}
 	return v1alpha1.DefendsConditionPrefix + kind.Kind
 }
-
-// LaidBefore says of a request that lay on the workload when its defense began.
-const LaidBefore = "it was on the workload when its defense began; to repeat it, set it again with kubectl annotate"
 
 // admitted is what AdmittedAnnotation is to say once the template that is stored is
 // recorded.

@@ -29,6 +29,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -144,7 +146,7 @@ func TestDecideWorkload(t *testing.T) {
 		"slipped with an override": {
 			workload: workload.Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"), Annotations: labels(rel, "1")},
 			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true,
-				Override: &Override{Version: versionB, ResourceVersion: "7", User: workload.UnknownUser}}},
+				Override: &record.Override{Version: versionB, ResourceVersion: "7", User: workload.UnknownUser}}},
 		},
 		"slipped with a stale override": {
 			workload: workload.Workload{Version: versionB, Labels: labels(v, versionA, suspend, "1", ignored, "true"),
@@ -179,7 +181,7 @@ func TestDecideWorkload(t *testing.T) {
 				Annotations: labels(rel, "2", v1alpha1.QuarantinedAnnotation, versionA, v1alpha1.ReleasedByAnnotation, "jane")},
 			changes: []v1alpha1.ChangeWorkload{change("other", 1, v1alpha1.ChangeWorkloadSuccess)},
 			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 2, Admitted: Admitted{{versionB, versionA}},
-				Override: &Override{Version: versionA, ResourceVersion: "7", User: "jane"}}},
+				Override: &record.Override{Version: versionA, ResourceVersion: "7", User: "jane"}}},
 		},
 		"slipped: the number is known": {
 			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2", admitted, "x=y,z="+versionB+","+versionA+"=u")},
@@ -212,7 +214,7 @@ func TestDecideWorkload(t *testing.T) {
 		"override to report": {
 			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
 				Annotations: labels(rel, "1", v1alpha1.OverrideAnnotation, versionA+" 7 Jane Doe")},
-			want: WorkloadPlan{EnsureChange: true, Override: &Override{Version: versionA, ResourceVersion: "7", User: "Jane Doe"}},
+			want: WorkloadPlan{EnsureChange: true, Override: &record.Override{Version: versionA, ResourceVersion: "7", User: "Jane Doe"}},
 		},
 		"override reported": {
 			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA, processed, "processed"),
@@ -296,7 +298,7 @@ func TestDecideWorkload(t *testing.T) {
 		"no first sight: the records were deleted, and this installation rolled it back": {
 			workload: func() workload.Workload {
 				w := processedBy(versionA, "4", testNow.Add(-time.Hour))
-				ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{
+				rollback.ParseQuarantine(nil, testNow).With(versionB, rollback.QuarantineReason{
 					Time: testNow.UTC().Format(time.RFC3339), Release: 3, To: versionA}).Annotate(w.Annotations)
 				return w
 			}(),
@@ -444,7 +446,7 @@ func TestInstalledSince(t *testing.T) {
 
 func TestVerdictFails(t *testing.T) {
 	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true, "unpass": true, "PASS": true} {
-		if got := VerdictFails(verdict); got != want {
+		if got := record.VerdictFails(verdict); got != want {
 			t.Errorf("%q fails: %t, want %t", verdict, got, want)
 		}
 	}
@@ -481,7 +483,7 @@ func TestWantsBaseline(t *testing.T) {
 	}{
 		"first release, no record yet": {release: "1", keep: 10, want: true},
 		"first release, under way":     {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)}, want: true},
-		"first release, remembered":    {release: "1", keep: 10, history: []workload.Revision{{Version: versionB, Release: BaselineRelease}}},
+		"first release, remembered":    {release: "1", keep: 10, history: []workload.Revision{{Version: versionB, Release: rollback.BaselineRelease}}},
 		// It may have been forgotten since, and must not come back.
 		"first release, ended":          {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess)}},
 		"first release, failed":         {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuspend)}},

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
@@ -52,12 +53,12 @@ const (
 // UnverifiedPods counts the pods of a batch that passed without a verdict of the server,
 // or of a user.
 func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
-	if !endedUnverified(b) {
+	if !record.EndedUnverified(b) {
 		return 0
 	}
-	passed, _ := BatchResults(b)
+	passed, _ := record.BatchResults(b)
 	for i := range passed {
-		if v := passed[i].Verdict; v == "" || v == VerdictNone {
+		if v := passed[i].Verdict; v == "" || v == record.VerdictNone {
 			count++
 		}
 	}
@@ -68,12 +69,12 @@ func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
 // is removed. Where it has failed since, it is no longer folded: a verdict came
 // before it could be removed.
 func sortFolded(d *release, b *v1alpha1.ChangePod) (folded bool) {
-	number, f := BatchNumber(b), d.status.Folded
-	if !isFolded(f, d.folded, b) {
+	number, f := record.BatchNumber(b), d.status.Folded
+	if !record.IsFolded(f, d.folded, b) {
 		return false
 	}
-	removing := removingIndex(f, b)
-	_, failed := BatchResults(b)
+	removing := record.RemovingIndex(f, b)
+	_, failed := record.BatchResults(b)
 	switch {
 	case b.Status.Status != v1alpha1.ChangePodExecuteDone:
 		// A stranger of that name, made from a view of long ago.
@@ -89,7 +90,7 @@ func sortFolded(d *release, b *v1alpha1.ChangePod) (folded bool) {
 	f.Removing = slices.Delete(f.Removing, removing, removing+1)
 	f.PassCount -= int32(len(b.Spec.PodInfos)) //nolint:gosec // a batch has at most 200
 	f.UnverifiedCount -= unverified
-	d.folded = d.folded.without(number)
+	d.folded = d.folded.Without(number)
 	f.Numbers = d.folded.String()
 	return false
 }
@@ -104,15 +105,15 @@ func foldBatches(d *release) (wait time.Duration) {
 	failedFrom := failedFrom(d)
 	for i := range d.Batches {
 		b := &d.Batches[i]
-		number := BatchNumber(b)
+		number := record.BatchNumber(b)
 		mine := d.ofAttempt(b)
-		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && isFolded(d.status.Folded, d.folded, b) || anyThere(b, there) {
+		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && record.IsFolded(d.status.Folded, d.folded, b) || anyThere(b, there) {
 			continue
 		}
 		if !mine && b.Spec.Release >= d.status.ObservedRelease || mine && waitsForVerdict(d.status, b) {
 			continue
 		}
-		if _, failed := BatchResults(b); mine && len(failed) > 0 && number >= failedFrom {
+		if _, failed := record.BatchResults(b); mine && len(failed) > 0 && number >= failedFrom {
 			continue
 		}
 		if left := untilFoldable(d, b); left > 0 {
@@ -120,7 +121,7 @@ func foldBatches(d *release) (wait time.Duration) {
 			continue
 		}
 		switch {
-		case !mine && d.folded.has(number):
+		case !mine && d.folded.Has(number):
 			d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
 		case d.Sure[b.UID] && !d.Live:
 			// Nothing is folded of a release that is over, and not known to be yet.
@@ -151,8 +152,8 @@ func failedFrom(d *release) int32 {
 	var failing []int32
 	for i := range d.Batches {
 		b := &d.Batches[i]
-		if _, failed := BatchResults(b); len(failed) > 0 && d.ofAttempt(b) && !isFolded(d.status.Folded, d.folded, b) {
-			failing = append(failing, BatchNumber(b))
+		if _, failed := record.BatchResults(b); len(failed) > 0 && d.ofAttempt(b) && !record.IsFolded(d.status.Folded, d.folded, b) {
+			failing = append(failing, record.BatchNumber(b))
 		}
 	}
 	if len(failing) <= maxFailedBatches {
@@ -175,7 +176,7 @@ func waitsForVerdict(s *v1alpha1.ChangeWorkloadStatus, b *v1alpha1.ChangePod) bo
 // untilFoldable is for how long a verdict may still come on a batch that ended
 // without one.
 func untilFoldable(d *release, b *v1alpha1.ChangePod) time.Duration {
-	if !endedUnverified(b) {
+	if !record.EndedUnverified(b) {
 		return 0
 	}
 	return time.Unix(b.Status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
@@ -190,9 +191,9 @@ func foldBatch(d *release, b *v1alpha1.ChangePod) {
 	if f := d.status.Folded; f != nil && len(f.Removing) >= maxRemoving {
 		return // somebody keeps them from being removed
 	}
-	number := BatchNumber(b)
+	number := record.BatchNumber(b)
 	f := addFolded(d, number)
-	passed, failed := BatchResults(b)
+	passed, failed := record.BatchResults(b)
 	f.PassCount += int32(len(passed)) //nolint:gosec // a batch has at most 200
 	f.FailCount += int32(len(failed)) //nolint:gosec // the same
 	unverified := UnverifiedPods(b)
@@ -228,8 +229,10 @@ func addFolded(d *release, number int32) *v1alpha1.FoldedBatches {
 		d.status.Folded = &v1alpha1.FoldedBatches{}
 	}
 	f := d.status.Folded
-	d.folded, f.NumbersFrom = d.folded.with(number, number).bounded(func(first, last int32) bool {
-		return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool { return first <= BatchNumber(&b) && BatchNumber(&b) <= last })
+	d.folded, f.NumbersFrom = d.folded.With(number, number).Bounded(func(first, last int32) bool {
+		return slices.ContainsFunc(d.Batches, func(b v1alpha1.ChangePod) bool {
+			return first <= record.BatchNumber(&b) && record.BatchNumber(&b) <= last
+		})
 	}, f.NumbersFrom)
 	f.Numbers = d.folded.String()
 	return f
@@ -260,7 +263,7 @@ func pruneFolded(d *release) {
 func boundRecords(d *release) {
 	var over []*v1alpha1.ChangeWorkload
 	for i := range d.Others {
-		if o := &d.Others[i]; o.Spec.Release < d.Change.Spec.Release && !IsOpen(o.Status.Status) {
+		if o := &d.Others[i]; o.Spec.Release < d.Change.Spec.Release && !record.IsOpen(o.Status.Status) {
 			over = append(over, o)
 		}
 	}
@@ -270,7 +273,7 @@ func boundRecords(d *release) {
 	for _, o := range over[min(len(over), maxEnded):] {
 		due := time.Unix(o.Status.OrderEndDueTimeUnix, 0).Add(d.Settings.PostTimeout)
 		removed := slices.ContainsFunc(d.plan.Remove, func(r v1alpha1.ChangeWorkload) bool { return r.UID == o.UID })
-		if !removed && (!OrderIsOpen(&o.Status) || o.Status.OrderEnd != "" && !d.Now.Before(due)) {
+		if !removed && (!record.OrderIsOpen(&o.Status) || o.Status.OrderEnd != "" && !d.Now.Before(due)) {
 			d.plan.Remove = append(d.plan.Remove, *o)
 		}
 	}

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // replace lets other pods take the place of the first n.
@@ -44,7 +46,7 @@ func (w *world) replace(t *testing.T, n int) *world {
 
 func (w *world) numbers() (n []int32) {
 	for i := range w.in.Batches {
-		n = append(n, BatchNumber(&w.in.Batches[i]))
+		n = append(n, record.BatchNumber(&w.in.Batches[i]))
 	}
 	slices.Sort(n)
 	return n
@@ -128,7 +130,7 @@ func TestFoldedFailureCountsOnce(t *testing.T) {
 // TestFoldedNumbersAreBounded: pods that stay keep the numbers of those that went apart. What
 // is written of them has a bound, and the batches still go.
 func TestFoldedNumbersAreBounded(t *testing.T) {
-	const pods = 2 * (maxRanges + 150)
+	const pods = 2 * (record.MaxRanges + 150)
 	w := newWorld(pods).Pods(pods).Complete()
 	w.Settle(t)
 	for i := range pods / 2 {
@@ -142,7 +144,7 @@ func TestFoldedNumbersAreBounded(t *testing.T) {
 	if n := len(w.in.Batches); n != pods || s.PassCount != pods+pods/2 {
 		t.Errorf("%d batches, %d passed", n, s.PassCount)
 	}
-	if n := len(parseNumbers(s.Folded.Numbers)); n != maxRanges || len(s.Folded.Numbers) > 8192 {
+	if n := len(record.ParseNumbers(s.Folded.Numbers)); n != record.MaxRanges || len(s.Folded.Numbers) > 8192 {
 		t.Errorf("%d ranges in %d bytes", n, len(s.Folded.Numbers))
 	}
 	w.Later(time.Hour)
@@ -199,7 +201,7 @@ func TestFold(t *testing.T) {
 		"one that a cache still shows counts once, and its failure of long ago not": {
 			after: func(w *world) {
 				ghost := w.in.Batches[0].DeepCopy()
-				ghost.Name, ghost.UID, ghost.Spec.PodInfos[0].UID = ChangePodName("sleep", versionA, 1), "ghost", "pod-0"
+				ghost.Name, ghost.UID, ghost.Spec.PodInfos[0].UID = record.ChangePodName("sleep", versionA, 1), "ghost", "pod-0"
 				w.replace(t, 1) // forgets what was removed
 				ghost.Status.PodResults = []v1alpha1.PodResult{{PodInfo: ghost.Spec.PodInfos[0], Verdict: "fail"}}
 				w.in.Batches = append(w.in.Batches, *ghost)
@@ -233,18 +235,18 @@ func TestFold(t *testing.T) {
 // pods as it added, whatever its status says by then.
 func TestUnfoldUnverified(t *testing.T) {
 	for name, fail := range map[string]func(*defended){
-		"by hand": func(d *defended) { d.in.Batches[0].Status.PodResults[0].Verdict = VerdictFail },
+		"by hand": func(d *defended) { d.in.Batches[0].Status.PodResults[0].Verdict = record.VerdictFail },
 		"by a late verdict": func(d *defended) {
 			b := &d.in.Batches[0].Status
-			b.PodResults[0].Verdict, b.Message = VerdictFail, v1alpha1.ChangePodMessagePostFinish
+			b.PodResults[0].Verdict, b.Message = record.VerdictFail, v1alpha1.ChangePodMessagePostFinish
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(4)
 			d.BatchSize(2).Pods(4).Complete()
-			d.server.answer = func(string) *Answer { return retryAnswer() }
+			d.server.answer = func(string) *server.Answer { return retryAnswer() }
 			d.Run(t, time.Hour)
-			d.in.Batches[0].Status.PodResults[0].Verdict = VerdictPass
+			d.in.Batches[0].Status.PodResults[0].Verdict = record.VerdictPass
 			d.kept, d.in.Pods, d.stored.Replicas = true, nil, 0
 			d.Run(t, time.Hour)
 			if f := d.in.Change.Status.Folded; f == nil || f.Numbers != "1-2" || f.UnverifiedCount != 3 {
@@ -286,9 +288,9 @@ func TestLateVerdictOnFolded(t *testing.T) {
 	s.OrderID, s.OrderStage, s.OrderNodeID = "order", v1alpha1.OrderEnded, "node-0"
 	w.in.Batches[0].Status.ChangePodID = "node-1"
 	w.replace(t, 1)
-	late := Delivered{OrderID: "order", NodeID: "node-1", Stage: v1alpha1.StagePost, Verdict: "fail"}
-	for _, want := range []Placement{PlacementStored, PlacementKnown} {
-		if got := PlaceOnRelease(&w.in.Change.Status, late, testNow); got != want {
+	late := server.Delivered{OrderID: "order", NodeID: "node-1", Stage: v1alpha1.StagePost, Verdict: "fail"}
+	for _, want := range []server.Placement{server.PlacementStored, server.PlacementKnown} {
+		if got := server.PlaceOnRelease(&w.in.Change.Status, late, testNow); got != want {
 			t.Errorf("placed as %s, want %s", got, want)
 		}
 	}
@@ -332,16 +334,16 @@ func TestRecordsAreBounded(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	n := parseNumbers("7,nonsense,3-5,9-8")
+	n := record.ParseNumbers("7,nonsense,3-5,9-8")
 	for _, step := range []struct {
 		change func()
 		want   string
 	}{
 		{func() {}, "3-5,7"},
-		{func() { n = n.with(6, 6) }, "3-7"},
-		{func() { n = n.without(5) }, "3-4,6-7"},
-		{func() { n = n.without(3).without(9) }, "4,6-7"},
-		{func() { n = n.with(1, 20) }, "1-20"},
+		{func() { n = n.With(6, 6) }, "3-7"},
+		{func() { n = n.Without(5) }, "3-4,6-7"},
+		{func() { n = n.Without(3).Without(9) }, "4,6-7"},
+		{func() { n = n.With(1, 20) }, "1-20"},
 	} {
 		if step.change(); n.String() != step.want {
 			t.Errorf("got %s, want %s", n, step.want)
@@ -349,14 +351,14 @@ func TestNumbers(t *testing.T) {
 	}
 	n = nil
 	for i := int32(1); i <= 1000; i += 2 {
-		n = n.with(i, i)
+		n = n.With(i, i)
 	}
-	joined, from := n.bounded(func(first, _ int32) bool { return first == 2 }, 0)
-	if len(joined) != maxRanges || joined.has(2) || !joined.has(4) || from != 0 {
+	joined, from := n.Bounded(func(first, _ int32) bool { return first == 2 }, 0)
+	if len(joined) != record.MaxRanges || joined.Has(2) || !joined.Has(4) || from != 0 {
 		t.Errorf("%d ranges from %d: %s", len(joined), from, joined)
 	}
-	kept, from := n.bounded(func(int32, int32) bool { return true }, 0)
-	if len(kept) != maxRanges || kept.has(599) || !kept.has(601) || from != 600 {
+	kept, from := n.Bounded(func(int32, int32) bool { return true }, 0)
+	if len(kept) != record.MaxRanges || kept.Has(599) || !kept.Has(601) || from != 600 {
 		t.Errorf("%d ranges from %d: %s", len(kept), from, kept)
 	}
 }

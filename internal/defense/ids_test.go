@@ -20,13 +20,15 @@ import (
 	"testing"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // records are a release with its own order, and a batch with its own entry.
 func records() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
-	id := OrderID("some-cluster", "web-uid", versionA, 3, 2, "change-uid")
+	id := server.OrderID("some-cluster", "web-uid", versionA, 3, 2, "change-uid")
 	change := wrappers.MakeChangeWorkload("ns", "change").UID("change-uid").Of(wrappers.MakeDeployment("ns", "web").UID("web-uid").Obj()).
 		Version(versionA).Release(3).Attempt(2).State(v1alpha1.ChangeWorkloadRunning).Order(id, "order-node", v1alpha1.OrderPostWait).Obj()
 	change.Status.ObservedRelease = 3
@@ -35,7 +37,7 @@ func records() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 }
 
 func TestForeignIDs(t *testing.T) {
-	other := OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change")
+	other := server.OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change")
 	for name, test := range map[string]struct {
 		change       func(*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)
 		order, entry bool
@@ -58,10 +60,10 @@ func TestForeignIDs(t *testing.T) {
 			b.Status.OrderID, b.Status.Status = other, v1alpha1.ChangePodExecuteDone
 		}, true, false, "", ""},
 		"an earlier attempt's": {func(c *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-			b.Status.OrderID = OrderID("some-cluster", "web-uid", versionA, 3, 1, "change-uid")
+			b.Status.OrderID = server.OrderID("some-cluster", "web-uid", versionA, 3, 1, "change-uid")
 		}, true, false, "", v1alpha1.ChangePodPreWait},
 		"a batch of an earlier attempt": {func(c *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
-			b.Spec.Attempt, b.Status.OrderID = 1, OrderID("some-cluster", "web-uid", versionA, 3, 1, "change-uid")
+			b.Spec.Attempt, b.Status.OrderID = 1, server.OrderID("some-cluster", "web-uid", versionA, 3, 1, "change-uid")
 		}, true, true, "", ""},
 		"another owner": {func(c *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) { c.OwnerReferences[0].UID = "other-uid" },
 			false, false, v1alpha1.OrderSubmitting, v1alpha1.ChangePodPreWait},
@@ -74,25 +76,25 @@ func TestForeignIDs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			change, batch := records()
 			test.change(change, batch)
-			if got := OwnsOrder(change); got != test.order {
+			if got := server.OwnsOrder(change); got != test.order {
 				t.Errorf("owns the order: %t", got)
 			}
-			if got := OwnsEntry(change, batch); got != test.entry {
+			if got := server.OwnsEntry(change, batch); got != test.entry {
 				t.Errorf("owns the node: %t", got)
 			}
-			order := ResetOrder(OrderInput{Now: testNow, Settings: settings.Default(), Change: change, Defended: true}, "some-cluster")
+			order := server.ResetOrder(server.OrderInput{Now: testNow, Settings: settings.Default(), Change: change, Defended: true}, "some-cluster")
 			stage := v1alpha1.OrderStage("")
 			if order.Status != nil {
 				fixed := change.DeepCopy()
 				fixed.Status = *order.Status
-				if stage = fixed.Status.OrderStage; !OwnsOrder(fixed) || fixed.Status.OrderNodeID != "" || len(order.Events) != 1 {
+				if stage = fixed.Status.OrderStage; !server.OwnsOrder(fixed) || fixed.Status.OrderNodeID != "" || len(order.Events) != 1 {
 					t.Errorf("repaired to %+v, told %v", fixed.Status.OrderStatus, order.Events)
 				}
 			}
 			if stage != test.repairedOrder {
 				t.Errorf("the order is repaired to %q, want %q", stage, test.repairedOrder)
 			}
-			repaired := ResetBatch(BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
+			repaired := server.ResetBatch(server.BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true})
 			status := v1alpha1.ChangePodStatusType("")
 			if repaired.Status != nil {
 				if status = repaired.Status.Status; repaired.Status.ChangePodID != "" || repaired.Status.OrderID != "" || len(repaired.Events) != 1 {
@@ -109,12 +111,12 @@ func TestForeignIDs(t *testing.T) {
 // TestVerdictOfAnotherOrder: a verdict with the id of another order is placed nowhere.
 func TestVerdictOfAnotherOrder(t *testing.T) {
 	change, batch := records()
-	verdict := Delivered{OrderID: OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change"), NodeID: "node", Stage: v1alpha1.StagePost, Verdict: VerdictFail}
-	if got := PlaceOnBatch(&batch.Status, verdict, testNow); got != PlacementElsewhere || batch.Status.PostVerdict != nil {
+	verdict := server.Delivered{OrderID: server.OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change"), NodeID: "node", Stage: v1alpha1.StagePost, Verdict: record.VerdictFail}
+	if got := server.PlaceOnBatch(&batch.Status, verdict, testNow); got != server.PlacementElsewhere || batch.Status.PostVerdict != nil {
 		t.Errorf("on the batch it is %s: %+v", got, batch.Status.PostVerdict)
 	}
 	verdict.NodeID, verdict.OfOrder = "order-node", true
-	if got := PlaceOnRelease(&change.Status, verdict, testNow); got != PlacementElsewhere || change.Status.OrderPostVerdict != nil {
+	if got := server.PlaceOnRelease(&change.Status, verdict, testNow); got != server.PlacementElsewhere || change.Status.OrderPostVerdict != nil {
 		t.Errorf("on the release it is %s: %+v", got, change.Status.OrderPostVerdict)
 	}
 }
@@ -122,11 +124,11 @@ func TestVerdictOfAnotherOrder(t *testing.T) {
 // TestCallsOfAnotherEntry: what was known of the end of one entry says nothing of the
 // next one that is started for the same batch.
 func TestCallsOfAnotherEntry(t *testing.T) {
-	ended := Calls{Ended: true}
-	if got := ended.After(CallPollPost, Answer{Kind: AnswerNotPassed}, testNow, 0.5); !got.Ended {
+	ended := server.Calls{Ended: true}
+	if got := ended.After(server.CallPollPost, server.Answer{Kind: server.AnswerNotPassed}, testNow, 0.5); !got.Ended {
 		t.Error("a poll makes it forget that the node has ended")
 	}
-	if got := ended.After(CallStart, Answer{Kind: AnswerDone}, testNow, 0.5); got.Ended {
+	if got := ended.After(server.CallStart, server.Answer{Kind: server.AnswerDone}, testNow, 0.5); got.Ended {
 		t.Error("a node that was just started is taken for one that has ended")
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 var update = flag.Bool("update", false, "write the golden records anew")
@@ -133,7 +134,7 @@ func (d *defended) summary(t *testing.T) string {
 	slices.Sort(messages)
 	if s.Status == v1alpha1.ChangeWorkloadCanceled {
 		// How far it had come is chance; that nothing is left open is not.
-		return fmt.Sprintf("status=%s blocked=%t paused=%t open=%t", s.Status, blocked, d.stored.Paused, OrderIsOpen(s))
+		return fmt.Sprintf("status=%s blocked=%t paused=%t open=%t", s.Status, blocked, d.stored.Paused, record.OrderIsOpen(s))
 	}
 	return fmt.Sprintf("status=%s attempt=%d passed=%d failed=%d checking=%d preparing=%d blocked=%t paused=%t order=%s ended=%s batches=%s unclaimed=%d",
 		s.Status, s.Attempt, s.PassCount, s.FailCount, s.CheckingCount, s.PreparingCount, blocked, d.stored.Paused, s.OrderStage, s.OrderEnd,

@@ -25,6 +25,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -75,7 +77,7 @@ type Denied struct {
 // annotations.
 func DeniedBy(labels, annotations map[string]string, now time.Time) Denied {
 	_, blocked := labels[v1alpha1.SuspendLabel]
-	return Denied{Blocked: blocked, Quarantine: ParseQuarantine(annotations, now).Versions}
+	return Denied{Blocked: blocked, Quarantine: rollback.ParseQuarantine(annotations, now).Versions}
 }
 
 // Any says that something does.
@@ -124,7 +126,7 @@ func noteOptOut(d *release) {
 	if !ok {
 		return
 	}
-	noted := v1alpha1.OptOut{User: wording.CutAtRune(o.User, MaxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
+	noted := v1alpha1.OptOut{User: wording.CutAtRune(o.User, record.MaxText), While: o.While, TimeUnix: o.At.Unix(), Owner: o.Owner}
 	if d.status.OptedOut != nil && *d.status.OptedOut == noted {
 		return
 	}
@@ -187,12 +189,12 @@ type DeletionPlan struct {
 	ForgetDenied bool
 	// Deleted, told of the workload whose releases were denied, says that somebody deleted it: it is
 	// to be remembered. Nil when nobody did.
-	Deleted *Event
+	Deleted *record.Event
 	// ForgetDeleted: what was deleted before is over; the name is taken again.
 	ForgetDeleted bool
 	// CreatedAgain is told of the workload that is there now; nil when it is no other
 	// one than before.
-	CreatedAgain *Event
+	CreatedAgain *record.Event
 }
 
 // DecideDeletion says whether a workload was deleted while its releases were denied,
@@ -208,7 +210,7 @@ func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
 		if in.NamespaceEnding {
 			return plan
 		}
-		plan.Deleted = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
+		plan.Deleted = &record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
 			Message: fmt.Sprintf("the %s was deleted while %s", was.Workload.Kind(), was.By)}
 		deleted = was
 	}
@@ -217,7 +219,7 @@ func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
 	}
 	plan.ForgetDeleted = true
 	if in.Now.UID != deleted.Workload.UID {
-		plan.CreatedAgain = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
+		plan.CreatedAgain = &record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
 			Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: neither block nor quarantine survives that",
 				in.Now.ReleasedBy(), in.Now.Kind(), deleted.By)}
 	}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -68,10 +69,10 @@ func TestDecideDeletion(t *testing.T) {
 			var want DeletionPlan
 			want.ForgetDenied, want.ForgetDeleted = test.forgetDenied, test.forgetDeleted
 			if test.deleted != "" {
-				want.Deleted = &Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.deleted}
+				want.Deleted = &record.Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.deleted}
 			}
 			if test.again != "" {
-				want.CreatedAgain = &Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.again}
+				want.CreatedAgain = &record.Event{Type: "Warning", Reason: v1alpha1.EventDeletedWhileBlocked, Message: test.again}
 			}
 			if diff := cmp.Diff(want, DecideDeletion(test.in)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

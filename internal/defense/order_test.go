@@ -28,15 +28,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// server is AlterShield Server as the decisions see it: it answers calls, and
+// fakeServer is AlterShield Server as the decisions see it: it answers calls, and
 // its verdicts are stored as the callback address stores them.
-type server struct {
+type fakeServer struct {
 	journal []string
 	nodes   []string
 	// answer overrides the answer to a call, as "Start order" or "Finish 2".
-	answer func(call string) *Answer
+	answer func(call string) *server.Answer
 	// verdict of a check, as "PRE order" or "POST 2"; pass by default, empty for
 	// none.
 	verdict func(check string) string
@@ -55,16 +57,16 @@ type server struct {
 // defended is a world with a server.
 type defended struct {
 	*world
-	server     *server
-	orderCalls Calls
-	batchCalls map[string]Calls
+	server     *fakeServer
+	orderCalls server.Calls
+	batchCalls map[string]server.Calls
 	// crash loses what would be recorded of the n-th call, from 1.
 	crash, calls int
 	// told are the events so far.
-	told []Event
+	told []record.Event
 }
 
-func (d *defended) tell(events []Event) { d.told = append(d.told, events...) }
+func (d *defended) tell(events []record.Event) { d.told = append(d.told, events...) }
 
 // Events are the messages of the events of a reason.
 func (d *defended) Events(reason string) (messages []string) {
@@ -79,54 +81,54 @@ func (d *defended) Events(reason string) (messages []string) {
 func newDefended(replicas int32) *defended {
 	w := newWorld(replicas)
 	w.in.Cluster = "11111111-2222-3333-4444-555555555555"
-	return &defended{world: w, server: &server{}, batchCalls: map[string]Calls{}}
+	return &defended{world: w, server: &fakeServer{}, batchCalls: map[string]server.Calls{}}
 }
 
-func (d *defended) orderInput() OrderInput {
-	return OrderInput{Now: d.in.Now, Settings: d.in.Settings, Change: d.in.Change, Defended: true, Calls: d.orderCalls}
+func (d *defended) orderInput() server.OrderInput {
+	return server.OrderInput{Now: d.in.Now, Settings: d.in.Settings, Change: d.in.Change, Defended: true, Calls: d.orderCalls}
 }
 
-func (d *defended) batchInput(i int) BatchInput {
+func (d *defended) batchInput(i int) server.BatchInput {
 	b := &d.in.Batches[i]
-	return BatchInput{Now: d.in.Now, Settings: d.in.Settings, Batch: b, Change: d.in.Change, Server: true, Calls: d.batchCalls[b.Name]}
+	return server.BatchInput{Now: d.in.Now, Settings: d.in.Settings, Batch: b, Change: d.in.Change, Server: true, Calls: d.batchCalls[b.Name]}
 }
 
 // call answers a call about a node ("order", or the number of a batch).
-func (d *defended) call(call Call, about, node string) Answer {
+func (d *defended) call(call server.Call, about, node string) server.Answer {
 	name := strings.TrimSpace(string(call) + " " + about)
 	entry := name
-	if call == CallFinish && d.fails(about) {
+	if call == server.CallFinish && d.fails(about) {
 		entry += " without success"
 	}
 	d.server.journal = append(d.server.journal, entry)
-	a := Answer{Kind: AnswerDone}
+	a := server.Answer{Kind: server.AnswerDone}
 	if d.server.answer != nil {
 		if other := d.server.answer(name); other != nil {
 			a = *other
 		}
 	}
 	switch call {
-	case CallStart:
-		if a.Kind == AnswerDone {
+	case server.CallStart:
+		if a.Kind == server.AnswerDone {
 			a.NodeID = fmt.Sprintf("node-%d", len(d.server.nodes))
 			d.server.nodes = append(d.server.nodes, about)
 		}
-		if a.Kind == AnswerDone && !a.SkipCheck {
+		if a.Kind == server.AnswerDone && !a.SkipCheck {
 			d.deliver(a.NodeID, v1alpha1.StagePre, about)
 		}
-	case CallFinish:
-		if a.Kind == AnswerDone {
+	case server.CallFinish:
+		if a.Kind == server.AnswerDone {
 			d.deliver(node, v1alpha1.StagePost, about)
 		}
-	case CallPollPre, CallPollPost:
+	case server.CallPollPre, server.CallPollPost:
 		check := string(v1alpha1.StagePre) + " " + about
-		if call == CallPollPost {
+		if call == server.CallPollPost {
 			check = string(v1alpha1.StagePost) + " " + about
 		}
-		if a.Kind == AnswerDone && !d.server.polls && !d.server.passed[check] {
-			a.Kind = AnswerNotPassed
+		if a.Kind == server.AnswerDone && !d.server.polls && !d.server.passed[check] {
+			a.Kind = server.AnswerNotPassed
 		}
-	case CallNone, CallSubmit, CallEnd:
+	case server.CallNone, server.CallSubmit, server.CallEnd:
 	}
 	return a
 }
@@ -134,8 +136,8 @@ func (d *defended) call(call Call, about, node string) Answer {
 // fails says that the end of a node says so, too.
 func (d *defended) fails(about string) bool {
 	for i := range d.in.Batches {
-		if b := &d.in.Batches[i]; fmt.Sprint(BatchNumber(b)) == about {
-			return !EndsWithSuccess(b)
+		if b := &d.in.Batches[i]; fmt.Sprint(record.BatchNumber(b)) == about {
+			return !server.EndsWithSuccess(b)
 		}
 	}
 	return d.in.Change.Status.OrderEnd != ""
@@ -143,14 +145,14 @@ func (d *defended) fails(about string) bool {
 
 // deliver stores a verdict now, or once the answer was recorded.
 func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string) {
-	verdict := VerdictPass
+	verdict := record.VerdictPass
 	if d.server.verdict != nil {
 		verdict = d.server.verdict(string(stage) + " " + about)
 	}
 	if verdict == "" {
 		return
 	}
-	if check := string(stage) + " " + about; !VerdictFails(verdict) && (d.server.timedOut == nil || !d.server.timedOut(check)) {
+	if check := string(stage) + " " + about; !record.VerdictFails(verdict) && (d.server.timedOut == nil || !d.server.timedOut(check)) {
 		if d.server.passed == nil {
 			d.server.passed = map[string]bool{}
 		}
@@ -166,23 +168,23 @@ func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string)
 func (d *defended) flush() {
 	for _, line := range append(slices.Clone(d.server.lost), d.server.lost...) {
 		part := strings.Fields(line)
-		v := Delivered{OrderID: d.in.Change.Status.OrderID, OfOrder: part[3] == "order", NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
-		placed := PlacementElsewhere
+		v := server.Delivered{OrderID: d.in.Change.Status.OrderID, OfOrder: part[3] == "order", NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
+		placed := server.PlacementElsewhere
 		for i := range d.in.Batches {
-			if placed != PlacementElsewhere {
+			if placed != server.PlacementElsewhere {
 				break
 			}
 			in := d.batchInput(i)
-			in.Calls = Calls{}
+			in.Calls = server.Calls{}
 			var status *v1alpha1.ChangePodStatus
-			if placed, status = ApplyToBatch(in, v); status != nil {
+			if placed, status = server.ApplyToBatch(in, v); status != nil {
 				in.Batch.Status = *status
 			}
 		}
-		if placed == PlacementElsewhere {
+		if placed == server.PlacementElsewhere {
 			in := d.orderInput()
-			in.Calls = Calls{}
-			if _, status := ApplyToRelease(in, v); status != nil {
+			in.Calls = server.Calls{}
+			if _, status := server.ApplyToRelease(in, v); status != nil {
 				in.Change.Status = *status
 			}
 		}
@@ -196,7 +198,7 @@ func (d *defended) died() bool {
 	if d.crash == 0 || d.calls != d.crash {
 		return false
 	}
-	d.orderCalls, d.batchCalls = Calls{Started: d.in.Now}, map[string]Calls{}
+	d.orderCalls, d.batchCalls = server.Calls{Started: d.in.Now}, map[string]server.Calls{}
 	return true
 }
 
@@ -212,20 +214,20 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 	d.tell(plan.Events)
 	sooner(plan.RequeueAfter)
 	busy = plan.Status != nil || len(plan.Batches) > 0 || plan.Action != LeaveWorkload
-	order := DecideOrder(d.orderInput())
+	order := server.DecideOrder(d.orderInput())
 	d.tell(order.Events)
 	sooner(order.RequeueAfter)
 	switch {
 	case order.Status != nil:
 		d.in.Change.Status, busy = *order.Status, true
-	case order.Call != CallNone:
+	case order.Call != server.CallNone:
 		busy = true
 		a := d.call(order.Call, "order", d.in.Change.Status.OrderNodeID)
 		if d.died() {
 			break
 		}
 		d.orderCalls = d.orderCalls.After(order.Call, a, d.in.Now, 0.5)
-		answered := AnswerOrder(d.orderInput(), order.Call, a)
+		answered := server.AnswerOrder(d.orderInput(), order.Call, a)
 		d.tell(answered.Events)
 		if answered.Status != nil {
 			d.in.Change.Status = *answered.Status
@@ -233,22 +235,22 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 	}
 	for i := range d.in.Batches {
 		b := &d.in.Batches[i]
-		plan := DecideBatch(d.batchInput(i))
+		plan := server.DecideBatch(d.batchInput(i))
 		d.tell(plan.Events)
 		sooner(plan.RequeueAfter)
 		if plan.Status != nil {
 			b.Status, busy = *plan.Status, true
 		}
-		if plan.Call == CallNone {
+		if plan.Call == server.CallNone {
 			continue
 		}
 		busy = true
-		a := d.call(plan.Call, fmt.Sprint(BatchNumber(b)), b.Status.ChangePodID)
+		a := d.call(plan.Call, fmt.Sprint(record.BatchNumber(b)), b.Status.ChangePodID)
 		if d.died() {
 			continue
 		}
 		d.batchCalls[b.Name] = d.batchCalls[b.Name].After(plan.Call, a, d.in.Now, 0.5)
-		answered := AnswerBatch(d.batchInput(i), plan.Call, a)
+		answered := server.AnswerBatch(d.batchInput(i), plan.Call, a)
 		d.tell(answered.Events)
 		if answered.Status != nil {
 			b.Status = *answered.Status
@@ -292,11 +294,13 @@ func count(journal []string, entry string) (n int) {
 	return n
 }
 
-func unprocessableAnswer() *Answer {
-	return &Answer{Kind: AnswerUnprocessable, Message: "Data too long for column 'creator'"}
+func unprocessableAnswer() *server.Answer {
+	return &server.Answer{Kind: server.AnswerUnprocessable, Message: "Data too long for column 'creator'"}
 }
 
-func retryAnswer() *Answer { return &Answer{Kind: AnswerRetry, Message: "connection refused"} }
+func retryAnswer() *server.Answer {
+	return &server.Answer{Kind: server.AnswerRetry, Message: "connection refused"}
+}
 
 // TestUnprocessableOrder: of an order that the server can never process, a process
 // that began later knows as much as the one that asked.
@@ -305,15 +309,15 @@ func TestUnprocessableOrder(t *testing.T) {
 		status       v1alpha1.ChangeWorkloadStatusType
 		age          time.Duration
 		silenceFails bool
-		wantCall     Call
+		wantCall     server.Call
 		wantVerdict  bool
 	}{
-		"while there is time":                     {v1alpha1.ChangeWorkloadInit, time.Second, false, CallSubmit, false},
-		"while there is time, silence fails":      {v1alpha1.ChangeWorkloadInit, time.Second, true, CallSubmit, false},
-		"the time is over, silence fails":         {v1alpha1.ChangeWorkloadInit, time.Hour, true, CallNone, true},
-		"without checks":                          {v1alpha1.ChangeWorkloadRunning, time.Hour, false, CallNone, false},
-		"without checks, within the time it took": {v1alpha1.ChangeWorkloadRunning, time.Second, false, CallNone, false},
-		"done, with pods that came later":         {v1alpha1.ChangeWorkloadSuccess, time.Hour, false, CallNone, false},
+		"while there is time":                     {v1alpha1.ChangeWorkloadInit, time.Second, false, server.CallSubmit, false},
+		"while there is time, silence fails":      {v1alpha1.ChangeWorkloadInit, time.Second, true, server.CallSubmit, false},
+		"the time is over, silence fails":         {v1alpha1.ChangeWorkloadInit, time.Hour, true, server.CallNone, true},
+		"without checks":                          {v1alpha1.ChangeWorkloadRunning, time.Hour, false, server.CallNone, false},
+		"without checks, within the time it took": {v1alpha1.ChangeWorkloadRunning, time.Second, false, server.CallNone, false},
+		"done, with pods that came later":         {v1alpha1.ChangeWorkloadSuccess, time.Hour, false, server.CallNone, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(2)
@@ -321,14 +325,14 @@ func TestUnprocessableOrder(t *testing.T) {
 			change.Status.Status, change.Status.CheckingCount = test.status, 1
 			change.Status.OrderID, change.Status.OrderStage, change.Status.EntryTimeUnix = "order", v1alpha1.OrderSubmitting, testNow.Add(-test.age).Unix()
 			change.Status.ObservedRelease = change.Spec.Release
-			in := OrderInput{Now: testNow, Settings: d.in.Settings, Change: change, Defended: true, Calls: Calls{Started: testNow}}
+			in := server.OrderInput{Now: testNow, Settings: d.in.Settings, Change: change, Defended: true, Calls: server.Calls{Started: testNow}}
 			in.Settings.SilenceFails = test.silenceFails
-			if said := AnswerOrder(in, CallSubmit, *unprocessableAnswer()); said.Status == nil {
+			if said := server.AnswerOrder(in, server.CallSubmit, *unprocessableAnswer()); said.Status == nil {
 				t.Fatal("nothing was noted")
 			} else {
 				change.Status = *said.Status
 			}
-			plan := DecideOrder(in)
+			plan := server.DecideOrder(in)
 			if verdict := plan.Status != nil && plan.Status.OrderPreVerdict != nil; plan.Call != test.wantCall || verdict != test.wantVerdict {
 				t.Errorf("call %q, verdict %t; want %q, %t", plan.Call, verdict, test.wantCall, test.wantVerdict)
 			}
@@ -346,7 +350,7 @@ func TestOrderOfARelease(t *testing.T) {
 			if v, ok := given[check]; ok {
 				return v
 			}
-			return VerdictPass
+			return record.VerdictPass
 		}
 	}
 	type want struct {
@@ -362,7 +366,7 @@ func TestOrderOfARelease(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		world  func() *defended
-		server server
+		server fakeServer
 		limit  time.Duration
 		want   want
 	}{
@@ -373,57 +377,61 @@ func TestOrderOfARelease(t *testing.T) {
 					v1alpha1.StepEnded: v1alpha1.ReasonAccepted, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
 		},
 		"verdicts come before the answers": {
-			server: server{early: true},
+			server: fakeServer{early: true},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
 				messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo},
 		},
 		"the order exists": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "Submit order" {
-					return &Answer{Kind: AnswerDuplicate}
+					return &server.Answer{Kind: server.AnswerDuplicate}
 				}
 				return nil
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo},
 		},
 		"a pod fails its POST check": {
-			server: server{verdict: verdicts(map[string]string{"POST 2": "fail"})},
+			server: fakeServer{verdict: verdicts(map[string]string{"POST 2": "fail"})},
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"},
 				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
 		},
 		"a pod fails its PRE check": {
-			server: server{verdict: verdicts(map[string]string{"PRE 1": "inconc"})},
+			server: fakeServer{verdict: verdicts(map[string]string{"PRE 1": "inconc"})},
 			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 0, "Finish 1 without success": 1}},
 		},
 		"the order fails its PRE check": {
-			server: server{verdict: verdicts(map[string]string{"PRE order": "fail"})},
+			server: fakeServer{verdict: verdicts(map[string]string{"PRE order": "fail"})},
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, messages: []string{"PostFinish", "PostFinish"},
 				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonOrderCheckFailed,
 					v1alpha1.StepPreChecked: v1alpha1.ReasonCheckFailed}},
 		},
 		"the order fails its POST check": {
-			server: server{verdict: verdicts(map[string]string{"POST order": "fail"})},
+			server: fakeServer{verdict: verdicts(map[string]string{"POST order": "fail"})},
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true, messages: []string{"PostFinish", "PostFinish"},
 				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed}},
 		},
 		"the order is refused": {
-			server: server{answer: func(call string) *Answer { return &Answer{Kind: AnswerIllegal, Message: "scene not found"} }},
-			limit:  time.Hour,
+			server: fakeServer{answer: func(call string) *server.Answer {
+				return &server.Answer{Kind: server.AnswerIllegal, Message: "scene not found"}
+			}},
+			limit: time.Hour,
 			want: want{status: v1alpha1.ChangeWorkloadFailed, stage: v1alpha1.OrderRefused, journal: []string{"Submit order"},
 				reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonRefused, v1alpha1.ConditionVerified: v1alpha1.ReasonRefused}},
 		},
 		"permission denied: stays, tried each minute": {
-			server: server{answer: func(call string) *Answer { return &Answer{Kind: AnswerDenied, Message: "permission denied"} }},
-			limit:  10*time.Minute + time.Second,
+			server: fakeServer{answer: func(call string) *server.Answer {
+				return &server.Answer{Kind: server.AnswerDenied, Message: "permission denied"}
+			}},
+			limit: 10*time.Minute + time.Second,
 			want: want{status: v1alpha1.ChangeWorkloadInit, stage: v1alpha1.OrderDenied, journal: slices.Repeat([]string{"Submit order"}, 11),
 				reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonPermissionDenied}},
 		},
 		"permission denied, then mended": {
 			world: func() *defended {
 				d := newDefended(2)
-				d.server.answer = func(call string) *Answer {
+				d.server.answer = func(call string) *server.Answer {
 					if d.in.Now.Sub(testNow) < 10*time.Minute {
-						return &Answer{Kind: AnswerDenied}
+						return &server.Answer{Kind: server.AnswerDenied}
 					}
 					return nil
 				}
@@ -433,33 +441,33 @@ func TestOrderOfARelease(t *testing.T) {
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}},
 		},
 		"the server is down: without checks, and tried on": {
-			server: server{answer: func(call string) *Answer { return retryAnswer() }},
+			server: fakeServer{answer: func(call string) *server.Answer { return retryAnswer() }},
 			limit:  10 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderSubmitting, messages: []string{"PreFailed", "PreFailed"},
 				calls: map[string]int{"Submit order": 20}, reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonUnreachable}},
 		},
 		"the server is down and silence fails": {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
-			server: server{answer: func(call string) *Answer { return retryAnswer() }},
+			server: fakeServer{answer: func(call string) *server.Answer { return retryAnswer() }},
 			limit:  5 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
 				calls: map[string]int{"Submit order": 30}},
 		},
 		"the server can never process the order: without checks, and left alone": {
-			server: server{answer: func(call string) *Answer { return unprocessableAnswer() }},
+			server: fakeServer{answer: func(call string) *server.Answer { return unprocessableAnswer() }},
 			limit:  time.Hour,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderSubmitting, messages: []string{"PreFailed", "PreFailed"},
 				calls: map[string]int{"Submit order": 3}, reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonUnprocessable}},
 		},
 		"the server can never process the order, and silence fails": {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
-			server: server{answer: func(call string) *Answer { return unprocessableAnswer() }},
+			server: fakeServer{answer: func(call string) *server.Answer { return unprocessableAnswer() }},
 			limit:  time.Hour,
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
 				calls: map[string]int{"Submit order": 3}, reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonUnprocessable}},
 		},
 		"the server can never process a batch": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "Start 1" || call == "Finish 2" {
 					return unprocessableAnswer()
 				}
@@ -470,7 +478,7 @@ func TestOrderOfARelease(t *testing.T) {
 				calls: map[string]int{"Start 1": 1, "Finish 2": 1}},
 		},
 		"batches cannot be started": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if strings.HasPrefix(call, "Start ") && call != "Start order" {
 					return retryAnswer()
 				}
@@ -481,18 +489,18 @@ func TestOrderOfARelease(t *testing.T) {
 				calls: map[string]int{"Start 1": 12, "Start 2": 12}},
 		},
 		"batches are refused": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "Start 1" {
-					return &Answer{Kind: AnswerRefused}
+					return &server.Answer{Kind: server.AnswerRefused}
 				}
 				return nil
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 1}},
 		},
 		"a step is not configured": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "Start 1" {
-					return &Answer{Kind: AnswerIllegal}
+					return &server.Answer{Kind: server.AnswerIllegal}
 				}
 				return nil
 			}},
@@ -500,56 +508,56 @@ func TestOrderOfARelease(t *testing.T) {
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 3}},
 		},
 		"every verdict is lost, polls pass": {
-			server: server{verdict: func(string) string { return "" }, polls: true},
+			server: fakeServer{verdict: func(string) string { return "" }, polls: true},
 			limit:  10 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"},
 				calls: map[string]int{"PollPre 1": 1, "PollPost 1": 1, "PollPre order": 1, "PollPost order": 1}},
 		},
 		"every verdict is lost, polls do not pass": {
-			server: server{verdict: func(string) string { return "" }},
+			server: fakeServer{verdict: func(string) string { return "" }},
 			limit:  20 * time.Minute,
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreTimeout", "PreTimeout"},
 				calls: map[string]int{"PollPre 1": 6, "Finish 1": 1}, reasons: map[string]string{v1alpha1.StepPreChecked: v1alpha1.ReasonNoVerdict}},
 		},
 		"a POST verdict is lost": {
-			server: server{verdict: verdicts(map[string]string{"POST 1": ""})},
+			server: fakeServer{verdict: verdicts(map[string]string{"POST 1": ""})},
 			limit:  20 * time.Minute,
 			want:   want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostTimeout", "PostFinish"}},
 		},
 		"a POST verdict is lost and silence fails": {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
-			server: server{verdict: verdicts(map[string]string{"POST 1": ""})},
+			server: fakeServer{verdict: verdicts(map[string]string{"POST 1": ""})},
 			limit:  20 * time.Minute,
 			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostTimeout", "PostFinish"}},
 		},
 		"the order's POST verdict is lost and silence fails": {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
-			server: server{verdict: verdicts(map[string]string{"POST order": ""})},
+			server: fakeServer{verdict: verdicts(map[string]string{"POST order": ""})},
 			limit:  20 * time.Minute,
 			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true, messages: []string{"PostFinish", "PostFinish"}},
 		},
 		"nothing to check": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if strings.HasPrefix(call, "Start") {
-					return &Answer{Kind: AnswerDone, SkipCheck: true}
+					return &server.Answer{Kind: server.AnswerDone, SkipCheck: true}
 				}
 				return nil
 			}, verdict: func(string) string { return "" }},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"Skipped", "Skipped"}, journal: ofTwo},
 		},
 		"nothing to check, and yet a verdict comes": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "Start 1" {
-					return &Answer{Kind: AnswerDone, SkipCheck: true}
+					return &server.Answer{Kind: server.AnswerDone, SkipCheck: true}
 				}
 				return nil
 			}, verdict: verdicts(map[string]string{"POST 1": "fail"})},
 			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}},
 		},
 		"no check is configured": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if strings.HasPrefix(call, "Start") && call != "Start order" || call == "Finish order" {
-					return &Answer{Kind: AnswerNoCheck}
+					return &server.Answer{Kind: server.AnswerNoCheck}
 				}
 				return nil
 			}},
@@ -558,15 +566,15 @@ func TestOrderOfARelease(t *testing.T) {
 		"an end that was received is refused when repeated": {
 			world: func() *defended {
 				d := newDefended(2)
-				d.server.answer = func(call string) *Answer {
+				d.server.answer = func(call string) *server.Answer {
 					switch {
 					case call != "Finish 1":
 						return nil
 					case count(d.server.journal, call) == 1:
 						d.deliver("node-1", v1alpha1.StagePost, "1")
-						return &Answer{Kind: AnswerRetry, Unconfirmed: true}
+						return &server.Answer{Kind: server.AnswerRetry, Unconfirmed: true}
 					default:
-						return &Answer{Kind: AnswerUnsupported}
+						return &server.Answer{Kind: server.AnswerUnsupported}
 					}
 				}
 				d.server.verdict = verdicts(map[string]string{"POST 1": ""})
@@ -579,9 +587,9 @@ func TestOrderOfARelease(t *testing.T) {
 		"the server does not take ends for a second": {
 			world: func() *defended {
 				d := newDefended(2)
-				d.server.answer = func(call string) *Answer {
+				d.server.answer = func(call string) *server.Answer {
 					if strings.HasPrefix(call, "Finish") && count(d.server.journal, call) == 1 {
-						return &Answer{Kind: AnswerUnsupported}
+						return &server.Answer{Kind: server.AnswerUnsupported}
 					}
 					return nil
 				}
@@ -591,7 +599,7 @@ func TestOrderOfARelease(t *testing.T) {
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2, "Finish order": 2}},
 		},
 		"the end of the order cannot be told": {
-			server: server{answer: func(call string) *Answer {
+			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "End order" {
 					return retryAnswer()
 				}
@@ -649,13 +657,13 @@ func TestOrderOfARelease(t *testing.T) {
 // TestLastTry: a call that is answered at its deadline counts, whatever the tries before
 // came to, and a call that was never sent is no try.
 func TestLastTry(t *testing.T) {
-	unsent := func() *Answer {
-		return &Answer{Kind: AnswerRetry, Unsent: true, After: 30 * time.Second, Message: "the circuit breaker is open"}
+	unsent := func() *server.Answer {
+		return &server.Answer{Kind: server.AnswerRetry, Unsent: true, After: 30 * time.Second, Message: "the circuit breaker is open"}
 	}
 	for _, of := range []string{"Submit order", "Start order", "Start 1", "Finish 1", "Finish order"} {
 		for name, test := range map[string]struct {
 			down   time.Duration
-			answer func() *Answer
+			answer func() *server.Answer
 			want   v1alpha1.ChangeWorkloadStatusType
 		}{
 			"back moments before the deadline":            {119 * time.Second, retryAnswer, v1alpha1.ChangeWorkloadSuccess},
@@ -667,7 +675,7 @@ func TestLastTry(t *testing.T) {
 				d := newDefended(2)
 				d.in.Settings.SilenceFails = true
 				var first time.Time
-				d.server.answer = func(call string) *Answer {
+				d.server.answer = func(call string) *server.Answer {
 					if call != of {
 						return nil
 					}
@@ -696,7 +704,7 @@ func TestLastTry(t *testing.T) {
 // its last try.
 func TestLastTryOfAnOrder(t *testing.T) {
 	d := newDefended(2)
-	d.server.answer = func(string) *Answer {
+	d.server.answer = func(string) *server.Answer {
 		if d.in.Now.Sub(testNow) < 119*time.Second {
 			return retryAnswer()
 		}
@@ -723,14 +731,14 @@ func TestOrderSurvivesEveryCrash(t *testing.T) {
 				if check == failing {
 					return "fail"
 				}
-				return VerdictPass
+				return record.VerdictPass
 			}
 			finished := map[string]bool{}
-			d.server.answer = func(call string) *Answer {
+			d.server.answer = func(call string) *server.Answer {
 				// As the server does: an end that it received is not supported.
 				if strings.HasPrefix(call, "Finish") {
 					if finished[call] {
-						return &Answer{Kind: AnswerUnsupported}
+						return &server.Answer{Kind: server.AnswerUnsupported}
 					}
 					finished[call] = true
 				}
@@ -773,7 +781,7 @@ func TestOrderIsCanceled(t *testing.T) {
 		"deleted while it runs":        {"", func(d *defended) { d.in.Workload.Deleting = true }, v1alpha1.ChangeWorkloadCanceled, true},
 		"opted out while it runs":      {"", func(d *defended) { d.in.Enrolled = false }, v1alpha1.ChangeWorkloadCanceled, true},
 		"opted out while suspended":    {"fail", func(d *defended) { d.in.Enrolled = false }, v1alpha1.ChangeWorkloadSuspend, false},
-		"replaced after it had passed": {VerdictPass, func(d *defended) { d.Release(2, versionB) }, v1alpha1.ChangeWorkloadSuccess, true},
+		"replaced after it had passed": {record.VerdictPass, func(d *defended) { d.Release(2, versionB) }, v1alpha1.ChangeWorkloadSuccess, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(1)
@@ -781,7 +789,7 @@ func TestOrderIsCanceled(t *testing.T) {
 				if check == "POST 1" {
 					return test.verdict
 				}
-				return VerdictPass
+				return record.VerdictPass
 			}
 			d.Pods(1).Complete()
 			d.Run(t, 0)
@@ -804,15 +812,15 @@ func TestVerdictsThatComeLate(t *testing.T) {
 		if check == "POST 1" {
 			return ""
 		}
-		return VerdictPass
+		return record.VerdictPass
 	}
 	d.Pods(2).Complete()
 	d.Run(t, 20*time.Minute)
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Fatalf("status %s, want Success after the timeout", d.in.Change.Status.Status)
 	}
-	late := Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail", Message: "too slow"}
-	if got := PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now); got != PlacementStored {
+	late := server.Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail", Message: "too slow"}
+	if got := server.PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now); got != server.PlacementStored {
 		t.Fatalf("a late failing verdict is %s", got)
 	}
 	d.Run(t, 0)
@@ -821,9 +829,9 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	}
 	// Corrected by hand, it stays corrected, whatever is delivered again.
 	for i := range d.in.Batches[0].Status.PodResults {
-		d.in.Batches[0].Status.PodResults[i].Verdict = VerdictPass
+		d.in.Batches[0].Status.PodResults[i].Verdict = record.VerdictPass
 	}
-	PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now)
+	server.PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now)
 	d.Run(t, 0)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Errorf("status %s after the correction, want Success", s.Status)
@@ -833,7 +841,7 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	d.Release(2, versionA)
 	d.Run(t, 0)
 	d.in.Batches[1].Status.PostVerdict = nil
-	PlaceOnBatch(&d.in.Batches[1].Status, Delivered{OrderID: d.in.Batches[1].Status.OrderID, NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail"}, d.in.Now)
+	server.PlaceOnBatch(&d.in.Batches[1].Status, server.Delivered{OrderID: d.in.Batches[1].Status.OrderID, NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail"}, d.in.Now)
 	d.Run(t, 20*time.Minute)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Attempt != 2 {
 		t.Errorf("status %s of attempt %d, want Success of 2", s.Status, s.Attempt)
@@ -852,22 +860,22 @@ func TestLatePreFailure(t *testing.T) {
 			d.server.verdict = byCheck(map[string]string{"POST " + about: ""})
 			d.Pods(1).Complete()
 			d.Run(t, 0)
-			v := Delivered{OrderID: d.in.Change.Status.OrderID, Stage: v1alpha1.StagePost, Verdict: VerdictFail, Message: "error rate", LatePre: true}
+			v := server.Delivered{OrderID: d.in.Change.Status.OrderID, Stage: v1alpha1.StagePost, Verdict: record.VerdictFail, Message: "error rate", LatePre: true}
 			condition := v1alpha1.StepPostChecked
 			conditions := &d.in.Change.Status.OrderSteps
 			if about == "order" {
 				v.NodeID, v.OfOrder = d.in.Change.Status.OrderNodeID, true
-				PlaceOnRelease(&d.in.Change.Status, v, d.in.Now)
+				server.PlaceOnRelease(&d.in.Change.Status, v, d.in.Now)
 			} else {
 				v.NodeID, condition = d.in.Batches[0].Status.ChangePodID, v1alpha1.ConditionChecked
-				PlaceOnBatch(&d.in.Batches[0].Status, v, d.in.Now)
+				server.PlaceOnBatch(&d.in.Batches[0].Status, v, d.in.Now)
 				conditions = &d.in.Batches[0].Status.Conditions
 			}
 			d.Run(t, 0)
 			if c := meta.FindStatusCondition(*conditions, condition); c == nil || c.Reason != v1alpha1.ReasonCheckFailed || !strings.HasSuffix(c.Message, "the PRE check failed after it had been let pass: error rate") {
 				t.Errorf("condition %+v", c)
 			}
-			if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionVerified); c == nil || Detail(c) != want {
+			if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionVerified); c == nil || record.Detail(c) != want {
 				t.Errorf("condition %+v, want %q", c, want)
 			}
 			if got := d.Events("ReleaseSuspended"); len(got) != 1 || !strings.Contains(got[0], want) {
@@ -883,14 +891,14 @@ func TestOrderVerdictIsCorrected(t *testing.T) {
 		if check == "PRE order" {
 			return "fail"
 		}
-		return VerdictPass
+		return record.VerdictPass
 	}
 	d.Pods(1).Complete()
 	d.Run(t, 0)
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend {
 		t.Fatalf("status %s, want Suspend", d.in.Change.Status.Status)
 	}
-	d.in.Change.Status.OrderPreVerdict.Verdict = VerdictPass
+	d.in.Change.Status.OrderPreVerdict.Verdict = record.VerdictPass
 	d.Run(t, 0)
 	if _, blocked := d.stored.Labels[v1alpha1.SuspendLabel]; blocked || d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Errorf("status %s, blocked %t, want Success and no block", d.in.Change.Status.Status, blocked)
@@ -939,26 +947,26 @@ func TestOrderID(t *testing.T) {
 	uid := types.UID("0f8fad5b-d9cb-469f-a165-70867728950e")
 	seen := map[string]bool{}
 	for _, id := range []string{
-		OrderID(uid, uid, versionA, 1, 1, uid),
-		OrderID("1f8fad5b-d9cb-469f-a165-70867728950e", uid, versionA, 1, 1, uid),
-		OrderID(uid, "1f8fad5b-d9cb-469f-a165-70867728950e", versionA, 1, 1, uid),
-		OrderID(uid, uid, versionB, 1, 1, uid),
-		OrderID(uid, uid, versionA, 2, 1, uid),
-		OrderID(uid, uid, versionA, 1, 2, uid),
-		OrderID(uid, uid, versionA, 1, 1, "another record"),
-		OrderID(uid, uid, versionA, 1<<62, 1<<30, uid),
-		OrderID(uid, uid, versionA, 1<<62+1, 1<<30, uid),
+		server.OrderID(uid, uid, versionA, 1, 1, uid),
+		server.OrderID("1f8fad5b-d9cb-469f-a165-70867728950e", uid, versionA, 1, 1, uid),
+		server.OrderID(uid, "1f8fad5b-d9cb-469f-a165-70867728950e", versionA, 1, 1, uid),
+		server.OrderID(uid, uid, versionB, 1, 1, uid),
+		server.OrderID(uid, uid, versionA, 2, 1, uid),
+		server.OrderID(uid, uid, versionA, 1, 2, uid),
+		server.OrderID(uid, uid, versionA, 1, 1, "another record"),
+		server.OrderID(uid, uid, versionA, 1<<62, 1<<30, uid),
+		server.OrderID(uid, uid, versionA, 1<<62+1, 1<<30, uid),
 	} {
 		if seen[id] || len(id) > 128 {
 			t.Errorf("id %q of %d bytes, seen before: %t", id, len(id), seen[id])
 		}
 		seen[id] = true
-		if got := VersionOfOrder(id); got != versionA && got != versionB {
+		if got := server.VersionOfOrder(id); got != versionA && got != versionB {
 			t.Errorf("version of %q is %q", id, got)
 		}
 	}
 	for _, other := range []string{"", "a-b-c-d", "adm-x", "0-1-aaaa-2-3"} {
-		if got := VersionOfOrder(other); got != "" {
+		if got := server.VersionOfOrder(other); got != "" {
 			t.Errorf("version of %q is %q", other, got)
 		}
 	}
@@ -981,7 +989,7 @@ func TestOrphanedVerdictStays(t *testing.T) {
 			want:    v1alpha1.ChangeWorkloadRunning,
 		},
 		"it is corrected": {
-			later: func(w *world) { w.in.Change.Status.UnclaimedVerdicts[0].Verdict = VerdictPass; w.Step() },
+			later: func(w *world) { w.in.Change.Status.UnclaimedVerdicts[0].Verdict = record.VerdictPass; w.Step() },
 			want:  v1alpha1.ChangeWorkloadRunning,
 		},
 	} {
@@ -992,7 +1000,7 @@ func TestOrphanedVerdictStays(t *testing.T) {
 				test.arrives(w)
 			}
 			w.in.Change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{
-				Stage: v1alpha1.StagePre, CheckVerdict: v1alpha1.CheckVerdict{NodeID: "lost", Verdict: VerdictFail},
+				Stage: v1alpha1.StagePre, CheckVerdict: v1alpha1.CheckVerdict{NodeID: "lost", Verdict: record.VerdictFail},
 			}}
 			w.Step()
 			test.later(w)
@@ -1005,23 +1013,23 @@ func TestOrphanedVerdictStays(t *testing.T) {
 
 func TestUnclaimedVerdictsAreBounded(t *testing.T) {
 	var s v1alpha1.ChangeWorkloadStatus
-	place := func(n int, verdict string) Placement {
-		return PlaceOnRelease(&s, Delivered{NodeID: fmt.Sprint("n", n), Stage: v1alpha1.StagePre, Verdict: verdict}, testNow)
+	place := func(n int, verdict string) server.Placement {
+		return server.PlaceOnRelease(&s, server.Delivered{NodeID: fmt.Sprint("n", n), Stage: v1alpha1.StagePre, Verdict: verdict}, testNow)
 	}
-	for n := range maxUnclaimed {
-		if got := place(n, VerdictPass); got != PlacementStored {
+	for n := range 50 {
+		if got := place(n, record.VerdictPass); got != server.PlacementStored {
 			t.Fatalf("verdict %d is %s", n, got)
 		}
 	}
-	for n := range maxUnclaimed {
-		if got := place(1000+n, "fail"); got != PlacementStored {
+	for n := range 50 {
+		if got := place(1000+n, "fail"); got != server.PlacementStored {
 			t.Fatalf("a failing verdict finds no room: %s", got)
 		}
 	}
-	if got := place(5000, "fail"); got != PlacementFull || len(s.UnclaimedVerdicts) != maxUnclaimed {
-		t.Errorf("%s with %d stored, want Full with %d", got, len(s.UnclaimedVerdicts), maxUnclaimed)
+	if got := place(5000, "fail"); got != server.PlacementFull || len(s.UnclaimedVerdicts) != 50 {
+		t.Errorf("%s with %d stored, want Full with %d", got, len(s.UnclaimedVerdicts), 50)
 	}
-	if got := place(1000, "fail"); got != PlacementKnown {
+	if got := place(1000, "fail"); got != server.PlacementKnown {
 		t.Errorf("the same verdict again is %s", got)
 	}
 }
@@ -1032,7 +1040,7 @@ func byCheck(given map[string]string) func(string) string {
 		if v, ok := given[check]; ok {
 			return v
 		}
-		return VerdictPass
+		return record.VerdictPass
 	}
 }
 
@@ -1051,7 +1059,7 @@ func TestVerdictOnAnEntryNobodyKnows(t *testing.T) {
 					d.crash = d.calls + 1
 					return "fail"
 				}
-				return VerdictPass
+				return record.VerdictPass
 			}
 			d.Pods(1).Complete()
 			d.Run(t, 20*time.Minute)
@@ -1075,17 +1083,17 @@ func TestSilenceHidesNoVerdict(t *testing.T) {
 	if s.Status != v1alpha1.ChangeWorkloadSuspend || s.OrderPreVerdict == nil || s.OrderPreVerdict.Delivered != "" {
 		t.Fatalf("status %s, verdict %+v; want Suspend by silence", s.Status, s.OrderPreVerdict)
 	}
-	deliver := func(verdict string) Placement {
-		return PlaceOnRelease(s, Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, Stage: v1alpha1.StagePre, Verdict: verdict, Message: "freeze"}, d.in.Now)
+	deliver := func(verdict string) server.Placement {
+		return server.PlaceOnRelease(s, server.Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, Stage: v1alpha1.StagePre, Verdict: verdict, Message: "freeze"}, d.in.Now)
 	}
-	if got := deliver(VerdictPass); got != PlacementKnown {
+	if got := deliver(record.VerdictPass); got != server.PlacementKnown {
 		t.Errorf("a verdict that passes after silence failed is %s", got)
 	}
-	if got := deliver("fail"); got != PlacementStored || s.OrderPreVerdict.Message != "freeze" {
+	if got := deliver("fail"); got != server.PlacementStored || s.OrderPreVerdict.Message != "freeze" {
 		t.Errorf("the server's own failing verdict is %s: %+v", got, s.OrderPreVerdict)
 	}
-	s.OrderPreVerdict.Verdict = VerdictPass
-	if got := deliver("fail"); got != PlacementKnown {
+	s.OrderPreVerdict.Verdict = record.VerdictPass
+	if got := deliver("fail"); got != server.PlacementKnown {
 		t.Errorf("a repetition of a verdict that somebody corrected is %s", got)
 	}
 	d.Run(t, time.Hour)
@@ -1128,9 +1136,9 @@ func TestPassIsConfirmed(t *testing.T) {
 			d := newDefended(1)
 			d.in.Settings.SilenceFails = !test.quiet
 			begun := d.in.Now
-			d.server.verdict = byCheck(map[string]string{test.fails: VerdictFail})
+			d.server.verdict = byCheck(map[string]string{test.fails: record.VerdictFail})
 			d.server.timedOut = func(check string) bool { return check == test.timedOut }
-			d.server.answer = func(call string) *Answer {
+			d.server.answer = func(call string) *server.Answer {
 				switch {
 				case call == test.down:
 					return retryAnswer()
@@ -1161,7 +1169,7 @@ func TestPassIsConfirmed(t *testing.T) {
 // TestUnconfirmedPassIsCorrected: what was counted as a failure because no poll
 // confirmed it is corrected by hand, or is a failure after all.
 func TestUnconfirmedPassIsCorrected(t *testing.T) {
-	for verdict, want := range map[string]v1alpha1.ChangeWorkloadStatusType{VerdictPass: v1alpha1.ChangeWorkloadSuccess, VerdictFail: v1alpha1.ChangeWorkloadSuspend} {
+	for verdict, want := range map[string]v1alpha1.ChangeWorkloadStatusType{record.VerdictPass: v1alpha1.ChangeWorkloadSuccess, record.VerdictFail: v1alpha1.ChangeWorkloadSuspend} {
 		d := newDefended(1)
 		d.in.Settings.SilenceFails = true
 		d.server.timedOut = func(check string) bool { return check == "POST order" }
@@ -1171,9 +1179,9 @@ func TestUnconfirmedPassIsCorrected(t *testing.T) {
 		if s.Status != v1alpha1.ChangeWorkloadSuspend || s.OrderPostVerdict == nil || s.OrderPostVerdict.Delivered != "" {
 			t.Fatalf("status %s, verdict %+v; want Suspend by silence", s.Status, s.OrderPostVerdict)
 		}
-		if verdict == VerdictPass {
-			s.OrderPostVerdict.Verdict = VerdictPass
-		} else if got := PlaceOnRelease(s, Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, OfOrder: true, Stage: v1alpha1.StagePost, Verdict: verdict}, d.in.Now); got != PlacementStored {
+		if verdict == record.VerdictPass {
+			s.OrderPostVerdict.Verdict = record.VerdictPass
+		} else if got := server.PlaceOnRelease(s, server.Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, OfOrder: true, Stage: v1alpha1.StagePost, Verdict: verdict}, d.in.Now); got != server.PlacementStored {
 			t.Errorf("the server's own failure is %s", got)
 		}
 		d.Run(t, time.Hour)
@@ -1186,29 +1194,29 @@ func TestUnconfirmedPassIsCorrected(t *testing.T) {
 // TestNothingToCheckIsNoSilence: the server has no checks, or says that there is
 // nothing to check, and cannot be told the end at first.
 func TestNothingToCheckIsNoSilence(t *testing.T) {
-	for name, answer := range map[string]func(d *defended) func(string) *Answer{
-		"no check configured": func(*defended) func(string) *Answer {
-			return func(call string) *Answer {
+	for name, answer := range map[string]func(d *defended) func(string) *server.Answer{
+		"no check configured": func(*defended) func(string) *server.Answer {
+			return func(call string) *server.Answer {
 				if strings.HasPrefix(call, "Start") {
-					return &Answer{Kind: AnswerNoCheck}
+					return &server.Answer{Kind: server.AnswerNoCheck}
 				}
 				return nil
 			}
 		},
-		"skipped without a node": func(d *defended) func(string) *Answer {
-			return func(call string) *Answer {
+		"skipped without a node": func(d *defended) func(string) *server.Answer {
+			return func(call string) *server.Answer {
 				if call == "Start order" {
 					d.server.nodes = nil
-					return &Answer{Kind: AnswerDone, SkipCheck: true}
+					return &server.Answer{Kind: server.AnswerDone, SkipCheck: true}
 				}
 				return nil
 			}
 		},
-		"skipped, and the end fails once": func(d *defended) func(string) *Answer {
-			return func(call string) *Answer {
+		"skipped, and the end fails once": func(d *defended) func(string) *server.Answer {
+			return func(call string) *server.Answer {
 				switch {
 				case strings.HasPrefix(call, "Start"):
-					return &Answer{Kind: AnswerDone, SkipCheck: true}
+					return &server.Answer{Kind: server.AnswerDone, SkipCheck: true}
 				case strings.HasPrefix(call, "Finish") && count(d.server.journal, call) == 1:
 					return retryAnswer()
 				}
@@ -1224,7 +1232,7 @@ func TestNothingToCheckIsNoSilence(t *testing.T) {
 				if strings.HasSuffix(check, "order") || strings.HasPrefix(check, "POST") && !strings.HasPrefix(name, "skipped without") {
 					return ""
 				}
-				return VerdictPass
+				return record.VerdictPass
 			}
 			if strings.HasPrefix(name, "skipped without") {
 				d.server.verdict = byCheck(nil)
@@ -1243,7 +1251,7 @@ func TestNothingToCheckIsNoSilence(t *testing.T) {
 func TestPodsAfterAnUnverifiedSuccess(t *testing.T) {
 	d := newDefended(1)
 	down := true
-	d.server.answer = func(string) *Answer {
+	d.server.answer = func(string) *server.Answer {
 		if down {
 			return retryAnswer()
 		}
@@ -1279,7 +1287,7 @@ func TestReleasedAgainWhileItsOrderIsOpen(t *testing.T) {
 			d.Pods(1).Complete()
 			d.Run(t, 0)
 			first := d.in.Change.Status.OrderID
-			d.server.answer = func(call string) *Answer {
+			d.server.answer = func(call string) *server.Answer {
 				if call == "End order" && !reachable {
 					return retryAnswer()
 				}
@@ -1301,10 +1309,10 @@ func TestReleasedAgainWhileItsOrderIsOpen(t *testing.T) {
 
 func TestDeniedThenDown(t *testing.T) {
 	d := newDefended(1)
-	d.server.answer = func(string) *Answer {
+	d.server.answer = func(string) *server.Answer {
 		switch at := d.in.Now.Sub(testNow); {
 		case at < 10*time.Minute:
-			return &Answer{Kind: AnswerDenied}
+			return &server.Answer{Kind: server.AnswerDenied}
 		case at < 11*time.Minute:
 			return retryAnswer()
 		}
@@ -1321,9 +1329,9 @@ func TestDeniedThenDown(t *testing.T) {
 func TestEndWhileThePreCheckRuns(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"PRE order": "", "POST order": "fail"})
-	d.server.answer = func(call string) *Answer {
+	d.server.answer = func(call string) *server.Answer {
 		if call == "Finish order" && d.in.Now.Sub(testNow) < 150*time.Second {
-			return &Answer{Kind: AnswerUnsupported}
+			return &server.Answer{Kind: server.AnswerUnsupported}
 		}
 		return nil
 	}
@@ -1337,24 +1345,13 @@ func TestEndWhileThePreCheckRuns(t *testing.T) {
 	}
 }
 
-// TestCallsOfOneKind: what is known of one call says nothing of another.
-func TestCallsOfOneKind(t *testing.T) {
-	c := Calls{}.After(CallStart, Answer{Kind: AnswerIllegal}, testNow, 0.5)
-	if call, _ := c.next(CallStart, testNow, time.Time{}); call != CallNone {
-		t.Error("a start that waits for a human is repeated at once")
-	}
-	if call, _ := c.next(CallEnd, testNow, time.Time{}); call != CallEnd || c.triedSince(CallEnd, time.Time{}) {
-		t.Error("the end waits for what the start waits for")
-	}
-}
-
 // TestReplacedWhileItsStartIsRefused: nothing keeps the order from being ended.
 func TestReplacedWhileItsStartIsRefused(t *testing.T) {
 	d := newDefended(1)
 	d.in.Settings.PreTimeout, d.in.Settings.PostTimeout = 30*time.Second, 30*time.Second
-	d.server.answer = func(call string) *Answer {
+	d.server.answer = func(call string) *server.Answer {
 		if call == "Start order" {
-			return &Answer{Kind: AnswerIllegal}
+			return &server.Answer{Kind: server.AnswerIllegal}
 		}
 		return nil
 	}

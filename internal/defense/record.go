@@ -30,6 +30,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
@@ -64,7 +66,7 @@ type ReleaseInput struct {
 	// History are the successful versions of the workload that are remembered.
 	History []workload.Revision
 	// Limit counts rollbacks for the rollback limit of rollbacks.
-	Limit RollbackLimit
+	Limit rollback.Limit
 	// Causes are what the events of pods say, of those that were asked for.
 	Causes map[types.UID]string
 	// Unreachable are nodes that do not answer, of those that were asked for; nil when none was.
@@ -79,7 +81,7 @@ type ReleaseInput struct {
 	// it has not.
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
-	Begin []BeginCheck
+	Begin []record.BeginCheck
 	// HoldSteps are the times of a hold, and Since is since when this process decides.
 	HoldSteps hold.HoldSteps
 	Since     time.Time
@@ -155,7 +157,7 @@ type ReleasePlan struct {
 	// Hold is what becomes of the pace of the rollout in the same write; nil for nothing.
 	Hold *HoldChange
 	// ActionEvents are the events of Action, emitted when it is done.
-	ActionEvents []Event
+	ActionEvents []record.Event
 	// Status is set when it is to be written. PutOff says that it is to be written
 	// later.
 	Status *v1alpha1.ChangeWorkloadStatus
@@ -170,7 +172,7 @@ type ReleasePlan struct {
 	// Remove are older releases this one has made obsolete.
 	Remove []v1alpha1.ChangeWorkload
 	// Events say what was done.
-	Events []Event
+	Events []record.Event
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
 }
@@ -188,7 +190,7 @@ type release struct {
 	passed    []v1alpha1.PodResult
 	failed    []v1alpha1.PodResult
 	// folded are the numbers of the batches whose counts the status keeps.
-	folded numbers
+	folded record.Numbers
 	// batched are the pods in a batch of this attempt.
 	batched map[types.UID]bool
 	// removeIn is how long until obsolete releases go although their orders
@@ -250,7 +252,7 @@ func (d *release) warn(act, reason, message string) {
 }
 
 func (d *release) event(eventType, reason, message string) {
-	d.plan.Events = append(d.plan.Events, Event{Type: eventType, Reason: reason,
+	d.plan.Events = append(d.plan.Events, record.Event{Type: eventType, Reason: reason,
 		Message: d.ofVersion(message)})
 }
 
@@ -261,12 +263,12 @@ func (d *release) ofVersion(detail string) string {
 
 // actionEvent adds an event of the action on the workload.
 func (d *release) actionEvent(eventType, reason, message string) {
-	d.plan.ActionEvents = append(d.plan.ActionEvents, Event{Type: eventType, Reason: reason,
+	d.plan.ActionEvents = append(d.plan.ActionEvents, record.Event{Type: eventType, Reason: reason,
 		Message: d.ofVersion(message)})
 }
 
 func (d *release) condition(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
-	conditions{kindRelease, &d.status.Conditions, d.Change.Generation, d.Now}.set(kind, status, reason, format, args...)
+	record.ConditionsOfRelease(d.status, d.Change.Generation, d.Now).Set(kind, status, reason, format, args...)
 }
 
 // ofAttempt says that a batch counts for the attempt the release is at. The number
@@ -279,15 +281,6 @@ func (d *release) ofAttempt(b *v1alpha1.ChangePod) bool {
 // holding says that the rollout of this release is held.
 func (d *release) holding() bool {
 	return d.Workload.Hold != nil && d.Workload.Hold.Release == d.Change.Spec.Release
-}
-
-// BeginCheck is a check to begin with a batch.
-type BeginCheck struct {
-	// Status has its name, type and mode, and how pods are.
-	Status v1alpha1.CheckStatus
-	// Due is when it has seen all it is to see, and Deadline when it gives up, from
-	// when it is written down.
-	Due, Deadline time.Duration
 }
 
 // needAll asks for the block and the batches as the API server has them. What ends a
@@ -347,26 +340,4 @@ const mostAhead = 5 * time.Second
 func (d *release) wasProgressing(reason string) bool {
 	c := meta.FindStatusCondition(d.Change.Status.Conditions, v1alpha1.ConditionProgressing)
 	return c != nil && c.Reason == reason && d.Change.Status.ObservedRelease == d.Change.Spec.Release
-}
-
-// rankOfStuck ranks the reasons why a release whose pods are stuck is not rolled back;
-// 0 is no such reason. A reason only replaces one of a lower rank. So a pod that
-// crashes, and is ready for moments, does not make the reasons alternate.
-func rankOfStuck(reason string) int {
-	return slices.Index([]string{
-		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,
-	}, reason) + 1
-}
-
-// Event is an event to emit after the write that it is about has succeeded.
-type Event struct {
-	// Type is corev1.EventTypeNormal or EventTypeWarning.
-	Type            string
-	Reason, Message string
-	// OfRelease: the event is on the release, too, not only on the workload.
-	OfRelease bool
-	// Settings are those by which an event DefenseChanged says that the defense is lowered.
-	Settings []string
-	// Act tells the event from others of its reason: it is a part of the event's action.
-	Act string
 }

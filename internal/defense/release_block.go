@@ -28,6 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -39,12 +41,12 @@ import (
 // or lifting the block by hand, is not undone.
 func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 	leaveHistory(d)
-	cancelWaiting(d.status, d.Now)
+	record.CancelWaiting(d.status, d.Now)
 	if d.status.OrderStage == v1alpha1.OrderPostWait {
 		// Its node would be told to have ended well.
 		d.status.OrderPostDueTimeUnix = 0
 	}
-	isNew := before != v1alpha1.ChangeWorkloadSuspend || failedAnew(d) || failedReleaseCheck(d.status) != nil && !d.Change.Status.CheckFailed
+	isNew := before != v1alpha1.ChangeWorkloadSuspend || failedAnew(d) || record.FailedReleaseCheck(d.status) != nil && !d.Change.Status.CheckFailed
 	if isNew && len(d.Change.Status.Corrections) > 0 {
 		// The batch may be seen as it was before it was corrected.
 		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
@@ -57,7 +59,7 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 		if len(d.failed) > 0 {
 			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), message)
 		}
-		if at := succeededAt(d.status); !at.IsZero() {
+		if at := record.SucceededAt(d.status); !at.IsZero() {
 			d.status.SuccessTimeUnix = at.Unix() // of an older build, which has it elsewhere until now
 		}
 		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, v1alpha1.EventReleaseSuspended, message)
@@ -74,7 +76,7 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 		}
 	}
 	if (before != v1alpha1.ChangeWorkloadSuspend || paceDenied(d.status)) && hasOwnBlock(d.Workload) && halts(d) &&
-		!ParseQuarantine(d.Workload.Annotations, d.Now).Restored(d.Workload.Version, d.Workload.Release()) {
+		!rollback.ParseQuarantine(d.Workload.Annotations, d.Now).Restored(d.Workload.Version, d.Workload.Release()) {
 		// An override failed, while the workload is blocked because of an earlier release. A version that
 		// is being restored goes on: the pods that it replaces are of a version known to be bad.
 		d.plan.NeedsLive = !d.Live
@@ -131,7 +133,7 @@ func resumeRollout(d *release) {
 	if d.plan.Action != LeaveWorkload || !w.Paused || halted == "" {
 		return
 	}
-	o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
+	o, ok := record.ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
 	overrides := ok && o.Version == d.Change.Spec.Reversion
 	corrected := !ownBlock(d.Workload) && meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked) != nil
 	if halted == d.Change.Spec.Reversion && (d.hasFailed() || w.Blocked() && !corrected) ||
@@ -152,7 +154,7 @@ func blockedAtStart(w *workload.Workload, s *v1alpha1.ChangeWorkloadStatus) bool
 
 // ownBlock says that the workload is blocked because of this release.
 func ownBlock(w *workload.Workload) bool {
-	version, release, _ := ParseBlockedBy(w.Annotations)
+	version, release, _ := record.ParseBlockedBy(w.Annotations)
 	return w.Blocked() && version == w.RecordedVersion() && release == strconv.FormatInt(w.Release(), 10)
 }
 
@@ -160,7 +162,7 @@ func ownBlock(w *workload.Workload) bool {
 // later, because the first was deleted, knows nothing of the failure, so its
 // success must not lift the block.
 func remembersBlock(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool {
-	if _, _, record := ParseBlockedBy(w.Annotations); record != "" {
+	if _, _, record := record.ParseBlockedBy(w.Annotations); record != "" {
 		return record == string(change.UID)
 	}
 	since, err := strconv.ParseInt(w.Labels[v1alpha1.SuspendLabel], 10, 64)
@@ -189,7 +191,7 @@ func liftBlock(d *release, lift bool, why string) {
 func liftRestored(d *release) {
 	w := d.Workload
 	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !hasOwnBlock(w) || ownBlock(d.Workload) ||
-		d.hasFailed() || !w.Rollout.Complete || !ParseQuarantine(w.Annotations, d.Now).Restored(w.Version, w.Release()) {
+		d.hasFailed() || !w.Rollout.Complete || !rollback.ParseQuarantine(w.Annotations, d.Now).Restored(w.Version, w.Release()) {
 		return
 	}
 	wait := time.Duration(0)

@@ -25,11 +25,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // Begins is a release with a check of a policy at a stage of it.
-func (w *world) Begins(stage v1alpha1.PolicyStage, change ...func(*BeginCheck)) *world {
-	b := BeginCheck{Due: time.Minute, Deadline: 2 * time.Minute, Status: v1alpha1.CheckStatus{
+func (w *world) Begins(stage v1alpha1.PolicyStage, change ...func(*record.BeginCheck)) *world {
+	b := record.BeginCheck{Due: time.Minute, Deadline: 2 * time.Minute, Status: v1alpha1.CheckStatus{
 		Name: "default/p/" + strings.ToLower(string(stage)), Type: "cel", Stage: stage, Mode: v1alpha1.ModeEnforce,
 	}}
 	for _, c := range change {
@@ -39,19 +40,19 @@ func (w *world) Begins(stage v1alpha1.PolicyStage, change ...func(*BeginCheck)) 
 	return w
 }
 
-func background(b *BeginCheck) { b.Status.Background = true }
-func observed(b *BeginCheck)   { b.Status.Background, b.Status.Mode = true, v1alpha1.ModeObserve }
+func background(b *record.BeginCheck) { b.Status.Background = true }
+func observed(b *record.BeginCheck)   { b.Status.Background, b.Status.Mode = true, v1alpha1.ModeObserve }
 
 // Ends puts what a check came to into the status, as the controller of checks would.
-func (w *world) Ends(t *testing.T, stage v1alpha1.PolicyStage, phase v1alpha1.CheckPhase) []Event {
+func (w *world) Ends(t *testing.T, stage v1alpha1.PolicyStage, phase v1alpha1.CheckPhase) []record.Event {
 	t.Helper()
-	c := FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
+	c := record.FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
 	if c == nil {
 		t.Fatalf("no check at %s in %+v", stage, w.in.Change.Status.Checks)
 	}
 	next := *c
 	next.Phase, next.Reason, next.Message = phase, "Reason", "it came to "+string(phase)
-	plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Settings: w.in.Settings, Change: w.in.Change}, next)
+	plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Settings: w.in.Settings, Change: w.in.Change}, next)
 	if plan.Status == nil {
 		t.Fatalf("%s is not written of %+v", phase, c)
 	}
@@ -60,7 +61,7 @@ func (w *world) Ends(t *testing.T, stage v1alpha1.PolicyStage, phase v1alpha1.Ch
 }
 
 func phaseAt(w *world, stage v1alpha1.PolicyStage) v1alpha1.CheckPhase {
-	c := FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
+	c := record.FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
 	if c == nil {
 		return ""
 	}
@@ -165,7 +166,7 @@ func TestReleaseChecks(t *testing.T) {
 				if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !w.in.Change.Status.CheckFailed {
 					t.Errorf("%+v", w.in.Change.Status)
 				}
-				FindCheck(w.in.Change.Status.Checks, "default/p/releasepost").Phase = v1alpha1.CheckPassed
+				record.FindCheck(w.in.Change.Status.Checks, "default/p/releasepost").Phase = v1alpha1.CheckPassed
 				return w.Settle(t)
 			},
 			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
@@ -174,11 +175,11 @@ func TestReleaseChecks(t *testing.T) {
 			do: func(t *testing.T) *world {
 				w := run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t)
 				w.in.Change.Status.Checks = nil // it had not begun
-				w.Verdict("sleep-0", VerdictFail).Settle(t)
+				w.Verdict("sleep-0", record.VerdictFail).Settle(t)
 				if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || phaseAt(w, post) != "" {
 					t.Errorf("%+v", w.in.Change.Status)
 				}
-				return w.Verdict("sleep-0", VerdictPass).Settle(t)
+				return w.Verdict("sleep-0", record.VerdictPass).Settle(t)
 			},
 			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking,
 		},
@@ -215,15 +216,15 @@ func TestReleaseChecksEnd(t *testing.T) {
 	}
 	late := running.Status.Checks[0]
 	late.Phase = v1alpha1.CheckFailed
-	if plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Change: w.in.Change}, late); plan.Status != nil {
+	if plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Change: w.in.Change}, late); plan.Status != nil {
 		t.Errorf("%+v", plan.Status.Checks)
 	}
-	if plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Change: running}, running.Status.Checks[0]); plan.Status != nil {
+	if plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Change: running}, running.Status.Checks[0]); plan.Status != nil {
 		t.Errorf("nothing changed, and %+v is written", plan.Status.Checks)
 	}
 	unknown := late
 	unknown.Name = "default/p/other"
-	if plan := NoteReleaseCheck(ReleaseCheckInput{Now: w.in.Now, Change: running}, unknown); plan.Status != nil {
+	if plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Change: running}, unknown); plan.Status != nil {
 		t.Errorf("%+v", plan.Status.Checks)
 	}
 }
@@ -233,7 +234,7 @@ func TestReleaseChecksEnd(t *testing.T) {
 func TestReleaseChecksOfAttempts(t *testing.T) {
 	w := newWorld(2).Begins(v1alpha1.StageReleasePre).Pods(2).Settle(t)
 	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
-	w.in.Begin = append(w.in.Begin, BeginCheck{Status: v1alpha1.CheckStatus{Name: "default/q/late", Type: "cel", Stage: v1alpha1.StageReleasePre}})
+	w.in.Begin = append(w.in.Begin, record.BeginCheck{Status: v1alpha1.CheckStatus{Name: "default/q/late", Type: "cel", Stage: v1alpha1.StageReleasePre}})
 	w.Settle(t)
 	if n := len(w.in.Change.Status.Checks); n != 1 {
 		t.Errorf("%d checks", n)
@@ -287,7 +288,7 @@ func TestReleaseChecksOfNoPods(t *testing.T) {
 // by hand blocks again; what was known does not.
 func TestReleaseCheckFailsAnew(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePost, background).Settle(t).Check().Settle(t)
-	w.Verdict("sleep-0", VerdictFail).Settle(t)
+	w.Verdict("sleep-0", record.VerdictFail).Settle(t)
 	lift := func() {
 		delete(w.stored.Labels, v1alpha1.SuspendLabel)
 		delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
@@ -331,13 +332,13 @@ func TestBatchWaitsAfterCheck(t *testing.T) {
 // TestFirstFailureDecides: when a check has failed the release, the others that it waits
 // for are given up, and its pods are verified.
 func TestFirstFailureDecides(t *testing.T) {
-	other := func(b *BeginCheck) { b.Status.Name = "default/p/other" }
-	watching := func(b *BeginCheck) { b.Status.Name, b.Status.Background = "default/p/watching", true }
+	other := func(b *record.BeginCheck) { b.Status.Name = "default/p/other" }
+	watching := func(b *record.BeginCheck) { b.Status.Name, b.Status.Background = "default/p/watching", true }
 	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePre).Begins(v1alpha1.StageReleasePre, other).Begins(v1alpha1.StageReleasePre, watching).Settle(t)
 	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
 	w.Settle(t).Check().Settle(t)
 	for name, want := range map[string]v1alpha1.CheckPhase{"default/p/other": v1alpha1.CheckCanceled, "default/p/watching": v1alpha1.CheckWatching} {
-		if c := FindCheck(w.in.Change.Status.Checks, name); c == nil || c.Phase != want {
+		if c := record.FindCheck(w.in.Change.Status.Checks, name); c == nil || c.Phase != want {
 			t.Errorf("%s is %+v", name, c)
 		}
 	}

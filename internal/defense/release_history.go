@@ -28,6 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -46,11 +48,11 @@ const (
 // evidenceOf is what is kept of the release a workload is at.
 func evidenceOf(w *workload.Workload) (e v1alpha1.ReleaseEvidence) {
 	for _, image := range w.Images[:min(len(w.Images), maxImages)] {
-		e.Images = append(e.Images, wording.CutAtRune(image, MaxText))
+		e.Images = append(e.Images, wording.CutAtRune(image, record.MaxText))
 	}
-	e.ReleasedBy = wording.CutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], MaxText)
-	if o, ok := ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok && o.Version == w.RecordedVersion() {
-		e.OverriddenBy = wording.CutAtRune(o.User, MaxText)
+	e.ReleasedBy = wording.CutAtRune(w.Annotations[v1alpha1.ReleasedByAnnotation], record.MaxText)
+	if o, ok := record.ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok && o.Version == w.RecordedVersion() {
+		e.OverriddenBy = wording.CutAtRune(o.User, record.MaxText)
 	}
 	return e
 }
@@ -78,7 +80,7 @@ func OverrideOf(change *v1alpha1.ChangeWorkload, w *workload.Workload) *Overridd
 	if s.BlockAtStart != nil {
 		o.Passed = append(o.Passed, OverrodeBlock)
 	}
-	if s.BlockAtStart == nil || w != nil && ParseQuarantine(w.Annotations, time.Time{}).overriddenBy(change.Spec.Reversion) == o.By {
+	if s.BlockAtStart == nil || w != nil && rollback.ParseQuarantine(w.Annotations, time.Time{}).OverriddenBy(change.Spec.Reversion) == o.By {
 		o.Passed = append(o.Passed, OverrodeQuarantine)
 	}
 	return o
@@ -107,7 +109,7 @@ func noteCorrections(d *release) {
 	if orderCorrected(d) {
 		note("", "", "of the order")
 	}
-	if d.Change.Status.CheckFailed && failedReleaseCheck(d.status) == nil {
+	if d.Change.Status.CheckFailed && record.FailedReleaseCheck(d.status) == nil {
 		note("", "", "of a check of the release")
 	}
 	if len(told) == 0 {
@@ -128,7 +130,7 @@ func noteCorrections(d *release) {
 // orderCorrected says that the order of a release that is suspended fails no more. An
 // older build did not write that it did: there it has to be what suspended the release.
 func orderCorrected(d *release) bool {
-	return d.Change.Status.OrderFailed && failedOrderCheck(d.status) == nil ||
+	return d.Change.Status.OrderFailed && record.FailedOrderCheck(d.status) == nil ||
 		!d.Change.Status.CheckFailed && len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed()
 }
 
@@ -214,7 +216,7 @@ func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	for _, kind := range []string{v1alpha1.ConditionRolledBack, v1alpha1.ConditionVerified} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c != nil && c.Status == rolledOrFailed[kind] {
-			p.Message = wording.Cut(cmp.Or(Detail(c), c.Message))
+			p.Message = wording.Cut(cmp.Or(record.Detail(c), c.Message))
 			break
 		}
 	}

@@ -26,6 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -267,7 +269,7 @@ func TestClaimedIsNotCorrected(t *testing.T) {
 }
 
 // correctOrder is what somebody does who corrects the verdict on the order.
-func (w *world) correctOrder() { w.in.Change.Status.OrderPostVerdict.Verdict = VerdictPass }
+func (w *world) correctOrder() { w.in.Change.Status.OrderPostVerdict.Verdict = record.VerdictPass }
 
 func eventsOf(plan ReleasePlan, reason string) (messages []string) {
 	for _, e := range plan.Events {
@@ -343,14 +345,14 @@ func TestEvidenceIsBounded(t *testing.T) {
 	}
 	w.Annotations[v1alpha1.ReleasedByAnnotation] = strings.Repeat("é", 2000)
 	e := evidenceOf(w)
-	if len(e.Images) != maxImages || len(e.Images[0]) != MaxText || len(e.ReleasedBy) > MaxText {
+	if len(e.Images) != maxImages || len(e.Images[0]) != record.MaxText || len(e.ReleasedBy) > record.MaxText {
 		t.Errorf("%d images of %d bytes, user of %d", len(e.Images), len(e.Images[0]), len(e.ReleasedBy))
 	}
 }
 
 func TestOverrideOf(t *testing.T) {
 	quarantine := func(by string) *workload.Workload {
-		q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: versionA}, testNow).Override(versionA, by)
+		q := rollback.ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: versionA}, testNow).Override(versionA, by)
 		w := &workload.Workload{}
 		w.Annotations = map[string]string{}
 		q.Annotate(w.Annotations)

@@ -30,6 +30,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -71,12 +73,12 @@ func followHold(d *release) {
 		endAgain(d)
 	case !w.Hold.Own(w.Pace):
 		endHold(d, v1alpha1.ReasonHoldEdited)
-	case d.hasFailed() && !IsOpen(d.status.Status):
+	case d.hasFailed() && !record.IsOpen(d.status.Status):
 		endFailedHold(d)
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
 		// With the last wave it is complete; or another replica has seen that.
 		endHold(d, v1alpha1.ReasonHoldVerified)
-	case !IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
+	case !record.IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
 		endHold(d, v1alpha1.ReasonReleaseEnded)
 	default:
 		followPace(d, begins)
@@ -185,20 +187,20 @@ func newHold(d *release, own workload.Pace) *workload.Hold {
 // replacesPods says that the rollout replaces pods while others run.
 func replacesPods(d *release) bool {
 	w := d.Workload
-	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && IsOpen(d.status.Status) &&
+	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && record.IsOpen(d.status.Status) &&
 		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool { return old.Replicas > 0 })
 }
 
 // isUndo says that the release is of a version that succeeded, or that the operator
 // went back to: it has to be fast.
 func isUndo(d *release) bool {
-	return Remembered(d.History, d.Change.Spec.Reversion) || isRestored(d)
+	return rollback.Remembered(d.History, d.Change.Spec.Reversion) || isRestored(d)
 }
 
 // isRestored says that the release is the operator's own rollback.
 func isRestored(d *release) bool {
 	for i := range d.Others {
-		if why, ok := rolledBack(d.Workload, &d.Others[i]); ok && why.To == d.Change.Spec.Reversion && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
+		if why, ok := rollback.RolledBack(d.Workload, &d.Others[i]); ok && why.To == d.Change.Spec.Reversion && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
 			return true
 		}
 	}
@@ -330,8 +332,8 @@ func failHold(d *release, pods int) {
 		Name: HoldCheck, Type: HoldCheck, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails,
 		Reason: v1alpha1.ReasonHoldRanOut, Message: describeRanOut(d.Settings.HoldAtMost, pods) + ", and silence fails", StartTime: times.Of(time.Unix(d.status.StartTimeUnix, 0)),
 	}
-	if FindCheck(d.status.Checks, HoldCheck) == nil {
-		SetCheck(&d.status.Checks, c, d.Now)
+	if record.FindCheck(d.status.Checks, HoldCheck) == nil {
+		record.SetCheck(&d.status.Checks, c, d.Now)
 		d.event(corev1.EventTypeWarning, v1alpha1.EventHoldEnded, c.Message)
 		d.plan.RequeueAfter = time.Second / 10
 	}
@@ -350,7 +352,7 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 			again = times.Shortest(again, left)
 			continue
 		}
-		passed, _ := BatchResults(b)
+		passed, _ := record.BatchResults(b)
 		for j := range passed {
 			verified[types.UID(passed[j].UID)] = b.Spec.CreateTimeUnix
 		}
@@ -386,7 +388,7 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 	for i := range b.Status.Checks {
 		c := &b.Status.Checks[i]
-		if !c.Background || c.Mode == v1alpha1.ModeObserve || !CheckMayGoOn(c) {
+		if !c.Background || c.Mode == v1alpha1.ModeObserve || !record.CheckMayGoOn(c) {
 			continue
 		}
 		over := times.OrZero(c.Deadline)

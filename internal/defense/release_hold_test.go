@@ -26,6 +26,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -127,7 +128,7 @@ func TestExplainHold(t *testing.T) {
 				p.Since = p.Since.UTC()
 				explainHold(d, &p)
 			}
-			if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld); said == nil || Detail(said) != c.want {
+			if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld); said == nil || record.Detail(said) != c.want {
 				t.Errorf("it says %+v, want %q", said, c.want)
 			}
 		})
@@ -140,8 +141,8 @@ func TestPaceDenied(t *testing.T) {
 	status := &v1alpha1.ChangeWorkloadStatus{Attempt: 1, Status: v1alpha1.ChangeWorkloadRunning}
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWaitingForVerdicts})
 	plan := PaceDenied(change, ReleasePlan{
-		Action: PaceWorkload, Hold: &HoldChange{}, Status: status, ActionEvents: []Event{{Reason: v1alpha1.EventHoldEnded}},
-		Events: []Event{{Reason: "ReleaseStarted"}, {Reason: v1alpha1.EventHoldStarted}},
+		Action: PaceWorkload, Hold: &HoldChange{}, Status: status, ActionEvents: []record.Event{{Reason: v1alpha1.EventHoldEnded}},
+		Events: []record.Event{{Reason: "ReleaseStarted"}, {Reason: v1alpha1.EventHoldStarted}},
 	}, time.Unix(1_700_000_000, 0), "could not")
 	if plan.Action != LeaveWorkload || plan.Hold != nil || len(plan.ActionEvents) > 0 || len(plan.Events) != 1 {
 		t.Errorf("it does %+v", plan)

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
@@ -33,22 +35,22 @@ import (
 // followOrder moves a release that waits for its order to be accepted.
 func followOrder(d *release) {
 	s := d.status
-	if !IsOpen(s.Status) {
+	if !record.IsOpen(s.Status) {
 		return
 	}
 	waits := s.Status == v1alpha1.ChangeWorkloadInit
 	switch {
 	case s.OrderStage == v1alpha1.OrderRefused:
-		cancelChecks(d.status, d.Now)
+		record.CancelChecks(d.status, d.Now)
 		d.enter(v1alpha1.ChangeWorkloadFailed, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
-			"the order was refused: "+stepMessage(s, v1alpha1.StepAccepted))
+			"the order was refused: "+record.StepMessage(s, v1alpha1.StepAccepted))
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "")
 	case !waits:
 	case failedOrder(d.status, d.Batches) != nil:
 		// judge suspends it. Where only a check of a policy failed, the order has its time:
 		// a batch that is made before it is accepted would be verified without it.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-	case OrderIsOpen(s):
+	case record.OrderIsOpen(s):
 		// An older build wrote one without the other.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case d.Cluster == "":
@@ -74,19 +76,19 @@ func orderPreOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 
 // orderPostOver says that nothing of the order stands in the way of success.
 func orderPostOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
-	return !OrderIsOpen(s) || s.OrderStage == v1alpha1.OrderPostFinish || cluster == ""
+	return !record.OrderIsOpen(s) || s.OrderStage == v1alpha1.OrderPostFinish || cluster == ""
 }
 
 // preOver says that batches may be made: the order's PRE check is over, and the checks
 // of policies with which the release began are.
 func preOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
-	return orderPreOver(s, cluster) && waitsForCheck(s, v1alpha1.StageReleasePre) == nil
+	return orderPreOver(s, cluster) && record.WaitsForCheck(s, v1alpha1.StageReleasePre) == nil
 }
 
 // postOver says that nothing that was asked once all pods had passed stands in the
 // way of success.
 func postOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
-	return orderPostOver(s, cluster) && waitsForCheck(s, v1alpha1.StageReleasePost) == nil
+	return orderPostOver(s, cluster) && record.WaitsForCheck(s, v1alpha1.StageReleasePost) == nil
 }
 
 // awaitOrderPost asks for the order's POST check, once its PRE check is over.
@@ -97,7 +99,7 @@ func awaitOrderPost(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
 }
 
 func endOrder(s *v1alpha1.ChangeWorkloadStatus, now time.Time, how v1alpha1.FinishState) {
-	if OrderIsOpen(s) && s.OrderEnd == "" {
+	if record.OrderIsOpen(s) && s.OrderEnd == "" {
 		s.OrderEnd, s.OrderEndDueTimeUnix = how, now.Unix()
 	}
 }
@@ -105,7 +107,7 @@ func endOrder(s *v1alpha1.ChangeWorkloadStatus, now time.Time, how v1alpha1.Fini
 // endBefore ends the order of an attempt before the next one begins, for at
 // most one deadline. It says that there is nothing left to wait for.
 func endBefore(d *release) bool {
-	if d.Cluster == "" || !OrderIsOpen(d.status) {
+	if d.Cluster == "" || !record.OrderIsOpen(d.status) {
 		return true
 	}
 	endOrder(d.status, d.Now, v1alpha1.FinishCancel)
@@ -117,11 +119,11 @@ func endBefore(d *release) bool {
 // failedOrder is the failing verdict on the order itself, or on an entry of it
 // that no batch is known by; nil when there is none.
 func failedOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) *v1alpha1.CheckVerdict {
-	if v := failedOrderCheck(s); v != nil {
+	if v := record.FailedOrderCheck(s); v != nil {
 		return v
 	}
 	for i := range s.UnclaimedVerdicts {
-		if u := &s.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) && orphaned(s, batches, u) {
+		if u := &s.UnclaimedVerdicts[i]; record.VerdictFails(u.Verdict) && orphaned(s, batches, u) {
 			return &u.CheckVerdict
 		}
 	}
@@ -130,7 +132,7 @@ func failedOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod)
 
 // orphaned says that nothing will claim a verdict: its entry is no batch's.
 func orphaned(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod, u *v1alpha1.UnclaimedVerdict) bool {
-	return u.Orphaned && foldedEntry(s, u.NodeID) == nil &&
+	return u.Orphaned && record.FoldedEntry(s, u.NodeID) == nil &&
 		!slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
 }
 
@@ -142,7 +144,7 @@ func markOrphans(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod)
 		return
 	}
 	for i := range s.UnclaimedVerdicts {
-		if u := &s.UnclaimedVerdicts[i]; VerdictFails(u.Verdict) {
+		if u := &s.UnclaimedVerdicts[i]; record.VerdictFails(u.Verdict) {
 			u.Orphaned = true
 		}
 	}
@@ -151,12 +153,12 @@ func markOrphans(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod)
 // mayKnowMore says that a start is under way, of the order or of a batch, whose answer
 // names an entry.
 func mayKnowMore(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) bool {
-	if s.OrderNodeID == "" && (s.OrderStage == v1alpha1.OrderPreWait || !OrderIsOpen(s)) && s.OrderStage != v1alpha1.OrderEnded {
+	if s.OrderNodeID == "" && (s.OrderStage == v1alpha1.OrderPreWait || !record.OrderIsOpen(s)) && s.OrderStage != v1alpha1.OrderEnded {
 		return true
 	}
 	return slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
 		return b.Status.ChangePodID == "" && b.Status.Status != v1alpha1.ChangePodExecuteDone ||
-			b.Status.Status == v1alpha1.ChangePodPreSubmitted && !startedAgain(b.Status.Conditions, v1alpha1.ConditionSubmitted)
+			b.Status.Status == v1alpha1.ChangePodPreSubmitted && !server.StartedAgain(b.Status.Conditions, v1alpha1.ConditionSubmitted)
 	})
 }
 
@@ -189,7 +191,7 @@ func unclaimed(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) [
 	for i := range s.UnclaimedVerdicts {
 		u := &s.UnclaimedVerdicts[i]
 		if !slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
-			return b.Status.ChangePodID == u.NodeID && !isWorse(verdictOf(&b.Status, u.Stage), u.CheckVerdict)
+			return b.Status.ChangePodID == u.NodeID && !record.IsWorse(server.VerdictOf(&b.Status, u.Stage), u.CheckVerdict)
 		}) {
 			left = append(left, *u)
 		}

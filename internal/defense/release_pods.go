@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -36,17 +37,17 @@ import (
 func (d *release) sortPods() (wait time.Duration) {
 	d.batched = map[types.UID]bool{}
 	if d.status.Folded != nil {
-		d.folded = parseNumbers(d.status.Folded.Numbers)
+		d.folded = record.ParseNumbers(d.status.Folded.Numbers)
 	}
 	batches := slices.Clone(d.Batches)
-	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(BatchNumber(&a), BatchNumber(&b)) })
+	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(record.BatchNumber(&a), record.BatchNumber(&b)) })
 	for i := range batches {
 		b := &batches[i]
-		if made := min(b.Spec.CreateTimeUnix, d.Now.Unix()); d.ofAttempt(b) && BatchNumber(b) > d.status.Batches && made > d.status.EntryTimeUnix {
+		if made := min(b.Spec.CreateTimeUnix, d.Now.Unix()); d.ofAttempt(b) && record.BatchNumber(b) > d.status.Batches && made > d.status.EntryTimeUnix {
 			// The status does not tell of it yet.
 			d.status.EntryTime, d.status.EntryTimeUnix = times.Format(time.Unix(made, 0)), made
 		}
-		d.status.Batches = max(d.status.Batches, BatchNumber(b))
+		d.status.Batches = max(d.status.Batches, record.BatchNumber(b))
 		if !d.ofAttempt(b) || sortFolded(d, b) {
 			continue
 		}
@@ -57,7 +58,7 @@ func (d *release) sortPods() (wait time.Duration) {
 			d.checking = append(d.checking, resultsOf(b.Spec.PodInfos)...)
 			continue
 		}
-		passed, failed := BatchResults(b)
+		passed, failed := record.BatchResults(b)
 		d.passed = append(d.passed, passed...)
 		d.failed = append(d.failed, failed...)
 	}
@@ -121,11 +122,11 @@ func (d *release) missesBatches() bool {
 		from = max(from, f.NumbersFrom)
 	}
 	for i := range d.Batches {
-		if n := BatchNumber(&d.Batches[i]); from <= n && n <= to && !d.folded.has(n) {
+		if n := record.BatchNumber(&d.Batches[i]); from <= n && n <= to && !d.folded.Has(n) {
 			seen[n] = true
 		}
 	}
-	return len(seen)+d.folded.upTo(to) < int(to-from)+1
+	return len(seen)+d.folded.UpTo(to) < int(to-from)+1
 }
 
 func (d *release) makeBatch(size int) {
@@ -195,7 +196,7 @@ func (d *release) deadline() time.Time {
 	if h := d.Workload.Hold; h != nil && h.ByPartition {
 		since = times.Latest(since, time.Unix(h.OpenedAt, 0)) // nothing came before that
 	}
-	for _, c := range checksAt(d.status, v1alpha1.StageReleasePre) {
+	for _, c := range record.ChecksAt(d.status, v1alpha1.StageReleasePre) {
 		if !c.Background && c.CompletionTime != nil && c.CompletionTime.After(since) {
 			since = c.CompletionTime.Time
 		}
@@ -288,7 +289,7 @@ func (d *release) unverifiedCount() (count int32) {
 		count = d.status.Folded.UnverifiedCount
 	}
 	for i := range d.Batches {
-		if b := &d.Batches[i]; d.ofAttempt(b) && !isFolded(d.status.Folded, d.folded, b) {
+		if b := &d.Batches[i]; d.ofAttempt(b) && !record.IsFolded(d.status.Folded, d.folded, b) {
 			count += UnverifiedPods(b)
 		}
 	}
@@ -308,13 +309,13 @@ func (d *release) failCount() int32 {
 // where it did not.
 func (d *release) failure() (reason, message string) {
 	if len(d.failed) > 0 {
-		return v1alpha1.ReasonPodFailed, Describe(&d.failed[0])
+		return v1alpha1.ReasonPodFailed, record.Describe(&d.failed[0])
 	}
 	if message = describeOrder(d.status, d.Batches); message != "" {
 		return v1alpha1.ReasonOrderCheckFailed, message
 	}
-	if c := failedReleaseCheck(d.status); c != nil {
-		return v1alpha1.ReasonCheckFailed, "the check " + wording.Cut(describeCheck(c))
+	if c := record.FailedReleaseCheck(d.status); c != nil {
+		return v1alpha1.ReasonCheckFailed, "the check " + wording.Cut(record.DescribeCheck(c))
 	}
 	return "", ""
 }

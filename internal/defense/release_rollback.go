@@ -26,6 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -39,33 +41,32 @@ import (
 // each time that is something else. It returns when to look again.
 func explainStart(d *release) (wait time.Duration) {
 	wait = explainUnavailable(d)
-	if d.hasFailed() && d.Settings.SelfHealing && healingIsDue(d.status) {
+	if d.hasFailed() && d.Settings.SelfHealing && rollback.HealingIsDue(d.status) {
 		explainHealingLimit(d)
 		return wait
 	}
-	s := start{rollbackInputOf(d), d.status}
-	still := s.judge()
-	if still.target() != "" && d.Unreachable == nil {
-		d.plan.NeedsNodes = still.nodes
+	still := rollback.JudgeStart(rollbackInputOf(d), d.status)
+	if still.Target() != "" && d.Unreachable == nil {
+		d.plan.NeedsNodes = still.Nodes
 	}
 	if len(d.Unreachable) > 0 {
-		wait = times.Shortest(wait, lookAgain) // that a node is back is not seen
+		wait = times.Shortest(wait, rollback.LookAgain) // that a node is back is not seen
 	}
 	switch {
-	case still.limited:
-		explainNoRollback(d, v1alpha1.ReasonRollbackLimit, still.first, still.refusal)
-	case still.refusal != "":
-		explainNoRollback(d, v1alpha1.ReasonRollbackRefused, still.first, still.refusal)
-	case still.tolerated != "":
+	case still.Limited:
+		explainNoRollback(d, v1alpha1.ReasonRollbackLimit, still.First, still.Refusal)
+	case still.Refusal != "":
+		explainNoRollback(d, v1alpha1.ReasonRollbackRefused, still.First, still.Refusal)
+	case still.Tolerated != "":
 		explainTolerated(d, &still)
-	case still.target() != "" && d.Settings.Observe && !needsCause(d, still.first):
-		wouldRollBack(d, still.target(), fmt.Sprintf("%s does not come up: %s", still.first.name(d.Workload), describeCause(d, still.first)))
-	case still.first == nil && still.slow != nil:
-		explainNoRollback(d, v1alpha1.ReasonStillWaiting, still.slow, describePatience(still.slow))
-	case still.first == nil && still.slow == nil:
+	case still.Target() != "" && d.Settings.Observe && !needsCause(d, still.First):
+		wouldRollBack(d, still.Target(), fmt.Sprintf("%s does not come up: %s", still.First.Name(d.Workload), describeCause(d, still.First)))
+	case still.First == nil && still.Slow != nil:
+		explainNoRollback(d, v1alpha1.ReasonStillWaiting, still.Slow, describePatience(still.Slow))
+	case still.First == nil && still.Slow == nil:
 		recoverStart(d)
 	}
-	return times.Shortest(times.Shortest(wait, still.wait), untilAsked(d.Workload, d.Now))
+	return times.Shortest(times.Shortest(wait, still.Wait), untilAsked(d.Workload, d.Now))
 }
 
 // recoverStart sets RolledBack to Recovered when pods that were stuck are well again. A
@@ -76,9 +77,9 @@ func recoverStart(d *release) {
 	if said == nil || said.Reason == v1alpha1.ReasonRecovered {
 		return
 	}
-	over := rankOfStuck(said.Reason) > 0 && d.Workload.Rollout.Complete && !unavailable(d.status)
+	over := record.RankOfStuck(said.Reason) > 0 && d.Workload.Rollout.Complete && !unavailable(d.status)
 	if d.hasFailed() {
-		over = over && said.Reason != v1alpha1.ReasonRollbackRefused && !healingIsDue(d.status)
+		over = over && said.Reason != v1alpha1.ReasonRollbackRefused && !rollback.HealingIsDue(d.status)
 	} else {
 		over = over || said.Status == metav1.ConditionUnknown
 	}
@@ -89,15 +90,15 @@ func recoverStart(d *release) {
 
 // explainNoRollback reports once why a release whose pods are stuck is not rolled back:
 // condition RolledBack, and an event of its reason.
-func explainNoRollback(d *release, reason string, first *stuckPod, why string) {
+func explainNoRollback(d *release, reason string, first *rollback.StuckPod, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
-	if said != nil && said.Status == metav1.ConditionFalse && rankOfStuck(said.Reason) >= rankOfStuck(reason) {
+	if said != nil && said.Status == metav1.ConditionFalse && record.RankOfStuck(said.Reason) >= record.RankOfStuck(reason) {
 		return
 	}
 	if needsCause(d, first) {
 		return
 	}
-	refuseAs(d, reason, fmt.Sprintf("%s does not come up: %s; not rolled back: %s", first.name(d.Workload), describeCause(d, first), why))
+	refuseAs(d, reason, fmt.Sprintf("%s does not come up: %s; not rolled back: %s", first.Name(d.Workload), describeCause(d, first), why))
 }
 
 // refuseAs says why a release is not rolled back, with an event.
@@ -112,44 +113,36 @@ func refuseAs(d *release, reason, message string) {
 
 // explainTolerated reports that a release goes on although pods are stuck. If all of
 // them are on one node, somebody has to look at it.
-func explainTolerated(d *release, still *standstill) {
-	explainNoRollback(d, v1alpha1.ReasonTolerated, still.first, still.tolerated)
-	d.stuckOn = still.stuckOn
+func explainTolerated(d *release, still *rollback.Standstill) {
+	explainNoRollback(d, v1alpha1.ReasonTolerated, still.First, still.Tolerated)
+	d.stuckOn = still.StuckOn
 }
 
 // explainHealingLimit says that a release which failed waits for the rollback limit.
 func explainHealingLimit(d *release) {
-	why, _ := limited(d.status, d.Workload, d.Limit, d.Settings, d.Now)
-	if why != "" && reasonOf(d.status, v1alpha1.ConditionRolledBack) != v1alpha1.ReasonRollbackLimit {
-		refuseAs(d, v1alpha1.ReasonRollbackLimit, healingHeld+why)
+	why, _ := rollback.Limited(d.status, d.Workload, d.Limit, d.Settings, d.Now)
+	if why != "" && record.ReasonOf(d.status, v1alpha1.ConditionRolledBack) != v1alpha1.ReasonRollbackLimit {
+		refuseAs(d, v1alpha1.ReasonRollbackLimit, rollback.HealingHeld+why)
 	}
 }
 
-func describePatience(h *stuckPod) string {
-	if h.ofNode {
+func describePatience(h *rollback.StuckPod) string {
+	if h.OfNode {
 		return "its node does not answer, which this version has no part in"
 	}
-	if h.due.IsZero() {
+	if h.Due.IsZero() {
 		return "it does not fail, and has no time limit, because progressDeadlineSeconds is not set"
 	}
-	return fmt.Sprintf("it does not fail, and may take %s in total", h.due.Sub(h.since).Round(time.Second))
-}
-
-// name is what is stuck.
-func (h *stuckPod) name(w *workload.Workload) string {
-	if h.pod == nil {
-		return fmt.Sprintf("%d of %d pods", w.NotMade.Count, w.Replicas)
-	}
-	return "pod " + h.pod.Name
+	return fmt.Sprintf("it does not fail, and may take %s in total", h.Due.Sub(h.Since).Round(time.Second))
 }
 
 // describeCause says what a pod is stuck at, and of what goes on for how long.
-func describeCause(d *release, h *stuckPod) string {
-	s := h.cause.String()
-	if h.cause.Slow {
-		s += fmt.Sprintf(" (for %s)", d.Now.Sub(h.since).Round(time.Second))
+func describeCause(d *release, h *rollback.StuckPod) string {
+	s := h.Cause.String()
+	if h.Cause.Slow {
+		s += fmt.Sprintf(" (for %s)", d.Now.Sub(h.Since).Round(time.Second))
 	}
-	if cause := d.Causes[h.uid()]; cause != "" {
+	if cause := d.Causes[h.UID()]; cause != "" {
 		s += ": " + wording.Brief(cause)
 	}
 	return s
@@ -157,14 +150,14 @@ func describeCause(d *release, h *stuckPod) string {
 
 // needsCause asks for the events of a pod before it is reported, if its status
 // does not say what it waits for.
-func needsCause(d *release, h *stuckPod) bool {
-	if h.pod == nil || !h.cause.NeedsEvents() {
+func needsCause(d *release, h *rollback.StuckPod) bool {
+	if h.Pod == nil || !h.Cause.NeedsEvents() {
 		return false
 	}
-	if _, read := d.Causes[h.pod.UID]; read {
+	if _, read := d.Causes[h.Pod.UID]; read {
 		return false
 	}
-	d.plan.NeedsCause = h.pod
+	d.plan.NeedsCause = h.Pod
 	return true
 }
 
@@ -250,7 +243,7 @@ func proveRelease(d *release) (wait time.Duration) {
 		}
 		return 0
 	}
-	since := succeededAt(d.status)
+	since := record.SucceededAt(d.status)
 	bad := 0
 	var first *workload.Pod
 	for i := range d.Pods {
@@ -261,7 +254,7 @@ func proveRelease(d *release) (wait time.Duration) {
 			first = p
 		}
 	}
-	if bad > tolerated(d.Workload, d.Settings) {
+	if bad > rollback.Tolerated(d.Workload, d.Settings) {
 		message := fmt.Sprintf("%d of %d pods, for example pod %s",
 			bad, d.Workload.Replicas, first.Name)
 		d.condition(v1alpha1.ConditionProven, metav1.ConditionFalse, v1alpha1.ReasonPodsFailing, "%s", message)
@@ -298,7 +291,7 @@ func takeRequest(d *release) {
 	change.Status = *d.status.DeepCopy()
 	in := rollbackInputOf(d)
 	in.Changes = append(slices.Clone(d.Others), *change)
-	to, refusal := RequestRollback(in, LastSuccess)
+	to, refusal := rollback.Request(in, rollback.LastSuccess)
 	if refusal != "" {
 		d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRequestRefused, "%s", refusal)
 		d.event(corev1.EventTypeWarning, v1alpha1.EventRollbackRefused, "a user wrote the state Rollback: "+refusal)
@@ -312,8 +305,8 @@ func takeRequest(d *release) {
 }
 
 // rollbackInputOf is what a rollback of the release is decided from, with the other releases of the workload.
-func rollbackInputOf(d *release) RollbackInput {
-	return RollbackInput{
+func rollbackInputOf(d *release) rollback.Input {
+	return rollback.Input{
 		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled, Changes: d.Others, Pods: d.Pods, History: d.History, Limit: d.Limit,
 	}
 }
@@ -341,7 +334,7 @@ func formerState(s *v1alpha1.ChangeWorkloadStatus) v1alpha1.ChangeWorkloadStatus
 // explainSelfHealing says that a release that failed is to be rolled back, or why
 // it is not.
 func explainSelfHealing(d *release) {
-	target, refusal := selfHealingTarget(d.Workload, d.History, d.Others, d.Now)
+	target, refusal := rollback.SelfHealingTarget(d.Workload, d.History, d.Others, d.Now)
 	if refusal != "" {
 		refuseRollback(d, refusal)
 		return
@@ -372,5 +365,5 @@ func untilAsked(w *workload.Workload, now time.Time) time.Duration {
 	if after := w.Lacking.AskAfter(now); after > 0 {
 		return after
 	}
-	return lookAgain
+	return rollback.LookAgain
 }

@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -50,7 +51,7 @@ func TestStateRollbackByHand(t *testing.T) {
 		"observed only": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, refused: "in observe mode",
 			change: func(w *world) { w.in.Settings.Observe = true }},
 		"asked for already": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess,
-			change: func(w *world) { w.stored.Annotations[v1alpha1.RollbackToAnnotation] = LastSuccess }},
+			change: func(w *world) { w.stored.Annotations[v1alpha1.RollbackToAnnotation] = rollback.LastSuccess }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.world(t)
@@ -94,7 +95,7 @@ func TestStateRollbackByHandThenCrash(t *testing.T) {
 	w := releaseSucceeded(t)
 	w.in.History = append(w.in.History, workload.Revision{Name: "b", Version: versionB})
 	w.Status(v1alpha1.ChangeWorkloadRollback).Crash()
-	ParseQuarantine(nil, testNow).With(versionA, QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1, To: versionB}).Annotate(w.stored.Annotations)
+	rollback.ParseQuarantine(nil, testNow).With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1, To: versionB}).Annotate(w.stored.Annotations)
 	w.Release(2, versionB)
 	plan := w.Step()
 	if !meta.IsStatusConditionTrue(w.in.Change.Status.Conditions, v1alpha1.ConditionRolledBack) || len(plan.Events) != 1 || plan.Events[0].Reason != "RolledBack" {
@@ -182,7 +183,7 @@ func TestUntilAsked(t *testing.T) {
 	}{
 		"none":         {nil, 0},
 		"just now":     {&workload.Lacking{Count: 1, Since: testNow}, 10 * time.Second},
-		"for a while":  {&workload.Lacking{Count: 1, Since: testNow.Add(-10 * time.Second)}, lookAgain},
+		"for a while":  {&workload.Lacking{Count: 1, Since: testNow.Add(-10 * time.Second)}, rollback.LookAgain},
 		"by its clock": {&workload.Lacking{Count: 1, Since: testNow.Add(time.Second)}, 10*time.Second + time.Second},
 	} {
 		if got := untilAsked(&workload.Workload{Lacking: test.lacking}, testNow); got != test.want {

@@ -25,6 +25,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
@@ -89,7 +91,7 @@ func describeAlike(d *release) string {
 func explainVerification(d *release) {
 	status, reason, message := metav1.ConditionUnknown, v1alpha1.ReasonChecking, ""
 	failure, first := d.failure()
-	toCome, pre, post := len(d.checking)+len(d.preparing), waitsForCheck(d.status, v1alpha1.StageReleasePre), waitsForCheck(d.status, v1alpha1.StageReleasePost)
+	toCome, pre, post := len(d.checking)+len(d.preparing), record.WaitsForCheck(d.status, v1alpha1.StageReleasePre), record.WaitsForCheck(d.status, v1alpha1.StageReleasePost)
 	switch {
 	case failure != "":
 		status, reason, message = metav1.ConditionFalse, failure, first
@@ -119,7 +121,7 @@ func explainVerification(d *release) {
 
 // warnOfStuck emits once an event of what keeps a rollout from moving, since a person has to act.
 func warnOfStuck(d *release, why string) {
-	if reasonOf(d.status, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRolloutStuck {
+	if record.ReasonOf(d.status, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRolloutStuck {
 		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
 }
@@ -133,13 +135,13 @@ func endConditions(d *release) {
 		over   bool
 		status metav1.ConditionStatus
 	}{
-		{v1alpha1.ConditionBlocked, reasonOf(s, v1alpha1.ConditionBlocked) == v1alpha1.ReasonWriteDenied, metav1.ConditionFalse},
-		{v1alpha1.ConditionVerified, reasonOf(s, v1alpha1.ConditionVerified) == v1alpha1.ReasonChecking, metav1.ConditionUnknown},
-		{v1alpha1.ConditionServer, waitsForServer(s) || meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionServer, metav1.ConditionUnknown), metav1.ConditionUnknown},
+		{v1alpha1.ConditionBlocked, record.ReasonOf(s, v1alpha1.ConditionBlocked) == v1alpha1.ReasonWriteDenied, metav1.ConditionFalse},
+		{v1alpha1.ConditionVerified, record.ReasonOf(s, v1alpha1.ConditionVerified) == v1alpha1.ReasonChecking, metav1.ConditionUnknown},
+		{v1alpha1.ConditionServer, server.WaitsForServer(s) || meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionServer, metav1.ConditionUnknown), metav1.ConditionUnknown},
 		{v1alpha1.ConditionHeld, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionHeld), metav1.ConditionFalse},
 		{v1alpha1.ConditionEvictionBlocked, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionEvictionBlocked), metav1.ConditionFalse},
 		// It speaks of pods that are being replaced.
-		{v1alpha1.ConditionPodsUnavailable, reasonOf(s, v1alpha1.ConditionPodsUnavailable) != "", metav1.ConditionFalse},
+		{v1alpha1.ConditionPodsUnavailable, record.ReasonOf(s, v1alpha1.ConditionPodsUnavailable) != "", metav1.ConditionFalse},
 	} {
 		if c.over {
 			d.condition(c.kind, c.status, v1alpha1.ReasonReleaseEnded, "")

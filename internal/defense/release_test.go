@@ -31,6 +31,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -63,7 +66,7 @@ func newWorld(replicas int32) *world {
 		Now:      testNow,
 		Settings: settings.Default(),
 		Enrolled: true,
-		Change: wrappers.MakeChangeWorkload("default", ChangeWorkloadName("sleep", versionA)).UID("change-a").Generation(1).Created(testNow).
+		Change: wrappers.MakeChangeWorkload("default", record.ChangeWorkloadName("sleep", versionA)).UID("change-a").Generation(1).Created(testNow).
 			Of(wrappers.MakeDeployment("default", "sleep").UID("sleep-uid").Obj()).Version(versionA).Obj(),
 		Workload: &workload.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "sleep", UID: "sleep-uid",
@@ -184,7 +187,7 @@ func (w *world) step(crash bool) ReleasePlan {
 		w.in.Change.Generation++
 	}
 	for _, b := range plan.Batches {
-		batch := wrappers.MakeChangePod("default", ChangePodName("sleep", versionA, b.Number)).Attempt(b.Attempt, b.Release).Obj()
+		batch := wrappers.MakeChangePod("default", record.ChangePodName("sleep", versionA, b.Number)).Attempt(b.Attempt, b.Release).Obj()
 		batch.UID = types.UID(fmt.Sprintf("batch-%d-%d", b.Number, len(w.in.Batches)))
 		batch.Spec.PodInfos, batch.Spec.TotalBatches, batch.Spec.Last, batch.Spec.CreateTimeUnix = b.Pods, b.Total, b.Last, w.in.Now.Unix()
 		w.in.Batches = append(w.in.Batches, *batch)
@@ -227,7 +230,7 @@ func (w *world) step(crash bool) ReleasePlan {
 // Check ends all open batches.
 func (w *world) Check() *world {
 	for i := range w.in.Batches {
-		plan := DecideBatch(BatchInput{Now: w.in.Now, Settings: w.in.Settings, Batch: &w.in.Batches[i], Change: w.in.Change})
+		plan := server.DecideBatch(server.BatchInput{Now: w.in.Now, Settings: w.in.Settings, Batch: &w.in.Batches[i], Change: w.in.Change})
 		if plan.Status != nil {
 			w.in.Batches[i].Status = *plan.Status
 		}
@@ -709,7 +712,7 @@ func TestFailureAfterCorrection(t *testing.T) {
 			w := newWorld(2).BatchSize(1).Pods(1).Settle(t)
 			if corrected {
 				w.Verdict("sleep-0", "unpass").Settle(t)
-				w.Verdict("sleep-0", VerdictPass).Settle(t)
+				w.Verdict("sleep-0", record.VerdictPass).Settle(t)
 			}
 			w.Verdict("sleep-0", "unpass")
 			if plan := DecideRelease(w.in); plan.NeedsBatches != corrected {
@@ -861,7 +864,7 @@ func TestHistory(t *testing.T) {
 			}
 		})
 	}
-	if got := NewestSuccess(revisions(v1, v2, v3), v3, nil, testNow); got != v2 {
+	if got := rollback.NewestSuccess(revisions(v1, v2, v3), v3, nil, testNow); got != v2 {
 		t.Errorf("newest success beside %s is %q, want %s", v3, got, v2)
 	}
 }
@@ -895,7 +898,7 @@ func TestNoSuccessOfRestarted(t *testing.T) {
 	if again := DecideRelease(w.in).RequeueAfter; again != workload.RestartSettle {
 		t.Errorf("looks again after %s", again)
 	}
-	if got := ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionVerified); !strings.Contains(got, "restarted") {
+	if got := record.ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionVerified); !strings.Contains(got, "restarted") {
 		t.Errorf("says %q", got)
 	}
 	w.Later(workload.RestartSettle)
@@ -932,7 +935,7 @@ func TestRememberLeft(t *testing.T) {
 			w.in.Change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFailing}}
 		}, false},
 		"rolled back": {func(w *world) {
-			ParseQuarantine(nil, testNow).With(versionA, QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1}).Annotate(w.stored.Annotations)
+			rollback.ParseQuarantine(nil, testNow).With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1}).Annotate(w.stored.Annotations)
 		}, false},
 		"left the defense":      {func(w *world) { w.in.Enrolled = false }, false},
 		"the workload is going": {func(w *world) { w.stored.Deleting = true }, false},
@@ -1076,7 +1079,7 @@ func TestHalting(t *testing.T) {
 		}(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
 		"a version that is being restored": {func() *world {
 			w := overriding()
-			ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{
+			rollback.ParseQuarantine(nil, testNow).With(versionB, rollback.QuarantineReason{
 				Cause: v1alpha1.ReasonRollbackRequested, Release: w.stored.Release() - 1, To: versionA}).Annotate(w.stored.Annotations)
 			return w
 		}(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
@@ -1113,7 +1116,7 @@ func TestHalting(t *testing.T) {
 		"an override that slipped past admission resumes": {func() *world {
 			w := newWorld(3).Paused().Suspended(versionB + " 7")
 			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
-			w.stored.Annotations[v1alpha1.OverrideAnnotation] = Override{Version: versionA, ResourceVersion: "5", User: workload.UnknownUser}.String()
+			w.stored.Annotations[v1alpha1.OverrideAnnotation] = record.Override{Version: versionA, ResourceVersion: "5", User: workload.UnknownUser}.String()
 			return w
 		}(), nil, false, "", v1alpha1.ReasonRollingOut},
 		"one that overrides nothing does not while there is a block": {func() *world {
@@ -1304,8 +1307,8 @@ func TestPodsToFinish(t *testing.T) {
 func TestUndoEndsTheRelease(t *testing.T) {
 	w := newWorld(1).Pods(1).Complete().Settle(t)
 	w.Verdict("sleep-0", "unpass").Settle(t)
-	why := QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 1, To: versionB, By: "jane"}
-	ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
+	why := rollback.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 1, To: versionB, By: "jane"}
+	rollback.ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
 	w.Release(2, versionB)
 	plan := w.Step()
 	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != v1alpha1.EventReleaseUndone ||

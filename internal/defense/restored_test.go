@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -45,9 +46,11 @@ func TestLiftRestored(t *testing.T) {
 		"no release is verified":        {func(w *world) { w.in.Cluster = "" }, true},
 		"AlterShield Server refused it": {func(w *world) { w.Settle(t); w.in.Change.Status.Status = v1alpha1.ChangeWorkloadFailed }, true},
 		"its quarantine is over": {
-			func(w *world) { w.restoredFrom(3, func(r *QuarantineReason) { r.Until = "2000-01-01T00:00:00Z" }) }, true,
+			func(w *world) {
+				w.restoredFrom(3, func(r *rollback.QuarantineReason) { r.Until = "2000-01-01T00:00:00Z" })
+			}, true,
 		},
-		"a user went back to it":             {func(w *world) { w.restoredFrom(3, func(r *QuarantineReason) { r.By = "admin" }) }, true},
+		"a user went back to it":             {func(w *world) { w.restoredFrom(3, func(r *rollback.QuarantineReason) { r.By = "admin" }) }, true},
 		"its rollout goes on":                {func(w *world) { w.in.Workload.Rollout.Complete = false }, false},
 		"no pod of it has finished":          {func(w *world) { w.in.Pods[0].ReadySince = testNow; w.in.Workload.MinReady = time.Hour }, false},
 		"it has no pods":                     {func(w *world) { w.in.Pods = nil }, false},
@@ -91,10 +94,10 @@ func TestLiftRestoredInTime(t *testing.T) {
 }
 
 // restoredFrom says that the workload was set back from this release.
-func (w *world) restoredFrom(release int64, change func(*QuarantineReason)) {
-	why := QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: release, To: versionA}
+func (w *world) restoredFrom(release int64, change func(*rollback.QuarantineReason)) {
+	why := rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: release, To: versionA}
 	if change != nil {
 		change(&why)
 	}
-	ParseQuarantine(nil, testNow).With(versionB, why).Annotate(w.in.Workload.Annotations)
+	rollback.ParseQuarantine(nil, testNow).With(versionB, why).Annotate(w.in.Workload.Annotations)
 }

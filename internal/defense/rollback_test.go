@@ -25,18 +25,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 func TestQuarantine(t *testing.T) {
-	q := ParseQuarantine(nil, testNow)
+	q := rollback.ParseQuarantine(nil, testNow)
 	for i := range 12 {
-		q = q.With(fmt.Sprint("v", i), QuarantineReason{Time: "t", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: strings.Repeat("x", 256), Release: int64(i), To: "v"})
+		q = q.With(fmt.Sprint("v", i), rollback.QuarantineReason{Time: "t", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: strings.Repeat("x", 256), Release: int64(i), To: "v"})
 	}
 	annotations := map[string]string{"mine": "1"}
 	q.Annotate(annotations)
-	read := ParseQuarantine(annotations, testNow)
+	read := rollback.ParseQuarantine(annotations, testNow)
 	if got, want := annotations[v1alpha1.QuarantinedAnnotation], "v2,v3,v4,v5,v6,v7,v8,v9,v10,v11"; got != want {
 		t.Errorf("quarantined %q, want %q: the last ten", got, want)
 	}
@@ -49,7 +51,7 @@ func TestQuarantine(t *testing.T) {
 	if r, ok := read.Reason("v11"); !ok || r.Release != 11 {
 		t.Errorf("reason of v11: %v %t", r, ok)
 	}
-	read = read.With("v5", QuarantineReason{Cause: "again", Release: 20})
+	read = read.With("v5", rollback.QuarantineReason{Cause: "again", Release: 20})
 	if r, _ := read.Reason("v5"); r.Cause != "again" {
 		t.Errorf("the newest reason counts, got %v", r)
 	}
@@ -63,26 +65,26 @@ func TestQuarantine(t *testing.T) {
 }
 
 func TestParseQuarantine(t *testing.T) {
-	q := ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a", v1alpha1.QuarantineReasonAnnotation: "no JSON"}, testNow)
+	q := rollback.ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a", v1alpha1.QuarantineReasonAnnotation: "no JSON"}, testNow)
 	if diff := cmp.Diff([]string{"a", "b"}, q.Versions); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got, want := DescribeQuarantine("a", q), "version a was rolled back"; got != want {
+	if got, want := rollback.DescribeQuarantine("a", q), "version a was rolled back"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
-	q = q.With("a", QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: "no such image"})
-	if got, want := DescribeQuarantine("a", q), "version a was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod p: container c: ErrImagePull: no such image"; got != want {
+	q = q.With("a", rollback.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: "no such image"})
+	if got, want := rollback.DescribeQuarantine("a", q), "version a was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod p: container c: ErrImagePull: no such image"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
 }
 
 // scene is a workload at the release 2 of version B, which does not come up,
 // while A still runs.
-type scene struct{ RollbackInput }
+type scene struct{ rollback.Input }
 
 func makeScene() *scene {
 	w := newWorld(4).Release(2, versionB)
-	s := &scene{RollbackInput{
+	s := &scene{rollback.Input{
 		Now: testNow, Settings: w.in.Settings, Workload: w.in.Workload, Enrolled: true,
 		Changes: []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRunning), change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 		Pods: []workload.Pod{
@@ -97,7 +99,7 @@ func makeScene() *scene {
 }
 
 func change(version string, release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
-	return *wrappers.MakeChangeWorkload("default", ChangeWorkloadName("sleep", version)).Version(version).Release(release).State(state).Attempt(1).Obj()
+	return *wrappers.MakeChangeWorkload("default", record.ChangeWorkloadName("sleep", version)).Version(version).Release(release).State(state).Attempt(1).Obj()
 }
 
 func (s *scene) with(edit func(*scene)) *scene { edit(s); return s }
@@ -122,9 +124,9 @@ func (s *scene) dueForHealing() *scene {
 }
 
 func (s *scene) quarantined(versions ...string) *scene {
-	q := ParseQuarantine(s.Workload.Annotations, testNow)
+	q := rollback.ParseQuarantine(s.Workload.Annotations, testNow)
 	for _, v := range versions {
-		q = q.With(v, QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Release: 1})
+		q = q.With(v, rollback.QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Release: 1})
 	}
 	q.Annotate(s.Workload.Annotations)
 	return s
@@ -172,17 +174,17 @@ func TestDecideRollback(t *testing.T) {
 		"in observe mode":           {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
 		"not enrolled":              {makeScene().with(func(s *scene) { s.Enrolled = false }), "", "", false, "", 0},
 		"being deleted":             {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
-		"Recreate":                  {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", lookAgain},
-		"the first release":         {makeScene().with(func(s *scene) { s.Workload.OldRevisions = nil }), "", "", false, "", lookAgain},
-		"the old one is unhealthy":  {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Ready = 2 }), "", "", false, "", lookAgain},
-		"the version of the old one is not known": {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Version = "" }), "", "", false, "", lookAgain},
-		"the old one failed itself":               {makeScene().with(func(s *scene) { s.Changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), "", "", false, "", lookAgain},
-		"the old one was rolled back":             {makeScene().quarantined(versionA), "", "", false, "", lookAgain},
-		"this one was, and got in all the same":   {makeScene().quarantined(versionB), "", "", false, "", lookAgain},
+		"Recreate":                  {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", rollback.LookAgain},
+		"the first release":         {makeScene().with(func(s *scene) { s.Workload.OldRevisions = nil }), "", "", false, "", rollback.LookAgain},
+		"the old one is unhealthy":  {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Ready = 2 }), "", "", false, "", rollback.LookAgain},
+		"the version of the old one is not known": {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Version = "" }), "", "", false, "", rollback.LookAgain},
+		"the old one failed itself":               {makeScene().with(func(s *scene) { s.Changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), "", "", false, "", rollback.LookAgain},
+		"the old one was rolled back":             {makeScene().quarantined(versionA), "", "", false, "", rollback.LookAgain},
+		"this one was, and got in all the same":   {makeScene().quarantined(versionB), "", "", false, "", rollback.LookAgain},
 		"this one is back by an override": {makeScene().with(func(s *scene) {
-			ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1}).Override(versionB, "jane").Annotate(s.Workload.Annotations)
-		}), "", "", false, "", lookAgain},
-		"paused by a user":       {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", lookAgain},
+			rollback.ParseQuarantine(nil, testNow).With(versionB, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1}).Override(versionB, "jane").Annotate(s.Workload.Annotations)
+		}), "", "", false, "", rollback.LookAgain},
+		"paused by a user":       {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", rollback.LookAgain},
 		"paused by the operator": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"to the newest of those that are healthy": {makeScene().with(func(s *scene) {
 			s.Workload.OldRevisions = append(s.Workload.OldRevisions, workload.OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1}, workload.OldRevision{Version: "d", Number: 9, Replicas: 1})
@@ -194,7 +196,7 @@ func TestDecideRollback(t *testing.T) {
 		"self-healing turned on later":   {makeScene().state(v1alpha1.ChangeWorkloadSuspend).with(func(s *scene) { s.Settings.SelfHealing, s.Pods = true, nil }), "", "", false, "", 0},
 		"self-healing turned off since":  {makeScene().dueForHealing().with(func(s *scene) { s.Settings.SelfHealing = false }), "", "", false, "", 0},
 		"self-healing, corrected since":  {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
-		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", lookAgain},
+		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", rollback.LookAgain},
 		"self-healing, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, in observe mode":  {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, itself restored":  {restoring().dueForHealing(), "", "", false, "", 0},
@@ -225,7 +227,7 @@ func TestDecideRollback(t *testing.T) {
 		"requested after it was restored": {restoring().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, "last-success"), versionA, "Requested", false, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := DecideRollback(test.scene.RollbackInput)
+			plan := rollback.Decide(test.scene.Input)
 			if !strings.Contains(plan.Refusal, test.refusal) || test.refusal == "" && plan.Refusal != "" {
 				t.Errorf("refused with %q, want %q", plan.Refusal, test.refusal)
 			}
@@ -255,7 +257,7 @@ func TestDecideRollback(t *testing.T) {
 // restoring is a workload that was rolled back to B, which is not verified yet.
 func restoring() *scene {
 	s := makeScene()
-	ParseQuarantine(nil, testNow).With("dddd", QuarantineReason{Release: 1, To: versionB}).Annotate(s.Workload.Annotations)
+	rollback.ParseQuarantine(nil, testNow).With("dddd", rollback.QuarantineReason{Release: 1, To: versionB}).Annotate(s.Workload.Annotations)
 	return s
 }
 
@@ -267,13 +269,13 @@ func TestNoRollbackLoop(t *testing.T) {
 	s.Settings.SelfHealing = true
 	var went []string
 	for range 20 {
-		plan := DecideRollback(s.RollbackInput)
+		plan := rollback.Decide(s.Input)
 		if plan.Rollback == nil {
 			break
 		}
 		r := plan.Rollback
 		went = append(went, r.From[:1]+r.To[:1])
-		ParseQuarantine(s.Workload.Annotations, testNow).With(r.From, r.Why).Annotate(s.Workload.Annotations)
+		rollback.ParseQuarantine(s.Workload.Annotations, testNow).With(r.From, r.Why).Annotate(s.Workload.Annotations)
 		release := s.Workload.Release() + 1
 		// What was left still runs, and healthily; what was restored fails in
 		// every way there is.
@@ -291,7 +293,7 @@ func TestNoRollbackLoop(t *testing.T) {
 }
 
 func TestRollbackOfRelease(t *testing.T) {
-	why := QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Reason: "ErrImagePull", Release: 1, To: versionB}
+	why := rollback.QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Reason: "ErrImagePull", Release: 1, To: versionB}
 	for name, test := range map[string]struct {
 		release int64 // that was rolled back
 		state   v1alpha1.ChangeWorkloadStatusType
@@ -310,7 +312,7 @@ func TestRollbackOfRelease(t *testing.T) {
 			w.in.Change.Status.OrderStage, w.in.Change.Status.OrderID = test.order, "order"
 			r := why
 			r.Release = test.release
-			ParseQuarantine(nil, testNow).With(versionA, r).Annotate(w.in.Workload.Annotations)
+			rollback.ParseQuarantine(nil, testNow).With(versionA, r).Annotate(w.in.Workload.Annotations)
 			plan := w.Step()
 			s := &w.in.Change.Status
 			if s.Status != test.want || s.OrderEnd != test.end {
@@ -340,7 +342,7 @@ func TestRolledBackStays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).Pods(1).Complete().Release(test.release, versionA)
 			w.in.Change.Spec.Release = test.release
-			ParseQuarantine(nil, testNow).With(versionB, QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA}).Annotate(w.in.Workload.Annotations)
+			rollback.ParseQuarantine(nil, testNow).With(versionB, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA}).Annotate(w.in.Workload.Annotations)
 			w.in.Others = []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRollback)}
 			w.Settle(t)
 			if got := DecideRelease(w.in).Remove; len(got) != test.want {
@@ -373,7 +375,7 @@ func TestRollbackRefused(t *testing.T) {
 		t.Errorf("told %d times, want once", told)
 	}
 	const want = "pod sleep-0 does not come up: container main: ErrImagePull; not rolled back: no pods of an older version run; the history has no other successful version"
-	if got := ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
+	if got := record.ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
 		t.Errorf("condition says %q, want %q", got, want)
 	}
 	w.in.Pods[0].Stuck, w.in.Pods[0].Ready = nil, true

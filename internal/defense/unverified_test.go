@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // TestPassedUnverified: a release whose pods passed without a verdict of the server says
@@ -34,7 +36,7 @@ import (
 func TestPassedUnverified(t *testing.T) {
 	d := newDefended(2)
 	down := true
-	d.server.answer = func(string) *Answer {
+	d.server.answer = func(string) *server.Answer {
 		if down {
 			return retryAnswer()
 		}
@@ -92,10 +94,10 @@ func TestPassedUnverified(t *testing.T) {
 // TestVerifiedByHand: a verdict that somebody wrote is a verdict.
 func TestVerifiedByHand(t *testing.T) {
 	d := newDefended(2)
-	d.server.answer = func(string) *Answer { return retryAnswer() }
+	d.server.answer = func(string) *server.Answer { return retryAnswer() }
 	d.Pods(2).Complete()
 	d.Run(t, time.Hour)
-	d.Verdict(d.in.Batches[0].Spec.PodInfos[0].Pod, VerdictPass)
+	d.Verdict(d.in.Batches[0].Spec.PodInfos[0].Pod, record.VerdictPass)
 	d.Run(t, time.Hour)
 	if s := &d.in.Change.Status; s.UnverifiedCount != 1 {
 		t.Errorf("%d pods are unverified, want 1", s.UnverifiedCount)
@@ -112,11 +114,11 @@ func TestSuspendedGoesOn(t *testing.T) {
 		case "PRE 2":
 			return ""
 		}
-		return VerdictPass
+		return record.VerdictPass
 	}
 	d.Pods(2).Complete()
 	d.Run(t, 0)
-	message := func() string { return ConditionMessage(&d.in.Change.Status, v1alpha1.ConditionVerified) }
+	message := func() string { return record.ConditionMessage(&d.in.Change.Status, v1alpha1.ConditionVerified) }
 	const goesOn = "the verification of other pods continues"
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !strings.Contains(message(), goesOn) {
 		t.Errorf("%s: %s", d.in.Change.Status.Status, message())
@@ -134,11 +136,11 @@ func TestPostIsAskedLater(t *testing.T) {
 		if strings.HasPrefix(check, "PRE 1") {
 			return ""
 		}
-		return VerdictPass
+		return record.VerdictPass
 	}
 	away := func(from, until time.Duration) func(*defended) {
 		return func(d *defended) {
-			d.server.answer = func(string) *Answer {
+			d.server.answer = func(string) *server.Answer {
 				if at := d.in.Now.Sub(testNow); from <= at && at < until {
 					return retryAnswer()
 				}
@@ -178,7 +180,7 @@ func TestPostIsAskedLater(t *testing.T) {
 				case test.lost != nil:
 					return test.lost(check)
 				}
-				return VerdictPass
+				return record.VerdictPass
 			}
 			d.Pods(1).Complete()
 			d.Run(t, 2*time.Hour)
@@ -206,9 +208,9 @@ func TestNotFoldedWhilePostIsDue(t *testing.T) {
 		if check == "PRE 1" {
 			return ""
 		}
-		return VerdictPass
+		return record.VerdictPass
 	}
-	d.server.answer = func(call string) *Answer {
+	d.server.answer = func(call string) *server.Answer {
 		if call == "Finish 1" && d.in.Now.Sub(testNow) < 20*time.Minute {
 			return retryAnswer()
 		}
@@ -234,19 +236,19 @@ func TestLostEntry(t *testing.T) {
 		for name, test := range map[string]struct {
 			lost   int // entries of it
 			early  bool
-			answer AnswerKind
+			answer server.AnswerKind
 			want   v1alpha1.ChangeWorkloadStatusType
 			starts int
 		}{
-			"once, and its verdict is early":   {1, true, AnswerDone, v1alpha1.ChangeWorkloadSuccess, 2},
-			"once":                             {1, false, AnswerDone, v1alpha1.ChangeWorkloadSuccess, 2},
-			"twice":                            {2, false, AnswerDone, v1alpha1.ChangeWorkloadSuspend, 2},
-			"and the server does not answer":   {1, false, AnswerRetry, v1alpha1.ChangeWorkloadSuspend, 9},
-			"and the server refuses the start": {1, false, AnswerRefused, v1alpha1.ChangeWorkloadSuspend, 2},
+			"once, and its verdict is early":   {1, true, server.AnswerDone, v1alpha1.ChangeWorkloadSuccess, 2},
+			"once":                             {1, false, server.AnswerDone, v1alpha1.ChangeWorkloadSuccess, 2},
+			"twice":                            {2, false, server.AnswerDone, v1alpha1.ChangeWorkloadSuspend, 2},
+			"and the server does not answer":   {1, false, server.AnswerRetry, v1alpha1.ChangeWorkloadSuspend, 9},
+			"and the server refuses the start": {1, false, server.AnswerRefused, v1alpha1.ChangeWorkloadSuspend, 2},
 
-			"for good, and the server does not answer": {99, false, AnswerRetry, v1alpha1.ChangeWorkloadSuspend, 9},
-			"for good, and the platform is unknown":    {99, false, AnswerDenied, v1alpha1.ChangeWorkloadSuspend, 4},
-			"for good, and the step is unknown":        {99, false, AnswerIllegal, v1alpha1.ChangeWorkloadSuspend, 4},
+			"for good, and the server does not answer": {99, false, server.AnswerRetry, v1alpha1.ChangeWorkloadSuspend, 9},
+			"for good, and the platform is unknown":    {99, false, server.AnswerDenied, v1alpha1.ChangeWorkloadSuspend, 4},
+			"for good, and the step is unknown":        {99, false, server.AnswerIllegal, v1alpha1.ChangeWorkloadSuspend, 4},
 		} {
 			t.Run(about+" "+name, func(t *testing.T) {
 				d := newDefended(1)
@@ -256,14 +258,14 @@ func TestLostEntry(t *testing.T) {
 					if check == "PRE "+about && count(d.server.journal, start) <= test.lost {
 						return ""
 					}
-					return VerdictPass
+					return record.VerdictPass
 				}
-				d.server.answer = func(call string) *Answer {
+				d.server.answer = func(call string) *server.Answer {
 					switch n := count(d.server.journal, start); {
 					case call == "PollPre "+about && n <= test.lost:
-						return &Answer{Kind: AnswerUnsupported}
-					case call == start && n > 1 && test.answer != AnswerDone:
-						return &Answer{Kind: test.answer}
+						return &server.Answer{Kind: server.AnswerUnsupported}
+					case call == start && n > 1 && test.answer != server.AnswerDone:
+						return &server.Answer{Kind: test.answer}
 					}
 					return nil
 				}
@@ -275,7 +277,7 @@ func TestLostEntry(t *testing.T) {
 				}
 				// The entry that goes on is the one that the server knows.
 				known := map[string]string{"order": s.OrderNodeID, "1": d.in.Batches[0].Status.ChangePodID}[about]
-				if last := slices.Index(d.server.nodes, about) + 1; test.lost == 1 && test.answer == AnswerDone && known != fmt.Sprintf("node-%d", last) {
+				if last := slices.Index(d.server.nodes, about) + 1; test.lost == 1 && test.answer == server.AnswerDone && known != fmt.Sprintf("node-%d", last) {
 					t.Errorf("it goes on at %s, want node-%d of %v", known, last, d.server.nodes)
 				}
 				if took := time.Unix(s.UpdateTimeUnix, 0).Sub(testNow); took > 125*time.Second {
@@ -290,24 +292,24 @@ func TestLostEntry(t *testing.T) {
 // server does not know the entry, it is started again at half of the time, and not before.
 func TestLostEntryOfANewProcess(t *testing.T) {
 	for _, about := range []string{"order", "1"} {
-		for name, second := range map[string]AnswerKind{"started again": AnswerDone, "and the server does not answer": AnswerRetry} {
+		for name, second := range map[string]server.AnswerKind{"started again": server.AnswerDone, "and the server does not answer": server.AnswerRetry} {
 			t.Run(about+" "+name, func(t *testing.T) {
 				d := newDefended(1)
 				d.server.verdict = byCheck(map[string]string{"PRE " + about: ""})
-				d.server.answer = func(call string) *Answer {
+				d.server.answer = func(call string) *server.Answer {
 					if n := count(d.server.journal, "Start "+about); call == "PollPre "+about && n <= 1 {
-						return &Answer{Kind: AnswerUnsupported}
-					} else if call == "Start "+about && n > 1 && second != AnswerDone {
-						return &Answer{Kind: second}
+						return &server.Answer{Kind: server.AnswerUnsupported}
+					} else if call == "Start "+about && n > 1 && second != server.AnswerDone {
+						return &server.Answer{Kind: second}
 					}
 					return nil
 				}
 				d.Pods(1).Complete()
 				d.Run(t, 0)
 				d.Later(5 * time.Second)
-				d.orderCalls = Calls{Started: d.in.Now}
+				d.orderCalls = server.Calls{Started: d.in.Now}
 				for i := range d.in.Batches {
-					d.batchCalls[d.in.Batches[i].Name] = Calls{Started: d.in.Now}
+					d.batchCalls[d.in.Batches[i].Name] = server.Calls{Started: d.in.Now}
 				}
 				d.Run(t, 0)
 				if polls, starts := count(d.server.journal, "PollPre "+about), count(d.server.journal, "Start "+about); polls != 1 || starts != 1 {
@@ -327,13 +329,13 @@ func TestLostEntryOfANewProcess(t *testing.T) {
 func TestSecondStartAnsweredLate(t *testing.T) {
 	for _, status := range []v1alpha1.ChangePodStatusType{v1alpha1.ChangePodPostSubmitted, v1alpha1.ChangePodPostWait} {
 		for name, test := range map[string]struct {
-			answer Answer
+			answer server.Answer
 			entry  string
 			status v1alpha1.ChangePodStatusType
 		}{
-			"another node":     {Answer{Kind: AnswerDone, NodeID: "second"}, "second", v1alpha1.ChangePodPostSubmitted},
-			"nothing to check": {Answer{Kind: AnswerDone, SkipCheck: true}, "", v1alpha1.ChangePodExecuteDone},
-			"none":             {Answer{Kind: AnswerRetry}, "first", status},
+			"another node":     {server.Answer{Kind: server.AnswerDone, NodeID: "second"}, "second", v1alpha1.ChangePodPostSubmitted},
+			"nothing to check": {server.Answer{Kind: server.AnswerDone, SkipCheck: true}, "", v1alpha1.ChangePodExecuteDone},
+			"none":             {server.Answer{Kind: server.AnswerRetry}, "first", status},
 		} {
 			t.Run(string(status)+" "+name, func(t *testing.T) {
 				d := newDefended(1)
@@ -342,14 +344,14 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 				d.Run(t, 0)
 				s := &d.in.Batches[0].Status
 				s.ChangePodID, s.Status, s.PostSubmitTimeUnix = "first", status, d.in.Now.Unix()
-				s.PreVerdict = &v1alpha1.CheckVerdict{Verdict: VerdictPass}
+				s.PreVerdict = &v1alpha1.CheckVerdict{Verdict: record.VerdictPass}
 				submitted := s.PreSubmitTimeUnix
 				d.Later(5 * time.Second)
-				if plan := AnswerBatch(d.batchInput(0), CallStart, test.answer); plan.Status != nil {
+				if plan := server.AnswerBatch(d.batchInput(0), server.CallStart, test.answer); plan.Status != nil {
 					t.Error("the answer to another replica's first start is taken for a second node")
 				}
 				d.Later(time.Duration(s.PreTimeoutThreshold) * time.Second / 2)
-				if plan := AnswerBatch(d.batchInput(0), CallStart, test.answer); plan.Status != nil {
+				if plan := server.AnswerBatch(d.batchInput(0), server.CallStart, test.answer); plan.Status != nil {
 					*s = *plan.Status
 				}
 				if s.ChangePodID != test.entry || s.Status != test.status || s.PreSubmitTimeUnix != submitted {
@@ -371,10 +373,10 @@ func TestSecondStartOfAnOrderAnsweredLate(t *testing.T) {
 	d.Pods(1).Complete()
 	d.Run(t, 0)
 	s := &d.in.Change.Status
-	s.OrderNodeID, s.OrderStage, s.OrderPreVerdict = "first", v1alpha1.OrderPostWait, &v1alpha1.CheckVerdict{Verdict: VerdictPass}
+	s.OrderNodeID, s.OrderStage, s.OrderPreVerdict = "first", v1alpha1.OrderPostWait, &v1alpha1.CheckVerdict{Verdict: record.VerdictPass}
 	submitted := s.OrderPreSubmitTimeUnix
 	d.Later(d.in.Settings.PreTimeout / 2)
-	plan := AnswerOrder(d.orderInput(), CallStart, Answer{Kind: AnswerDone, NodeID: "second"})
+	plan := server.AnswerOrder(d.orderInput(), server.CallStart, server.Answer{Kind: server.AnswerDone, NodeID: "second"})
 	if plan.Status == nil || plan.Status.OrderNodeID != "second" || plan.Status.OrderStage != v1alpha1.OrderPostWait || plan.Status.OrderPreSubmitTimeUnix != submitted {
 		t.Errorf("%+v", plan.Status)
 	}
@@ -388,13 +390,13 @@ func TestOtherReplicaStarts(t *testing.T) {
 	d.Pods(1).Complete()
 	d.Run(t, 0)
 	d.Later(time.Second)
-	for kind, answer := range map[string]Answer{"another node": {Kind: AnswerDone, NodeID: "other"}, "refused": {Kind: AnswerRefused}} {
-		if plan := AnswerBatch(d.batchInput(0), CallStart, answer); plan.Status != nil {
+	for kind, answer := range map[string]server.Answer{"another node": {Kind: server.AnswerDone, NodeID: "other"}, "refused": {Kind: server.AnswerRefused}} {
+		if plan := server.AnswerBatch(d.batchInput(0), server.CallStart, answer); plan.Status != nil {
 			t.Errorf("%s: the batch is %s, node %q", kind, plan.Status.Status, plan.Status.ChangePodID)
 		}
 		d.in.Change.Status.OrderStage = v1alpha1.OrderPreSubmitted
 		d.in.Change.Status.OrderPreSubmitTimeUnix = d.in.Now.Unix()
-		if plan := AnswerOrder(d.orderInput(), CallStart, answer); plan.Status != nil && (plan.Status.OrderNodeID == "other" || plan.Status.OrderStage != v1alpha1.OrderPreSubmitted) {
+		if plan := server.AnswerOrder(d.orderInput(), server.CallStart, answer); plan.Status != nil && (plan.Status.OrderNodeID == "other" || plan.Status.OrderStage != v1alpha1.OrderPreSubmitted) {
 			t.Errorf("%s: the order is %s, node %q", kind, plan.Status.OrderStage, plan.Status.OrderNodeID)
 		}
 	}
@@ -417,10 +419,10 @@ func TestVerdictBeforeSecondStart(t *testing.T) {
 			d.Run(t, 0)
 			if test.again {
 				d.Later(time.Duration(d.in.Batches[0].Status.PreTimeoutThreshold) * time.Second / 2)
-				d.in.Batches[0].Status = *AnswerBatch(d.batchInput(0), CallStart, Answer{Kind: AnswerDone, NodeID: "second"}).Status
+				d.in.Batches[0].Status = *server.AnswerBatch(d.batchInput(0), server.CallStart, server.Answer{Kind: server.AnswerDone, NodeID: "second"}).Status
 			}
-			v := Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: "other", Stage: v1alpha1.StagePre, Verdict: VerdictFail}
-			_, status := ApplyToRelease(d.orderInput(), v)
+			v := server.Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: "other", Stage: v1alpha1.StagePre, Verdict: record.VerdictFail}
+			_, status := server.ApplyToRelease(d.orderInput(), v)
 			d.in.Change.Status = *status
 			d.Run(t, 0)
 			if got := d.in.Change.Status.Status; got != test.want {
@@ -435,9 +437,9 @@ func TestVerdictBeforeSecondStart(t *testing.T) {
 func TestEndOfALostEntry(t *testing.T) {
 	d := newDefended(2)
 	d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
-	d.server.answer = func(call string) *Answer {
+	d.server.answer = func(call string) *server.Answer {
 		if call == "Finish 1" {
-			return &Answer{Kind: AnswerUnsupported}
+			return &server.Answer{Kind: server.AnswerUnsupported}
 		}
 		return nil
 	}
@@ -466,12 +468,12 @@ func TestOrderIsAskedForFromSuccess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(2)
-			d.server.answer = func(string) *Answer { return retryAnswer() }
+			d.server.answer = func(string) *server.Answer { return retryAnswer() }
 			d.Pods(2).Complete()
 			d.Run(t, 40*time.Minute)
-			d.Verdict("sleep-0", VerdictFail)
+			d.Verdict("sleep-0", record.VerdictFail)
 			d.Run(t, time.Minute)
-			d.Verdict("sleep-0", VerdictPass)
+			d.Verdict("sleep-0", record.VerdictPass)
 			d.Run(t, time.Minute)
 			s := &d.in.Change.Status
 			if s.Status != v1alpha1.ChangeWorkloadSuccess || s.UnverifiedCount != 1 {

@@ -26,6 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // TestWaitsForServer: a release that waits long for the server says so once, in time
@@ -34,7 +36,7 @@ func TestWaitsForServer(t *testing.T) {
 	const from, until = "2026-03-04T05:06:07Z", "2026-03-04T05:08:07Z"
 	for name, test := range map[string]struct {
 		verdict map[string]string
-		answer  map[string]AnswerKind
+		answer  map[string]server.AnswerKind
 		silence bool
 		stage   v1alpha1.OrderStage // while it waits
 		reason  string              // none where nothing is said
@@ -42,21 +44,21 @@ func TestWaitsForServer(t *testing.T) {
 		normal  bool
 	}{
 		"nothing is late": {},
-		"the order is not accepted": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
+		"the order is not accepted": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
 			says: "AlterShield Server has not accepted the order since " + from + ": connection refused; it has until " + until + ", and without a verdict it continues unverified"},
-		"the order is not accepted, and silence fails": {answer: map[string]AnswerKind{"Submit order": AnswerRetry}, silence: true, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
+		"the order is not accepted, and silence fails": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerRetry}, silence: true, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
 			says: "it has until " + until + ", and without a verdict it fails, as the setting silence says"},
-		"permission denied": {answer: map[string]AnswerKind{"Submit order": AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied, stage: v1alpha1.OrderDenied,
+		"permission denied": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied, stage: v1alpha1.OrderDenied,
 			says: "has not accepted the order since " + from + ": connection refused; until platform and token are corrected nothing of the release is verified, however long that takes"},
-		"permission denied at the start of the order": {answer: map[string]AnswerKind{"Start order": AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPreWait,
+		"permission denied at the start of the order": {answer: map[string]server.AnswerKind{"Start order": server.AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPreWait,
 			says: "the PRE check of the order could not be submitted since " + from + ": connection refused; it has until " + until},
 		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPreSubmitted, normal: true,
 			says: "AlterShield Server has given no verdict on the PRE check of the order since " + from + "; it has until " + until},
 		"no POST verdict on the order": {verdict: map[string]string{"POST order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPostSubmitted, normal: true,
 			says: "no verdict on the POST check of the order since " + from},
-		"the end of the order is not taken": {answer: map[string]AnswerKind{"Finish order": AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
+		"the end of the order is not taken": {answer: map[string]server.AnswerKind{"Finish order": server.AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
 			says: "the POST check of the order could not be submitted since " + from},
-		"a batch is not taken": {answer: map[string]AnswerKind{"Start 2": AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
+		"a batch is not taken": {answer: map[string]server.AnswerKind{"Start 2": server.AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
 			says: "the PRE check of batch 2 could not be submitted since " + from},
 		"no verdicts on two batches": {verdict: map[string]string{"PRE 1": "", "POST 2": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPostWait, normal: true,
 			says: "no verdict on the PRE check of batch 1 since " + from},
@@ -66,9 +68,9 @@ func TestWaitsForServer(t *testing.T) {
 			d.in.Settings.SilenceFails = test.silence
 			mended := false
 			d.server.verdict = byCheck(test.verdict)
-			d.server.answer = func(call string) *Answer {
+			d.server.answer = func(call string) *server.Answer {
 				if kind, ok := test.answer[call]; ok && !mended {
-					return &Answer{Kind: kind, Message: "connection refused"}
+					return &server.Answer{Kind: kind, Message: "connection refused"}
 				}
 				return nil
 			}
@@ -77,7 +79,7 @@ func TestWaitsForServer(t *testing.T) {
 				return meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer)
 			}
 			d.Run(t, 59*time.Second)
-			if c := said(); c == nil || waitsForServer(&d.in.Change.Status) {
+			if c := said(); c == nil || server.WaitsForServer(&d.in.Change.Status) {
 				t.Fatalf("too early: %+v", c)
 			}
 			early := len(d.Events(v1alpha1.EventWaitingForServer)) // of a server that denies
@@ -124,46 +126,13 @@ func TestWaitEndsWithoutAVerdict(t *testing.T) {
 	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
 	d.Pods(1).Complete()
 	d.Run(t, 61*time.Second)
-	if !waitsForServer(&d.in.Change.Status) {
+	if !server.WaitsForServer(&d.in.Change.Status) {
 		t.Fatalf("%+v", d.in.Change.Status.Conditions)
 	}
 	d.Run(t, 10*time.Minute)
 	c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer)
-	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess || waitsForServer(&d.in.Change.Status) || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNoVerdict {
+	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess || server.WaitsForServer(&d.in.Change.Status) || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNoVerdict {
 		t.Errorf("%s, %+v", d.in.Change.Status.Status, c)
-	}
-}
-
-// TestServerSays: the worst result of the order, without what the release does not depend on.
-func TestServerSays(t *testing.T) {
-	step := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: status, Reason: reason}
-	}
-	accepted, passed := step(v1alpha1.StepAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted), step(v1alpha1.StepPreChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed)
-	for name, test := range map[string]struct {
-		steps      []metav1.Condition
-		end        v1alpha1.FinishState
-		unverified int32
-		want       string
-	}{
-		"nothing is asked yet":            {want: " "},
-		"not reached":                     {steps: []metav1.Condition{step(v1alpha1.StepAccepted, metav1.ConditionFalse, v1alpha1.ReasonUnreachable)}, want: "Unknown Unreachable"},
-		"denied":                          {steps: []metav1.Condition{step(v1alpha1.StepAccepted, metav1.ConditionFalse, v1alpha1.ReasonPermissionDenied)}, want: "Unknown PermissionDenied"},
-		"refused":                         {steps: []metav1.Condition{step(v1alpha1.StepAccepted, metav1.ConditionFalse, v1alpha1.ReasonRefused)}, want: "False Refused"},
-		"the scene is not registered":     {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonNotConfigured)}, want: "Unknown Refused"},
-		"checks":                          {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking)}, want: "Unknown Checking"},
-		"failed, and the next one passed": {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonCheckFailed), step(v1alpha1.StepPostChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed)}, want: "False CheckFailed"},
-		"no verdict, and then passed":     {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict), step(v1alpha1.StepPostChecked, metav1.ConditionTrue, v1alpha1.ReasonPassed)}, want: "False NoVerdict"},
-		"not submitted in time":           {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionFalse, v1alpha1.ReasonNotSubmitted)}, want: "False NoVerdict"},
-		"pods without a verdict":          {steps: []metav1.Condition{accepted, passed}, unverified: 2, want: "False NoVerdict"},
-		"all answered":                    {steps: []metav1.Condition{accepted, passed}, want: "True Answered"},
-		"its end is refused":              {steps: []metav1.Condition{accepted, passed, step(v1alpha1.StepEnded, metav1.ConditionFalse, v1alpha1.ReasonRefused)}, end: v1alpha1.FinishSuccess, want: "True Answered"},
-		"replaced while it was checked":   {steps: []metav1.Condition{accepted, step(v1alpha1.StepPreChecked, metav1.ConditionUnknown, v1alpha1.ReasonChecking)}, end: v1alpha1.FinishCancel, want: "True Answered"},
-	} {
-		got := serverSays(&v1alpha1.ChangeWorkloadStatus{UnverifiedCount: test.unverified, OrderStatus: v1alpha1.OrderStatus{OrderSteps: test.steps, OrderEnd: test.end}})
-		if is := string(got.Status) + " " + got.Reason; is != test.want {
-			t.Errorf("%s: %s, want %s", name, is, test.want)
-		}
 	}
 }
 
@@ -179,12 +148,12 @@ func TestWaitForAnotherCheck(t *testing.T) {
 		if b.Status != v1alpha1.ChangePodPostSubmitted {
 			t.Fatalf("batch %s", b.Status)
 		}
-		b.Checks = []v1alpha1.CheckStatus{{Name: ServerCheck, Phase: phase}, {Name: "probe", Phase: v1alpha1.CheckRunning}}
+		b.Checks = []v1alpha1.CheckStatus{{Name: record.ServerCheck, Phase: phase}, {Name: "probe", Phase: v1alpha1.CheckRunning}}
 		d.Later(50 * time.Minute)
 		if plan := d.Step(); plan.Status != nil {
 			d.in.Change.Status = *plan.Status
 		}
-		if got := waitsForServer(&d.in.Change.Status); got != waits {
+		if got := server.WaitsForServer(&d.in.Change.Status); got != waits {
 			t.Errorf("%s: waits for the server: %t, want %t", phase, got, waits)
 		}
 	}
@@ -197,12 +166,12 @@ func TestWaitEndsWithTheRelease(t *testing.T) {
 	d.Pods(1).Complete()
 	d.Run(t, time.Minute)
 	d.Run(t, 0)
-	if !waitsForServer(&d.in.Change.Status) {
+	if !server.WaitsForServer(&d.in.Change.Status) {
 		t.Fatalf("%+v", d.in.Change.Status.Conditions)
 	}
 	d.Release(2, versionB)
 	d.Run(t, 0)
-	if waitsForServer(&d.in.Change.Status) {
+	if server.WaitsForServer(&d.in.Change.Status) {
 		t.Errorf("%+v", d.in.Change.Status.Conditions)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -84,7 +85,7 @@ func TestWords(t *testing.T) {
 				}
 			}
 			c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing)
-			if c == nil || Detail(c) != test.says {
+			if c == nil || record.Detail(c) != test.says {
 				t.Errorf("says %+v\nwant %s", c, test.says)
 			}
 			if !strings.HasSuffix(strings.Split(event, "; observe mode")[0], test.event) || (event == "") != (test.event == "") {

@@ -46,7 +46,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -182,7 +182,7 @@ func TestUndefended(t *testing.T) {
 func TestMayOverride(t *testing.T) {
 	quarantined := func(d *appsv1.Deployment) {
 		d.Annotations = map[string]string{}
-		defense.Quarantine{}.With(versionB, defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p"}).Annotate(d.Annotations)
+		rollback.Quarantine{}.With(versionB, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p"}).Annotate(d.Annotations)
 	}
 	blocked := func(d *appsv1.Deployment) {
 		d.Labels = map[string]string{v1alpha1.SuspendLabel: "1"}
@@ -358,12 +358,12 @@ func TestChooseTarget(t *testing.T) {
 	c, _ := testConnection(t)
 	history := []remembered{
 		{Revision: workload.Revision{Version: versionB, Release: 2}, images: []string{"b"}},
-		{Revision: workload.Revision{Version: versionA, Release: defense.BaselineRelease}, images: []string{"a"}},
+		{Revision: workload.Revision{Version: versionA, Release: rollback.BaselineRelease}, images: []string{"a"}},
 	}
 	owned := atRelease(versionC, 3)
 	owned.Owner = "prometheus k8s"
 	quarantined := atRelease(versionC, 3)
-	defense.Quarantine{}.With(versionB, defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested}).Annotate(quarantined.Annotations)
+	rollback.Quarantine{}.With(versionB, rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested}).Annotate(quarantined.Annotations)
 	for name, tt := range map[string]struct {
 		workload *workload.Workload
 		history  []remembered
@@ -372,17 +372,17 @@ func TestChooseTarget(t *testing.T) {
 		want     string
 		wantErr  string
 	}{
-		"the newest":            {atRelease(versionC, 3), history, defense.LastSuccess, false, versionB, ""},
-		"not in quarantine":     {quarantined, history, defense.LastSuccess, false, versionA, ""},
+		"the newest":            {atRelease(versionC, 3), history, rollback.LastSuccess, false, versionB, ""},
+		"not in quarantine":     {quarantined, history, rollback.LastSuccess, false, versionA, ""},
 		"the one that is named": {atRelease(versionC, 3), history, "aaaaaa", false, versionA, ""},
 		"one in quarantine":     {quarantined, history, versionB, false, "", "(b), which succeeded as release 2 (in quarantine)"},
 		"the current one":       {atRelease(versionB, 2), history, versionB, false, "", "version " + versionB + " is the current one"},
 		"none":                  {atRelease(versionC, 3), history, "dddddd", false, "", `no version "dddddd"`},
-		"observed":              {atRelease(versionC, 3), history, defense.LastSuccess, true, "", "enroll deployment/sleep --mode=enforce"},
-		"owned":                 {owned, history, defense.LastSuccess, true, "", "enroll deployment/sleep --mode=enforce"},
-		"nothing has succeeded": {atRelease(versionC, 3), nil, defense.LastSuccess, false, "", "its history is empty"},
+		"observed":              {atRelease(versionC, 3), history, rollback.LastSuccess, true, "", "enroll deployment/sleep --mode=enforce"},
+		"owned":                 {owned, history, rollback.LastSuccess, true, "", "enroll deployment/sleep --mode=enforce"},
+		"nothing has succeeded": {atRelease(versionC, 3), nil, rollback.LastSuccess, false, "", "its history is empty"},
 	} {
-		in := defense.RollbackInput{Now: time.Unix(1, 0), Workload: tt.workload, Enrolled: true, History: revisions(tt.history)}
+		in := rollback.Input{Now: time.Unix(1, 0), Workload: tt.workload, Enrolled: true, History: revisions(tt.history)}
 		in.Settings.Observe = tt.observe
 		got, err := c.chooseTarget(in, tt.history, tt.to, target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}})
 		if got.Version != tt.want || (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {

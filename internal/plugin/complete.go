@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -170,7 +170,7 @@ func (c *connection) completeVersions(cmd *cobra.Command, args []string, begin s
 func (c *connection) completeHistory(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error) {
 		history, err := readHistory(ctx, api, t, stored.GetUID())
-		words := []string{defense.LastSuccess}
+		words := []string{rollback.LastSuccess}
 		for i := range history {
 			words = append(words, history[i].Version)
 		}

@@ -26,6 +26,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -48,7 +50,7 @@ func (s *snapshot) blocked() *Blocked {
 	}
 	seconds, _ := strconv.ParseInt(since, 10, 64) // without a time where a user set another value
 	b := &Blocked{Since: unixTime(seconds)}
-	version, release, _ := defense.ParseBlockedBy(s.workload.Annotations)
+	version, release, _ := record.ParseBlockedBy(s.workload.Annotations)
 	b.Version, b.Release, b.ByUser = version, workload.ParseRelease(release), version == ""
 	if !b.ByUser {
 		b.Because = s.whatFailed(b)
@@ -62,7 +64,7 @@ func (s *snapshot) whatFailed(b *Blocked) (why string) {
 		c := &s.changes[i]
 		for j := range c.Status.Conditions {
 			if cond := &c.Status.Conditions[j]; c.Spec.Reversion == b.Version && cond.Type == v1alpha1.ConditionVerified && cond.Status == metav1.ConditionFalse {
-				return cmp.Or(defense.Detail(cond), cond.Message)
+				return cmp.Or(record.Detail(cond), cond.Message)
 			}
 		}
 		for _, p := range c.Status.PreviousReleases {
@@ -81,7 +83,7 @@ func (s *snapshot) halted() bool {
 
 // goodVersion returns the version that a rollback goes to; nil for none.
 func (s *snapshot) goodVersion() *remembered {
-	version := defense.NewestSuccess(revisions(s.history), s.workload.RecordedVersion(), s.workload.Annotations, s.now)
+	version := rollback.NewestSuccess(revisions(s.history), s.workload.RecordedVersion(), s.workload.Annotations, s.now)
 	i := slices.IndexFunc(s.history, func(r remembered) bool { return r.Version == version })
 	if i < 0 {
 		return nil
@@ -125,7 +127,7 @@ type Quarantined struct {
 
 // quarantined returns the versions in quarantine, the newest last.
 func (s *snapshot) quarantined() (all []Quarantined) {
-	q := defense.ParseQuarantine(s.workload.Annotations, s.now)
+	q := rollback.ParseQuarantine(s.workload.Annotations, s.now)
 	for _, version := range defense.DeniedBy(s.workload.Labels, s.workload.Annotations, s.now).Quarantine {
 		of := Quarantined{Version: version}
 		if r, ok := q.Reason(version); ok {

@@ -20,12 +20,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // evictedWithin is how long the operator may take to evict a pod that is stuck: its wait, and as long for the new pod.
-const evictedWithin = 4 * defense.EvictAfter
+const evictedWithin = 4 * rollback.EvictAfter
 
 // downPod is a pod in CrashLoopBackOff, or a pod of an earlier version that is not Ready and for which a StatefulSet waits.
 type downPod struct {
@@ -39,7 +39,7 @@ func (s *snapshot) down() (down []downPod) {
 		for i := range pods {
 			p := &pods[i]
 			if p.CrashLoop != nil && !p.Terminating && !p.Ended ||
-				old && !p.Terminating && !p.Ended && !p.Ready && s.waitsFor(p) && stuckFor(p, s.now) >= defense.EvictAfter {
+				old && !p.Terminating && !p.Ended && !p.Ready && s.waitsFor(p) && stuckFor(p, s.now) >= rollback.EvictAfter {
 				down = append(down, downPod{p, old})
 			}
 		}

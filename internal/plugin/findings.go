@@ -27,7 +27,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/admission"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
 // findingsOf returns what there is to say about a workload, the most pressing first.
@@ -114,7 +115,7 @@ const recordedWithin = 30 * time.Second
 // only: a workload that is paused has none. Times are in seconds: a revision of the second in which the defense began is older.
 func (s *snapshot) slipped() bool {
 	w := s.workload
-	baseline := slices.ContainsFunc(s.history, func(r remembered) bool { return r.Release == defense.BaselineRelease && r.Version == w.Version })
+	baseline := slices.ContainsFunc(s.history, func(r remembered) bool { return r.Release == rollback.BaselineRelease && r.Version == w.Version })
 	if baseline || !s.whole || w.RecordedVersion() != "" || s.current() != nil || s.defendedSince.IsZero() {
 		return false
 	}
@@ -182,7 +183,7 @@ func (f *finder) ofCondition(c *metav1.Condition) Finding {
 		found.Needs = map[v1alpha1.Needs]Needs{v1alpha1.NeedsAction: NeedsAttention, v1alpha1.NeedsTime: NeedsTime, v1alpha1.NeedsNotice: NeedsNothing}[e.Needs]
 		found.Needs = cmp.Or(found.Needs, NeedsNoWord)
 	}
-	if detail := defense.Detail(c); detail != "" {
+	if detail := record.Detail(c); detail != "" {
 		found.Details = []string{detail}
 	}
 	return found
@@ -191,14 +192,14 @@ func (f *finder) ofCondition(c *metav1.Condition) Finding {
 // willRollBack reports whether the operator rolls the current release back by itself while its pods fail.
 func (s *snapshot) willRollBack() bool {
 	c := s.current()
-	return c != nil && defense.IsOpen(c.Status.Status) && s.settings != nil && s.settings.Rollback && !s.settings.Observe &&
+	return c != nil && record.IsOpen(c.Status.Status) && s.settings != nil && s.settings.Rollback && !s.settings.Observe &&
 		s.condition(v1alpha1.ConditionRolledBack) == nil
 }
 
 // withoutServer finds a release that continues without the server.
 func (f *finder) withoutServer() {
 	c := f.current()
-	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit || !defense.IsVerified(c.Status.Status) {
+	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit || !record.IsVerified(c.Status.Status) {
 		return
 	}
 	f.add(Finding{

@@ -22,7 +22,7 @@ import (
 	"slices"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // failed finds a block, and a release that failed and is not blocked.
@@ -71,7 +71,7 @@ func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 		found.Details = append(found.Details, "The operator "+words.Halted()+" the rollout"+words.Means()+", so that no more pods are replaced by this version.")
 		f.tell(v1alpha1.ConditionProgressing)
 	}
-	if c := f.current(); c != nil && c.Spec.Release > b.Release && defense.IsOpen(c.Status.Status) {
+	if c := f.current(); c != nil && c.Spec.Release > b.Release && record.IsOpen(c.Status.Status) {
 		found.Needs, found.Says = NeedsTime, fmt.Sprintf("Releases are blocked, because %s failed its verification. The override release, %s, is being verified: its success lifts the block.",
 			releaseName(b.Release, b.Version), releaseName(c.Spec.Release, c.Spec.Reversion))
 		found.Do = []Advice{f.watch(), {f.plugin("wait", f.target.String()), "waits for the end of the release, and its exit code tells it"}}
@@ -102,7 +102,7 @@ func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 		ReleasedBy: f.releaserOf(c.Spec.Release, c.Spec.Reversion), Do: f.waysOut(),
 	}
 	if verified := f.condition(v1alpha1.ConditionVerified); verified != nil {
-		found.Details = append(found.Details, cmp.Or(defense.Detail(verified), verified.Message))
+		found.Details = append(found.Details, cmp.Or(record.Detail(verified), verified.Message))
 	}
 	if blocked := f.condition(v1alpha1.ConditionBlocked); blocked != nil {
 		found.Details = append(found.Details, blocked.Message)

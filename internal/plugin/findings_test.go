@@ -28,7 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -116,7 +116,7 @@ func leftByRollback(s *snapshot) {
 	s.workload.Version = versionOne
 	s.workload.Labels[v1alpha1.VersionLabel] = versionOne
 	s.workload.Annotations[v1alpha1.ReleaseAnnotation] = "3"
-	defense.ParseQuarantine(nil, testNow).With(versionTwo, defense.QuarantineReason{
+	rollback.ParseQuarantine(nil, testNow).With(versionTwo, rollback.QuarantineReason{
 		Time: minutesAgo(5).Format(time.RFC3339), Until: testNow.Add(55 * time.Minute).Format(time.RFC3339), Cause: v1alpha1.ReasonNeverStarted,
 		Pod: "sleep-a", Reason: "ErrImagePull", Release: 2, To: versionOne, Times: 1,
 	}).Annotate(s.workload.Annotations)
@@ -124,7 +124,7 @@ func leftByRollback(s *snapshot) {
 
 // leftBecause says otherwise why the second release was left, and by whom.
 func (s *snapshot) leftBecause(cause, by string) {
-	q := defense.ParseQuarantine(s.workload.Annotations, testNow)
+	q := rollback.ParseQuarantine(s.workload.Annotations, testNow)
 	reason, _ := q.Reason(versionTwo)
 	reason.Cause, reason.By = cause, by
 	q.With(versionTwo, reason).Annotate(s.workload.Annotations)
@@ -380,7 +380,7 @@ func TestFindings(t *testing.T) {
 		"a baseline that the operator remembers, opted in after its namespace was enrolled": {
 			with: func(s *snapshot) {
 				s.unrecorded(minutesAgo(5))
-				s.history = []remembered{{Revision: workload.Revision{Version: versionTwo, Release: defense.BaselineRelease}}}
+				s.history = []remembered{{Revision: workload.Revision{Version: versionTwo, Release: rollback.BaselineRelease}}}
 			},
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},

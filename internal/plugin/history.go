@@ -29,6 +29,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -129,7 +130,7 @@ func historyOf(s *snapshot) *History {
 		h.Releases = append(h.Releases, past)
 	}
 	slices.SortFunc(h.Releases, func(a, b PastRelease) int { return cmp.Compare(b.Release, a.Release) })
-	q, next := defense.ParseQuarantine(w.Annotations, s.now), s.goodVersion()
+	q, next := rollback.ParseQuarantine(w.Annotations, s.now), s.goodVersion()
 	for i := range s.history {
 		r := &s.history[i]
 		h.Versions = append(h.Versions, PastVersion{
@@ -197,7 +198,7 @@ func (st style) history(w io.Writer, h *History, rollback string, now time.Time)
 	}
 }
 
-func (st style) versions(w io.Writer, versions []PastVersion, rollback string, now time.Time) {
+func (st style) versions(w io.Writer, versions []PastVersion, target string, now time.Time) {
 	rows := [][]string{{st.noMark() + "VERSION", "RELEASE", "IMAGES", "REMEMBERED", "STATE"}}
 	next := false
 	for i := range versions {
@@ -206,7 +207,7 @@ func (st style) versions(w io.Writer, versions []PastVersion, rollback string, n
 		if !v.Proven {
 			state = "not proven yet"
 		}
-		if v.Release == defense.BaselineRelease {
+		if v.Release == rollback.BaselineRelease {
 			release, state = "before 1", state+", baseline"
 		}
 		if v.Quarantined {
@@ -225,6 +226,6 @@ func (st style) versions(w io.Writer, versions []PastVersion, rollback string, n
 	}
 	st.table(w, rows)
 	if next {
-		printf(w, "To go to the next one: %s\n", rollback)
+		printf(w, "To go to the next one: %s\n", target)
 	}
 }

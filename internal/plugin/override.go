@@ -29,6 +29,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -112,7 +113,7 @@ func describeDenied(s *snapshot) string {
 		}
 		parts = append(parts, "releases are blocked"+by)
 	}
-	q := defense.ParseQuarantine(s.workload.Annotations, s.now)
+	q := rollback.ParseQuarantine(s.workload.Annotations, s.now)
 	for _, version := range held.Quarantine {
 		text := "version " + version + " is in quarantine"
 		if reason, ok := q.Reason(version); ok {

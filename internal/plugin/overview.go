@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -156,7 +156,7 @@ func (c *Counts) count(s *snapshot, level Defense, needs Needs) {
 		c.NotDefended++
 	case current == nil:
 		c.Baselines++
-	case defense.IsOpen(current.Status.Status):
+	case record.IsOpen(current.Status.Status):
 		c.UnderWay++
 	default:
 		c.Fine++

@@ -28,13 +28,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // recordLabels are those of the operator's objects about a workload. Objects of earlier builds have no others.
 func recordLabels(t target) client.MatchingLabels {
-	name := defense.WorkloadNameLabelValue(t.key.Name)
+	name := record.WorkloadNameLabelValue(t.key.Name)
 	if kind := t.kind.GroupVersionKind().Kind; kind != (workload.Deployment{}).GroupVersionKind().Kind {
 		return client.MatchingLabels{v1alpha1.WorkloadKindLabel: kind, v1alpha1.WorkloadNameLabel: name}
 	}

@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -75,7 +75,7 @@ until the operator carried the request out or refused it.`),
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.to, "to", defense.LastSuccess, "the version to go to, or its beginning; or last-success, the newest that succeeded")
+	flags.StringVar(&f.to, "to", rollback.LastSuccess, "the version to go to, or its beginning; or last-success, the newest that succeeded")
 	flags.BoolVar(&f.wait, "wait", true, "wait until the operator did it, or refused")
 	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
 	addOperatorNamespace(flags, &f.operator)
@@ -116,7 +116,7 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 
 // sinceRelease says which release made a version one of the history.
 func sinceRelease(release int64) string {
-	if release == defense.BaselineRelease {
+	if release == rollback.BaselineRelease {
 		return "which was there before the first recorded release"
 	}
 	return fmt.Sprintf("which succeeded as release %d", release)
@@ -137,15 +137,15 @@ func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *snap
 	if err != nil {
 		return remembered{}, err
 	}
-	in := defense.RollbackInput{
+	in := rollback.Input{
 		Now: s.now, Settings: inForce.Settings, Workload: s.workload, Enrolled: true, Changes: changes, History: revisions(history),
 	}
 	return c.chooseTarget(in, history, f.to, s.target)
 }
 
 // chooseTarget is where a request goes to, or why it is refused.
-func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered, to string, t target) (remembered, error) {
-	if to != defense.LastSuccess {
+func (c *connection) chooseTarget(in rollback.Input, history []remembered, to string, t target) (remembered, error) {
+	if to != rollback.LastSuccess {
 		known := []string{in.Workload.Version}
 		for i := range history {
 			known = append(known, history[i].Version)
@@ -156,7 +156,7 @@ func (c *connection) chooseTarget(in defense.RollbackInput, history []remembered
 		}
 		to = version
 	}
-	version, refusal := defense.RequestRollback(in, to)
+	version, refusal := rollback.Request(in, to)
 	if refusal != "" {
 		do := historyHas(history, in.Workload, in.Now)
 		if in.Workload.ObservingOwner() != "" || in.Settings.Observe {
@@ -173,7 +173,7 @@ func historyHas(history []remembered, w *workload.Workload, now time.Time) strin
 	if len(history) == 0 {
 		return "its history is empty: no recorded version has succeeded; release a fix"
 	}
-	lines, quarantine := make([]string, len(history)), defense.ParseQuarantine(w.Annotations, now)
+	lines, quarantine := make([]string, len(history)), rollback.ParseQuarantine(w.Annotations, now)
 	for i := range history {
 		lines[i] = fmt.Sprintf("%s, %s", describeVersion(history[i].Version, history[i].images), sinceRelease(history[i].Release))
 		switch version := history[i].Version; {
@@ -236,7 +236,7 @@ const (
 
 // rollbackOutcome reads off a workload what became of a request.
 func rollbackOutcome(before, after *workload.Workload, to string) string {
-	reason, ok := defense.ParseQuarantine(after.Annotations, time.Time{}).Reason(before.Version)
+	reason, ok := rollback.ParseQuarantine(after.Annotations, time.Time{}).Reason(before.Version)
 	switch {
 	case ok && reason.Release == before.Release() && reason.To == to:
 		return rollbackDone

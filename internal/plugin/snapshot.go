@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -283,9 +284,9 @@ func (s *snapshot) seeBatches(ctx context.Context, view cluster.View) error {
 		if err != nil {
 			return err
 		}
-		s.batches[c.UID] = defense.CountingBatches(c, all)
+		s.batches[c.UID] = record.CountingBatches(c, all)
 		slices.SortFunc(s.batches[c.UID], func(a, b *v1alpha1.ChangePod) int {
-			return cmp.Compare(defense.BatchNumber(a), defense.BatchNumber(b))
+			return cmp.Compare(record.BatchNumber(a), record.BatchNumber(b))
 		})
 	}
 	return nil

@@ -23,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -154,7 +154,7 @@ func (s *snapshot) currentPods() (pods []Pod) {
 	}
 	for i := range s.pods {
 		result, known := results[string(s.pods[i].UID)]
-		if !known && c != nil && defense.IsVerified(c.Status.Status) {
+		if !known && c != nil && record.IsVerified(c.Status.Status) {
 			result.Verified = VerifiedUnready
 		} else if !known {
 			result.Verified = VerifiedNot
@@ -202,14 +202,14 @@ func (s *snapshot) results(c *v1alpha1.ChangeWorkload) map[string]Pod {
 		}
 	}
 	for _, b := range s.batches[c.UID] {
-		number := defense.BatchNumber(b)
+		number := record.BatchNumber(b)
 		if b.Status.Status != v1alpha1.ChangePodExecuteDone {
 			for _, info := range b.Spec.PodInfos {
 				results[info.UID] = Pod{Verified: VerifiedChecking, Batch: number}
 			}
 			continue
 		}
-		passed, failed := defense.BatchResults(b)
+		passed, failed := record.BatchResults(b)
 		note(failed, VerifiedFailed, number)
 		note(passed, VerifiedPassed, number)
 	}

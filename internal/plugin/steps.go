@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
 // steps returns the commands of a next step of the catalog.
@@ -218,7 +218,7 @@ func (f *finder) enforce() Advice {
 // deleteStuck is what the operator says about a pod that it may not evict.
 func (f *finder) deleteStuck() []Advice {
 	if said := f.condition(v1alpha1.ConditionEvictionBlocked); said != nil {
-		if pod, ok := defense.PodToDelete(said.Message); ok {
+		if pod, ok := rollback.PodToDelete(said.Message); ok {
 			return []Advice{f.deleteOf(pod)}
 		}
 	}

@@ -27,7 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // unixTime is a time of the API; nil for none.
@@ -139,7 +139,7 @@ func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
 
 // describeResult is a verdict on a pod in one line.
 func describeResult(r *v1alpha1.PodResult) string {
-	parts := []string{"pod " + r.Pod, cmp.Or(r.Verdict, defense.VerdictPass)}
+	parts := []string{"pod " + r.Pod, cmp.Or(r.Verdict, record.VerdictPass)}
 	if r.Message != "" {
 		parts = append(parts, r.Message)
 	}

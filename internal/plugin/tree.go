@@ -30,7 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // maxChildren is how many pods, and how many batches, of a release are printed without -o wide.
@@ -202,7 +202,7 @@ func markOfPhase(phase v1alpha1.CheckPhase) mark {
 
 // hasPassed reports whether a batch and all its checks passed.
 func hasPassed(b *v1alpha1.ChangePod) bool {
-	return b.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.BatchFails(b) && !slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
+	return b.Status.Status == v1alpha1.ChangePodExecuteDone && !record.BatchFails(b) && !slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
 		m := markOfPhase(c.Phase)
 		return m == markBad || m == markPlain
 	})
@@ -247,7 +247,7 @@ func (t *tree) batches(to treeprint.Tree, of *Status, c *v1alpha1.ChangeWorkload
 func (t *tree) batch(to treeprint.Tree, b *v1alpha1.ChangePod) {
 	state, m, info := cmp.Or(string(b.Status.Status), "Init"), markWaits, countOf(len(b.Spec.PodInfos), "pod", "pods")
 	submitted := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionSubmitted)
-	_, failed := defense.BatchResults(b)
+	_, failed := record.BatchResults(b)
 	switch {
 	case state == string(v1alpha1.ChangePodExecuteDone) && len(failed) > 0:
 		state, m, info = "failed", markBad, fmt.Sprintf("%d of %s failed (%s)", len(failed), info, b.Status.Message)
@@ -256,7 +256,7 @@ func (t *tree) batch(to treeprint.Tree, b *v1alpha1.ChangePod) {
 	case submitted != nil && submitted.Status == metav1.ConditionFalse:
 		info += ", not submitted: " + submitted.Reason + ": " + submitted.Message
 	}
-	t.checks(t.add(to, fmt.Sprintf("batch %d", defense.BatchNumber(b)), m, state, "", info), b.Status.Checks)
+	t.checks(t.add(to, fmt.Sprintf("batch %d", record.BatchNumber(b)), m, state, "", info), b.Status.Checks)
 }
 
 // pods adds a revision with its pods: the most pressing first, and not many.

@@ -26,7 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // correction is what a user says of the verification of a release.
@@ -62,7 +62,7 @@ type corrected struct {
 
 // correct says what a correction changes of a release and its batches.
 func (c *correction) correct(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod, now time.Time) (*corrected, error) {
-	if !defense.IsVerified(change.Status.Status) || change.Status.ObservedRelease != change.Spec.Release {
+	if !record.IsVerified(change.Status.Status) || change.Status.ObservedRelease != change.Spec.Release {
 		return nil, fmt.Errorf("release %d is not verified: it is %s, and a verdict changes nothing", change.Spec.Release, stateName(change.Status.Status))
 	}
 	done := &corrected{}
@@ -78,13 +78,13 @@ func (c *correction) correct(change *v1alpha1.ChangeWorkload, batches []v1alpha1
 
 // correctPods changes results of batches.
 func (c *correction) correctPods(done *corrected, change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) error {
-	counting := defense.CountingBatches(change, batches)
-	slices.SortFunc(counting, func(a, b *v1alpha1.ChangePod) int { return int(defense.BatchNumber(a) - defense.BatchNumber(b)) })
+	counting := record.CountingBatches(change, batches)
+	slices.SortFunc(counting, func(a, b *v1alpha1.ChangePod) int { return int(record.BatchNumber(a) - record.BatchNumber(b)) })
 	if err := c.areThere(change, counting); err != nil {
 		return err
 	}
 	for _, b := range counting {
-		named := slices.Contains(c.Batches, int(defense.BatchNumber(b)))
+		named := slices.Contains(c.Batches, int(record.BatchNumber(b)))
 		var pods []v1alpha1.PodInfo
 		for _, info := range b.Spec.PodInfos {
 			fails := slices.ContainsFunc(failingOf(b), func(r v1alpha1.PodResult) bool { return r.Pod == info.Pod })
@@ -96,11 +96,11 @@ func (c *correction) correctPods(done *corrected, change *v1alpha1.ChangeWorkloa
 			continue
 		}
 		if b.Status.Status != v1alpha1.ChangePodExecuteDone {
-			return fmt.Errorf("batch %d is not done: its results can be written once it is; it is %s", defense.BatchNumber(b), b.Status.Status)
+			return fmt.Errorf("batch %d is not done: its results can be written once it is; it is %s", record.BatchNumber(b), b.Status.Status)
 		}
 		done.Batches = append(done.Batches, c.withResults(b, pods))
 		for _, info := range pods {
-			done.Lines = append(done.Lines, fmt.Sprintf("batch %d: pod %s: %s", defense.BatchNumber(b), info.Pod, c.verdict()))
+			done.Lines = append(done.Lines, fmt.Sprintf("batch %d: pod %s: %s", record.BatchNumber(b), info.Pod, c.verdict()))
 		}
 	}
 	return nil
@@ -111,7 +111,7 @@ func (c *correction) areThere(change *v1alpha1.ChangeWorkload, counting []*v1alp
 	var numbers []string
 	pods := map[string]bool{}
 	for _, b := range counting {
-		numbers = append(numbers, fmt.Sprint(defense.BatchNumber(b)))
+		numbers = append(numbers, fmt.Sprint(record.BatchNumber(b)))
 		for _, info := range b.Spec.PodInfos {
 			pods[info.Pod] = true
 		}
@@ -136,18 +136,18 @@ func (c *correction) areThere(change *v1alpha1.ChangeWorkload, counting []*v1alp
 // verdict is the word that is written.
 func (c *correction) verdict() string {
 	if c.Pass {
-		return defense.VerdictPass
+		return record.VerdictPass
 	}
-	return defense.VerdictFail
+	return record.VerdictFail
 }
 
 // failingOf are the results of a batch that fail pods of it.
 func failingOf(b *v1alpha1.ChangePod) (failing []v1alpha1.PodResult) {
-	if !defense.BatchFails(b) {
+	if !record.BatchFails(b) {
 		return nil
 	}
 	for _, r := range b.Status.PodResults {
-		if defense.VerdictFails(r.Verdict) {
+		if record.VerdictFails(r.Verdict) {
 			failing = append(failing, r)
 		}
 	}
@@ -176,13 +176,13 @@ func (c *correction) correctRelease(done *corrected, change *v1alpha1.ChangeWork
 	s := &release.Status
 	if c.everything() || c.Order {
 		for name, v := range map[string]*v1alpha1.CheckVerdict{"PRE": s.OrderPreVerdict, "POST": s.OrderPostVerdict} {
-			if v != nil && defense.VerdictFails(v.Verdict) {
+			if v != nil && record.VerdictFails(v.Verdict) {
 				done.Lines = append(done.Lines, fmt.Sprintf("the %s check of the order: %s in place of %s", name, c.verdict(), v.Verdict))
 				v.Verdict = c.verdict()
 			}
 		}
 		for i := range s.UnclaimedVerdicts {
-			if v := &s.UnclaimedVerdicts[i]; defense.VerdictFails(v.Verdict) {
+			if v := &s.UnclaimedVerdicts[i]; record.VerdictFails(v.Verdict) {
 				done.Lines = append(done.Lines, fmt.Sprintf("the %s check of node %s, which is no batch's: %s in place of %s", v.Stage, v.NodeID, c.verdict(), v.Verdict))
 				v.Verdict = c.verdict()
 			}
@@ -191,7 +191,7 @@ func (c *correction) correctRelease(done *corrected, change *v1alpha1.ChangeWork
 	if c.everything() || c.Checks {
 		for i := range s.Checks {
 			check := &s.Checks[i]
-			if !defense.FailsRelease(check) {
+			if !record.FailsRelease(check) {
 				continue
 			}
 			done.Lines = append(done.Lines, fmt.Sprintf("the check %s: %s in place of %s", check.Name, v1alpha1.CheckPassed, check.Phase))
@@ -216,17 +216,17 @@ func failingWhole(s *v1alpha1.ChangeWorkloadStatus) (failing []string) {
 		name string
 		v    *v1alpha1.CheckVerdict
 	}{{"PRE", s.OrderPreVerdict}, {"POST", s.OrderPostVerdict}} {
-		if named.v != nil && defense.VerdictFails(named.v.Verdict) {
+		if named.v != nil && record.VerdictFails(named.v.Verdict) {
 			failing = append(failing, fmt.Sprintf("the %s check of the order", named.name))
 		}
 	}
 	for i := range s.UnclaimedVerdicts {
-		if v := &s.UnclaimedVerdicts[i]; defense.VerdictFails(v.Verdict) {
+		if v := &s.UnclaimedVerdicts[i]; record.VerdictFails(v.Verdict) {
 			failing = append(failing, "the check of node "+v.NodeID)
 		}
 	}
 	for i := range s.Checks {
-		if defense.FailsRelease(&s.Checks[i]) {
+		if record.FailsRelease(&s.Checks[i]) {
 			failing = append(failing, "the check "+s.Checks[i].Name)
 		}
 	}
@@ -235,7 +235,7 @@ func failingWhole(s *v1alpha1.ChangeWorkloadStatus) (failing []string) {
 
 // leftFailing says what fails all the same after a correction.
 func leftFailing(done *corrected, change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (left []string) {
-	for _, b := range defense.CountingBatches(change, batches) {
+	for _, b := range record.CountingBatches(change, batches) {
 		if i := slices.IndexFunc(done.Batches, func(other *v1alpha1.ChangePod) bool { return other.Name == b.Name }); i >= 0 {
 			b = done.Batches[i]
 		}

@@ -28,6 +28,8 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -157,9 +159,9 @@ func defaultAwaited(w *workload.Workload) awaited {
 // healedFrom is the version that the operator by itself went back from to the one the
 // workload is at, and why. Who asks to go back, or releases an earlier version, wants the
 // version that he goes to.
-func healedFrom(w *workload.Workload) (version string, reason defense.QuarantineReason, ok bool) {
+func healedFrom(w *workload.Workload) (version string, reason rollback.QuarantineReason, ok bool) {
 	// Also of a quarantine that is over.
-	q := defense.ParseQuarantine(w.Annotations, time.Time{})
+	q := rollback.ParseQuarantine(w.Annotations, time.Time{})
 	for _, version := range defense.DeniedBy(nil, w.Annotations, time.Time{}).Quarantine {
 		reason, known := q.Reason(version)
 		healed := reason.Cause == v1alpha1.ReasonNeverStarted || reason.Cause == v1alpha1.ReasonVerificationFailed
@@ -167,7 +169,7 @@ func healedFrom(w *workload.Workload) (version string, reason defense.Quarantine
 			return version, reason, true
 		}
 	}
-	return "", defense.QuarantineReason{}, false
+	return "", rollback.QuarantineReason{}, false
 }
 
 // decideWait says how the release that is waited for ended, and what is known of it by
@@ -248,9 +250,9 @@ func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verd
 	case !a.Proven:
 		return verdictOfWait{Ending: endedSuccess, Message: succeeded(a, s)}
 	case proven != nil && proven.Status == metav1.ConditionTrue:
-		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s is proven: %s", a, cmp.Or(defense.Detail(proven), proven.Message))}
+		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s is proven: %s", a, cmp.Or(record.Detail(proven), proven.Message))}
 	case proven != nil && proven.Status == metav1.ConditionFalse:
-		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, cmp.Or(defense.Detail(proven), proven.Message))}
+		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, cmp.Or(record.Detail(proven), proven.Message))}
 	case v.Workload == nil || v.Workload.Deleting || !v.at(a):
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s succeeded, and was replaced before it was proven", a)}
 	case v.NotDefended != "":
@@ -373,7 +375,7 @@ func (v releaseView) rolledBack(a awaited) string {
 		return ""
 	}
 	// Also of a quarantine that is over.
-	reason, ok := defense.ParseQuarantine(v.Workload.Annotations, time.Time{}).Reason(a.Version)
+	reason, ok := rollback.ParseQuarantine(v.Workload.Annotations, time.Time{}).Reason(a.Version)
 	if !ok || reason.Release != a.Release {
 		return ""
 	}
@@ -436,7 +438,7 @@ func stopped(s *v1alpha1.ChangeWorkloadStatus) string {
 // conditionText is the message of a condition.
 func conditionText(s *v1alpha1.ChangeWorkloadStatus, kind, otherwise string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
-		return cmp.Or(defense.Detail(c), strings.TrimSuffix(c.Message, "."), c.Reason)
+		return cmp.Or(record.Detail(c), strings.TrimSuffix(c.Message, "."), c.Reason)
 	}
 	return otherwise
 }

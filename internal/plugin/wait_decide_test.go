@@ -26,7 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -47,14 +47,14 @@ func atRelease(version string, release int64) *workload.Workload {
 // rolledBackFrom is a workload that was set back.
 func rolledBackFrom(version string, release int64, to string) *workload.Workload {
 	w := atRelease(to, release+1)
-	defense.Quarantine{}.With(version, defense.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Reason: "ErrImagePull", Release: release, To: to}).Annotate(w.Annotations)
+	rollback.Quarantine{}.With(version, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Reason: "ErrImagePull", Release: release, To: to}).Annotate(w.Annotations)
 	return w
 }
 
 // setBack is a workload that was set back from version B, for a reason.
-func setBack(reason defense.QuarantineReason) *workload.Workload {
+func setBack(reason rollback.QuarantineReason) *workload.Workload {
 	w := atRelease(reason.To, reason.Release+1)
-	defense.Quarantine{}.With(versionB, reason).Annotate(w.Annotations)
+	rollback.Quarantine{}.With(versionB, reason).Annotate(w.Annotations)
 	return w
 }
 
@@ -356,8 +356,8 @@ func TestDecideWait(t *testing.T) {
 }
 
 func TestDefaultAwaited(t *testing.T) {
-	reason := defense.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA}
-	with := func(change func(r *defense.QuarantineReason)) *workload.Workload {
+	reason := rollback.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA}
+	with := func(change func(r *rollback.QuarantineReason)) *workload.Workload {
 		r := reason
 		change(&r)
 		return setBack(r)
@@ -374,10 +374,10 @@ func TestDefaultAwaited(t *testing.T) {
 		"a release":                      {atRelease(versionB, 2), awaited{Version: versionB, Release: 2, From: 2}},
 		"it never started":               {rolledBackFrom(versionB, 2, versionA), failed},
 		"it failed its verification":     {setBack(reason), failed},
-		"its quarantine is over":         {with(func(r *defense.QuarantineReason) { r.Until = "2020-01-01T00:00:00Z" }), failed},
-		"somebody asked for it":          {with(func(r *defense.QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested }), restored},
-		"somebody went back":             {with(func(r *defense.QuarantineReason) { r.By = "dev" }), restored},
-		"somebody else wrote the reason": {with(func(r *defense.QuarantineReason) { r.Cause = "x" }), restored},
+		"its quarantine is over":         {with(func(r *rollback.QuarantineReason) { r.Until = "2020-01-01T00:00:00Z" }), failed},
+		"somebody asked for it":          {with(func(r *rollback.QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested }), restored},
+		"somebody went back":             {with(func(r *rollback.QuarantineReason) { r.By = "dev" }), restored},
+		"somebody else wrote the reason": {with(func(r *rollback.QuarantineReason) { r.Cause = "x" }), restored},
 		"released again since":           {later, awaited{Version: versionA, Release: 4, From: 4}},
 		"another one at its number":      {released, awaited{Version: versionC, Release: 3, From: 3}},
 		"another one that is unseen":     {again, awaited{Version: versionC, From: 3}},
@@ -411,15 +411,15 @@ func TestWaitAtAnyMoment(t *testing.T) {
 	}
 	const (
 		running, success, suspend = v1alpha1.ChangeWorkloadRunning, v1alpha1.ChangeWorkloadSuccess, v1alpha1.ChangeWorkloadSuspend
-		rollback, cancel          = v1alpha1.ChangeWorkloadRollback, v1alpha1.ChangeWorkloadCanceled
+		rolledBack, cancel        = v1alpha1.ChangeWorkloadRollback, v1alpha1.ChangeWorkloadCanceled
 	)
 	atB, atC, back := atRelease(versionB, 2), atRelease(versionC, 3), rolledBackFrom(versionB, 2, versionA)
 	after := atRelease(versionC, 4)
 	maps.Copy(after.Annotations, map[string]string{
 		v1alpha1.QuarantinedAnnotation: back.Annotations[v1alpha1.QuarantinedAnnotation], v1alpha1.QuarantineReasonAnnotation: back.Annotations[v1alpha1.QuarantineReasonAnnotation],
 	})
-	asked := setBack(defense.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 2, To: versionA})
-	reverted := setBack(defense.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA, By: "dev"})
+	asked := setBack(rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 2, To: versionA})
+	reverted := setBack(rollback.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA, By: "dev"})
 	unseen := atRelease(versionA, 1)
 	unseen.Version = versionB
 	begin := []state{{atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(running))}}
@@ -438,20 +438,20 @@ func TestWaitAtAnyMoment(t *testing.T) {
 			state{back, changes(a1, b(running))},
 			// Either record may be written first.
 			state{back, changes(notBegun(a1, 3), b(running))}, state{back, changes(restored(running, running), b(running))},
-			state{back, changes(restored(running, running), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))},
-			state{after, changes(restored(success, rollback), b(rollback, wasRolledBack))},
-			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rollback)))}), endedRollback, endedRollback},
+			state{back, changes(restored(running, running), b(rolledBack, wasRolledBack))}, state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))},
+			state{after, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))},
+			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rolledBack)))}), endedRollback, endedRollback},
 		"rolled back as somebody asked": {append(begin[:3:3],
-			state{asked, changes(a1, b(running))}, state{asked, changes(restored(running, running), b(rollback, wasRolledBack))},
-			state{asked, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback, endedSuccess},
+			state{asked, changes(a1, b(running))}, state{asked, changes(restored(running, running), b(rolledBack, wasRolledBack))},
+			state{asked, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), endedRollback, endedSuccess},
 		"somebody went back": {append(begin[:3:3],
 			state{atB, changes(a1, b(suspend, podFailed))}, state{reverted, changes(a1, b(suspend, podFailed))},
-			state{reverted, changes(restored(running, suspend), b(rollback, wasRolledBack))},
-			state{reverted, changes(restored(success, rollback), b(rollback, wasRolledBack))}), "", endedSuccess},
+			state{reverted, changes(restored(running, suspend), b(rolledBack, wasRolledBack))},
+			state{reverted, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), "", endedSuccess},
 		"healed after it had succeeded, which its record still says": {append(begin[:3:3],
-			state{back, changes(a1, b(success))}, state{back, changes(restored(running, success), b(rollback, wasRolledBack))},
+			state{back, changes(a1, b(success))}, state{back, changes(restored(running, success), b(rolledBack, wasRolledBack))},
 			state{back, changes(restored(success, success))},
-			state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback, endedRollback},
+			state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), endedRollback, endedRollback},
 		"replaced before it ended": {append(begin[:3:3],
 			state{atC, changes(a1, b(running))}, state{atC, changes(a1, b(cancel))}, state{atC, changes(a1, b(cancel), c(running, cancel))},
 			state{atC, changes(c(success, cancel))}), endedCanceled, ""},
@@ -461,8 +461,8 @@ func TestWaitAtAnyMoment(t *testing.T) {
 			state{atB, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed), c(running, suspend))},
 			state{atC, changes(c(success, suspend))}), endedSuspend, ""},
 		"failed, and healed": {append(begin[:3:3],
-			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rollback, wasRolledBack))},
-			state{back, changes(restored(running, rollback), b(rollback, wasRolledBack))}, state{back, changes(restored(success, rollback), b(rollback, wasRolledBack))}), endedRollback, endedRollback},
+			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rolledBack, wasRolledBack))},
+			state{back, changes(restored(running, rolledBack), b(rolledBack, wasRolledBack))}, state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), endedRollback, endedRollback},
 		"released past admission": {[]state{
 			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(success))}, {atB, changes(b(success))}}, endedSuccess, ""},
 		"deleted": {append(begin[:3:3], state{nil, changes(a1, b(cancel, deletedAs))}, state{nil, nil}), endedCanceled, ""},

@@ -70,3 +70,6 @@ func OrZero(t *metav1.Time) time.Time {
 	}
 	return t.Time
 }
+
+// UTC is a time in a message, in full.
+func UTC(t time.Time) string { return t.UTC().Format(time.RFC3339) }

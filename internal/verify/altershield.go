@@ -38,6 +38,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -60,7 +62,7 @@ func NewAlterShield(c *cluster.Cluster, server *Server, spread func() float64) *
 }
 
 // Name implements Provider.
-func (*AlterShield) Name() string { return defense.ServerCheck }
+func (*AlterShield) Name() string { return record.ServerCheck }
 
 // Forget implements Provider.
 func (p *AlterShield) Forget(key types.NamespacedName) {
@@ -75,7 +77,7 @@ const foreignRetry = time.Second
 // plan is what internal/defense decided about a batch or an order.
 type plan struct {
 	checks.Decision
-	call        defense.Call
+	call        server.Call
 	last, ended bool
 	after       time.Duration
 }
@@ -83,25 +85,25 @@ type plan struct {
 func (p *plan) writes() bool { return p.Batch != nil || p.Release != nil }
 
 // by decides about a subject: about a batch by the one function, about an order by the other.
-func (p *AlterShield) by(s *checks.Subject, batch func(defense.BatchInput) defense.BatchPlan, order func(defense.OrderInput) defense.OrderPlan) plan {
+func (p *AlterShield) by(s *checks.Subject, batch func(server.BatchInput) server.BatchPlan, order func(server.OrderInput) server.OrderPlan) plan {
 	now, calls := p.clock.Now(), p.memory.recall(about(s))
 	if s.Batch != nil {
-		d := batch(defense.BatchInput{
+		d := batch(server.BatchInput{
 			Now: now, Settings: s.Settings, Batch: s.Batch, Change: s.Release, Server: p.server != nil, Begin: s.Begin, Calls: calls,
 		})
 		return plan{checks.Decision{Batch: d.Status, Events: d.Events}, d.Call, d.Last, d.Ended, d.RequeueAfter}
 	}
-	d := order(defense.OrderInput{Now: now, Settings: s.Settings, Change: s.Release, Defended: s.Defended, Calls: calls})
+	d := order(server.OrderInput{Now: now, Settings: s.Settings, Change: s.Release, Defended: s.Defended, Calls: calls})
 	return plan{checks.Decision{Release: d.Status, Events: d.Events}, d.Call, d.Last, d.Ended, d.RequeueAfter}
 }
 
 func (p *AlterShield) decide(s *checks.Subject) plan {
-	return p.by(s, defense.DecideBatch, defense.DecideOrder)
+	return p.by(s, server.DecideBatch, server.DecideOrder)
 }
 
 // reset takes a foreign id out of the status.
 func (p *AlterShield) reset(s *checks.Subject) plan {
-	return p.by(s, defense.ResetBatch, func(in defense.OrderInput) defense.OrderPlan { return defense.ResetOrder(in, p.server.Cluster) })
+	return p.by(s, server.ResetBatch, func(in server.OrderInput) server.OrderPlan { return server.ResetOrder(in, p.server.Cluster) })
 }
 
 // foreign is the kind of the foreign id in the status, as the metric has it; empty where there is none.
@@ -122,8 +124,8 @@ func (p *AlterShield) foreign(s *checks.Subject) string {
 // answer puts the answer to a call into the status.
 func (p *AlterShield) answer(s *checks.Subject, a answered) plan {
 	return p.by(s,
-		func(in defense.BatchInput) defense.BatchPlan { return defense.AnswerBatch(in, a.call, a.answer) },
-		func(in defense.OrderInput) defense.OrderPlan { return defense.AnswerOrder(in, a.call, a.answer) })
+		func(in server.BatchInput) server.BatchPlan { return server.AnswerBatch(in, a.call, a.answer) },
+		func(in server.OrderInput) server.OrderPlan { return server.AnswerOrder(in, a.call, a.answer) })
 }
 
 // Next implements Provider: an answer that was not written yet comes first, then a decision that is to be
@@ -133,7 +135,7 @@ func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, 
 	if a := p.memory.unrecorded(key, of); a != nil && s.Defended {
 		return p.answered(s, *a), nil
 	}
-	if p.server != nil && s.Batch != nil && s.Release.Status.OrderID != "" && !defense.OwnsOrder(s.Release) {
+	if p.server != nil && s.Batch != nil && s.Release.Status.OrderID != "" && !server.OwnsOrder(s.Release) {
 		return checks.Step{After: foreignRetry}, nil // the release gets its own order again first
 	}
 	if kind := p.foreign(&s); kind != "" {
@@ -147,8 +149,8 @@ func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, 
 	switch {
 	case todo.writes():
 		return checks.Step{Write: func(s checks.Subject) checks.Decision { return p.decide(&s).Decision }}, nil
-	case todo.call == defense.CallNone:
-		if s.Batch == nil && !defense.OrderWaits(s.Release) {
+	case todo.call == server.CallNone:
+		if s.Batch == nil && !record.OrderWaits(s.Release) {
 			p.memory.forget(key)
 		}
 		return checks.Step{After: todo.after}, nil
@@ -167,7 +169,7 @@ func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, 
 	}
 	// Nothing is written about what left the defense.
 	p.memory.recorded(key, false)
-	if todo.call == defense.CallFinish {
+	if todo.call == server.CallFinish {
 		// No write has it decided again: the end of the order comes next, or a wait.
 		return p.Next(ctx, s)
 	}
@@ -193,52 +195,52 @@ func (p *AlterShield) answered(s checks.Subject, a answered) checks.Step {
 }
 
 // call makes a call about a batch or an order. Its error is of reading, never of the call.
-func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call defense.Call) (defense.Answer, error) {
+func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call server.Call) (server.Answer, error) {
 	change, record, entry, now := s.Release, client.Object(s.Release), s.Release.Status.OrderNodeID, p.clock.Now()
 	if s.Batch != nil {
 		record, entry = s.Batch, s.Batch.Status.ChangePodID
 	}
 	if refusal, err := p.refuse(ctx, call, record, entry); refusal != nil || err != nil {
-		return ptr.Deref(refusal, defense.Answer{}), err
+		return ptr.Deref(refusal, server.Answer{}), err
 	}
 	switch call {
-	case defense.CallSubmit, defense.CallStart:
+	case server.CallSubmit, server.CallStart:
 		about, err := loadReleased(ctx, p.view, change, s.Workload)
 		if err != nil {
-			return defense.Answer{}, err
+			return server.Answer{}, err
 		}
-		if call == defense.CallSubmit {
+		if call == server.CallSubmit {
 			return p.server.submit(ctx, change, about), nil
 		}
 		return p.start(ctx, s, record, about), nil
-	case defense.CallFinish:
+	case server.CallFinish:
 		switch {
 		case s.Batch == nil:
-			return p.memory.end(call, entry, func() defense.Answer {
-				return p.server.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), now)
+			return p.memory.end(call, entry, func() server.Answer {
+				return p.server.finishOrder(ctx, change, server.HowReleaseEnded(&change.Status), now)
 			}), nil
-		case s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !defense.OwnsEntry(change, s.Batch):
+		case s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && !server.OwnsEntry(change, s.Batch):
 			metrics.ForeignID("node")
-			return defense.Answer{Kind: defense.AnswerRefused, Message: "the order entry was not started for this batch"}, nil
+			return server.Answer{Kind: server.AnswerRefused, Message: "the order entry was not started for this batch"}, nil
 		default:
 			return p.server.finishBatch(ctx, change, s.Batch, now), nil
 		}
-	case defense.CallPollPre:
+	case server.CallPollPre:
 		return p.server.poll(ctx, change, entry, altershield.StagePre), nil
-	case defense.CallPollPost:
+	case server.CallPollPost:
 		return p.server.poll(ctx, change, entry, altershield.StagePost), nil
-	case defense.CallEnd:
-		return p.memory.end(call, change.Status.OrderID, func() defense.Answer {
-			return p.server.endOrder(ctx, change, defense.HowReleaseEnded(&change.Status), now)
+	case server.CallEnd:
+		return p.memory.end(call, change.Status.OrderID, func() server.Answer {
+			return p.server.endOrder(ctx, change, server.HowReleaseEnded(&change.Status), now)
 		}), nil
 	default:
-		return defense.Answer{}, fmt.Errorf("no such call: %q", call)
+		return server.Answer{}, fmt.Errorf("no such call: %q", call)
 	}
 }
 
 // start starts the entry of an order or of a batch, and notes whose it is.
-func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record client.Object, of released) defense.Answer {
-	a := p.server.startKnown(ctx, s.Release, of, p.memory.recall(about(s)), func() defense.Answer {
+func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record client.Object, of released) server.Answer {
+	a := p.server.startKnown(ctx, s.Release, of, p.memory.recall(about(s)), func() server.Answer {
 		if s.Batch != nil {
 			return p.server.startBatch(ctx, s.Release, s.Batch, p.clock.Now())
 		}
@@ -285,18 +287,18 @@ func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload
 	if wait := p.memory.recall(key, s.OrderID).NotBefore.Sub(now); wait > 0 {
 		return wait
 	}
-	answer := p.memory.end(defense.CallEnd, s.OrderID, func() defense.Answer {
-		if defense.EntryIsOpen(s) {
-			if refusal, err := p.refuse(ctx, defense.CallFinish, gone, s.OrderNodeID); refusal == nil && err == nil {
-				a := p.memory.end(defense.CallFinish, s.OrderNodeID, func() defense.Answer { return p.server.finishOrder(ctx, gone, why, now) })
-				logCall(ctx, defense.CallFinish, a, s.OrderID)
+	answer := p.memory.end(server.CallEnd, s.OrderID, func() server.Answer {
+		if server.EntryIsOpen(s) {
+			if refusal, err := p.refuse(ctx, server.CallFinish, gone, s.OrderNodeID); refusal == nil && err == nil {
+				a := p.memory.end(server.CallFinish, s.OrderNodeID, func() server.Answer { return p.server.finishOrder(ctx, gone, why, now) })
+				logCall(ctx, server.CallFinish, a, s.OrderID)
 			}
 		}
 		return p.server.endOrder(ctx, gone, why, now)
 	})
-	logCall(ctx, defense.CallEnd, answer, s.OrderID)
+	logCall(ctx, server.CallEnd, answer, s.OrderID)
 	if triesEndAgain(answer) {
-		known := p.memory.remember(key, s.OrderID, answered{defense.CallEnd, answer})
+		known := p.memory.remember(key, s.OrderID, answered{server.CallEnd, answer})
 		return max(known.NotBefore.Sub(now), minimumWait)
 	}
 	p.memory.forget(key)
@@ -307,14 +309,14 @@ func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload
 const minimumWait = 100 * time.Millisecond
 
 // logCall logs a call to the server.
-func logCall(ctx context.Context, call defense.Call, a defense.Answer, order string) {
+func logCall(ctx context.Context, call server.Call, a server.Answer, order string) {
 	l := log.FromContext(ctx).WithValues("call", call, "answer", a.Kind, "order", order)
 	switch a.Kind {
-	case defense.AnswerThrottled, defense.AnswerNotPassed:
+	case server.AnswerThrottled, server.AnswerNotPassed:
 		l.V(1).Info("called AlterShield Server")
-	case defense.AnswerDone, defense.AnswerDuplicate:
+	case server.AnswerDone, server.AnswerDuplicate:
 		l.Info("called AlterShield Server", "orderEntry", a.NodeID)
-	case defense.AnswerRetry, defense.AnswerDenied, defense.AnswerIllegal, defense.AnswerUnsupported, defense.AnswerNoCheck, defense.AnswerUnprocessable, defense.AnswerRefused:
+	case server.AnswerRetry, server.AnswerDenied, server.AnswerIllegal, server.AnswerUnsupported, server.AnswerNoCheck, server.AnswerUnprocessable, server.AnswerRefused:
 		l.Info("AlterShield Server did not do as it was asked", "message", a.Message)
 	}
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -39,15 +39,15 @@ import (
 func TestEndGone(t *testing.T) {
 	for name, before := range map[string]bool{"nothing was ended": false, "the node was ended": true} {
 		t.Run(name, func(t *testing.T) {
-			server, sim := newTestServer(t, simulator.Options{})
+			asked, sim := newTestServer(t, simulator.Options{})
 			change, _ := testRelease()
 			change.UID = "change-uid"
 			change.Status.Status, change.Status.OrderEnd = v1alpha1.ChangeWorkloadCanceled, v1alpha1.FinishCancel
 			about := released{namespace: "ns", workload: "web", kind: "deployment", by: "jane"}
-			if a := server.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+			if a := asked.submit(t.Context(), change, about); a.Kind != server.AnswerDone {
 				t.Fatalf("submitted: %+v", a)
 			}
-			change.Status.OrderNodeID, change.Status.OrderStage = server.startOrder(t.Context(), change, about, serverNow).NodeID, v1alpha1.OrderPostWait
+			change.Status.OrderNodeID, change.Status.OrderStage = asked.startOrder(t.Context(), change, about, serverNow).NodeID, v1alpha1.OrderPostWait
 			if err := sim.WaitFor(t.Context(), func(j simulator.Journal) bool { return len(j.Callbacks()) > 0 }); err != nil {
 				t.Fatal(err)
 			}
@@ -60,10 +60,10 @@ func TestEndGone(t *testing.T) {
 			api := fake.NewClientBuilder().WithScheme(scheme).
 				WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
-			p := NewAlterShield(&cluster.Cluster{View: cluster.View{Cached: api, Live: api}, Client: api, Clock: clocktesting.NewFakePassiveClock(serverNow)}, server, nil)
+			p := NewAlterShield(&cluster.Cluster{View: cluster.View{Cached: api, Live: api}, Client: api, Clock: clocktesting.NewFakePassiveClock(serverNow)}, asked, nil)
 			if before {
-				a, err := p.call(t.Context(), &checks.Subject{Release: change}, defense.CallFinish)
-				if err != nil || a.Kind != defense.AnswerDone {
+				a, err := p.call(t.Context(), &checks.Subject{Release: change}, server.CallFinish)
+				if err != nil || a.Kind != server.AnswerDone {
 					t.Fatalf("finished: %+v, %v", a, err)
 				}
 			}

@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -34,8 +34,8 @@ import (
 // nil when it is. The server carries out whatever is asked for an entry, whoever's order the request names, so
 // an entry that two records name is neither's, unless this process started it and knows. The call is tried
 // again: whoever copied the id may take it back.
-func (p *AlterShield) refuse(ctx context.Context, call defense.Call, record client.Object, entry string) (*defense.Answer, error) {
-	if call != defense.CallFinish && call != defense.CallPollPre && call != defense.CallPollPost {
+func (p *AlterShield) refuse(ctx context.Context, call server.Call, record client.Object, entry string) (*server.Answer, error) {
+	if call != server.CallFinish && call != server.CallPollPre && call != server.CallPollPost {
 		return nil, nil
 	}
 	others := []string(nil)
@@ -54,7 +54,7 @@ func (p *AlterShield) refuse(ctx context.Context, call defense.Call, record clie
 	metrics.ForeignID("node")
 	log.FromContext(ctx).Info("the order entry in the status of a record is, or may be, another record's, and is left alone",
 		"orderEntry", entry, "others", others, "startedForAnother", known)
-	return &defense.Answer{Kind: defense.AnswerRetry, Message: fmt.Sprintf("order entry %s is in the status of another record, too", entry)}, nil
+	return &server.Answer{Kind: server.AnswerRetry, Message: fmt.Sprintf("order entry %s is in the status of another record, too", entry)}, nil
 }
 
 // others are the other records that name an entry.

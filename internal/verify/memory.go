@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/traas-stack/altershield-operator/internal/checks"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // memory is what this process remembers of its calls to AlterShield Server: how those about a record went,
@@ -57,15 +57,15 @@ type remembered struct {
 	// of is what the calls were about: an object of the same name may be made
 	// anew, or be about another order.
 	of    string
-	calls defense.Calls
+	calls server.Calls
 	// unrecorded is an answer that could not be written yet.
 	unrecorded *answered
 }
 
 // answered is a call with its answer.
 type answered struct {
-	call   defense.Call
-	answer defense.Answer
+	call   server.Call
+	answer server.Answer
 }
 
 func newMemory(c clock.PassiveClock, spread func() float64) *memory {
@@ -84,7 +84,7 @@ func about(s *checks.Subject) (key recordKey, of string) {
 }
 
 // recall returns what is known of the calls about a record.
-func (m *memory) recall(key recordKey, of string) defense.Calls {
+func (m *memory) recall(key recordKey, of string) server.Calls {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Not when the process began: it may have followed another leader since.
@@ -93,14 +93,14 @@ func (m *memory) recall(key recordKey, of string) defense.Calls {
 	}
 	c := m.calls[key]
 	if c.of != of {
-		c.calls = defense.Calls{}
+		c.calls = server.Calls{}
 	}
 	c.calls.Started = m.began
 	return c.calls
 }
 
 // remember notes a call that was answered.
-func (m *memory) remember(key recordKey, of string, a answered) defense.Calls {
+func (m *memory) remember(key recordKey, of string, a answered) server.Calls {
 	known := m.recall(key, of).After(a.call, a.answer, m.clock.Now(), m.spread())
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,9 +140,9 @@ func (m *memory) forget(key recordKey) {
 // end makes the call that ends an order, or the entry of one, unless the server took it from this process
 // before: the record of a release may go before that is written into it. If another worker makes the call
 // at this moment, the caller comes back later.
-func (m *memory) end(call defense.Call, id string, send func() defense.Answer) defense.Answer {
+func (m *memory) end(call server.Call, id string, send func() server.Answer) server.Answer {
 	type key struct {
-		call defense.Call
+		call server.Call
 		id   string
 	}
 	of := key{call, id}
@@ -154,13 +154,13 @@ func (m *memory) end(call defense.Call, id string, send func() defense.Answer) d
 	m.mu.Unlock()
 	switch {
 	case ended == true:
-		return defense.Answer{Kind: defense.AnswerDuplicate}
+		return server.Answer{Kind: server.AnswerDuplicate}
 	case begun:
-		return defense.Answer{Kind: defense.AnswerThrottled, After: time.Second}
+		return server.Answer{Kind: server.AnswerThrottled, After: time.Second}
 	}
 	a := send()
 	// The end of an order that is refused for good counts as taken. That of an entry may only be too early.
-	if a.Kind == defense.AnswerDone || a.Kind == defense.AnswerDuplicate || call == defense.CallEnd && !triesEndAgain(a) {
+	if a.Kind == server.AnswerDone || a.Kind == server.AnswerDuplicate || call == server.CallEnd && !triesEndAgain(a) {
 		m.ends.Add(of, true)
 	} else {
 		m.ends.Remove(of)
@@ -169,6 +169,6 @@ func (m *memory) end(call defense.Call, id string, send func() defense.Answer) d
 }
 
 // triesEndAgain reports whether the end of an order is tried again after an answer.
-func triesEndAgain(a defense.Answer) bool {
-	return a.Kind == defense.AnswerRetry || a.Kind == defense.AnswerDenied || a.Kind == defense.AnswerThrottled
+func triesEndAgain(a server.Answer) bool {
+	return a.Kind == server.AnswerRetry || a.Kind == server.AnswerDenied || a.Kind == server.AnswerThrottled
 }

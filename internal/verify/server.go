@@ -34,6 +34,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 // Workers of the controllers that call AlterShield Server: waiting for it
@@ -188,7 +190,7 @@ func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) alter
 }
 
 // submit submits the order of a release.
-func (s *Server) submit(ctx context.Context, change *v1alpha1.ChangeWorkload, r released) defense.Answer {
+func (s *Server) submit(ctx context.Context, change *v1alpha1.ChangeWorkload, r released) server.Answer {
 	result, err := s.Client.SubmitOrder(ctx, s.orderRequest(change, r))
 	a := answerOf(err)
 	if result != nil {
@@ -197,7 +199,7 @@ func (s *Server) submit(ctx context.Context, change *v1alpha1.ChangeWorkload, r 
 	return a
 }
 
-func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, r released, now time.Time) defense.Answer {
+func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, r released, now time.Time) server.Answer {
 	return started(s.Client.StartOrder(ctx, altershield.StartOrderRequest{
 		Base:  s.base(change),
 		Start: altershield.Start{Executor: altershield.CutUser(r.by), StartTime: altershield.MillisOf(now), ReturnRuleWhenCheckFail: true},
@@ -207,13 +209,13 @@ func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload
 // startKnown starts an entry of an order the server should know. When it says
 // that it does not, it may have forgotten the order: that is submitted once
 // more, and only then it is the step that is not configured.
-func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known defense.Calls, start func() defense.Answer) defense.Answer {
+func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known server.Calls, start func() server.Answer) server.Answer {
 	a := start()
-	if a.Kind != defense.AnswerIllegal || known.Call == defense.CallStart && known.Last == defense.AnswerIllegal {
+	if a.Kind != server.AnswerIllegal || known.Call == server.CallStart && known.Last == server.AnswerIllegal {
 		return a
 	}
 	switch again := s.submit(ctx, change, about); again.Kind {
-	case defense.AnswerDone, defense.AnswerDuplicate:
+	case server.AnswerDone, server.AnswerDuplicate:
 		return start()
 	default:
 		return a
@@ -222,7 +224,7 @@ func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload
 
 // batchRequest is the start of a batch.
 func (s *Server) batchRequest(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) altershield.StartBatchRequest {
-	number := int(defense.BatchNumber(batch))
+	number := int(record.BatchNumber(batch))
 	total, last := max(int(batch.Spec.TotalBatches), number), altershield.BatchTag(batch.Spec.Last)
 	targets, extInfo := podsOf(change, batch)
 	return altershield.StartBatchRequest{
@@ -256,7 +258,7 @@ func podsOf(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) (targets
 	return targets, extInfo
 }
 
-func (s *Server) startBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
+func (s *Server) startBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) server.Answer {
 	return started(s.Client.StartBatch(ctx, s.batchRequest(change, batch, now)))
 }
 
@@ -283,12 +285,12 @@ func resultsOf(change *v1alpha1.ChangeWorkload, since int64, now time.Time) resu
 
 // finishBatch notifies the end of a batch: its pods are released, or, when that is
 // told after it is done, why it ended without success.
-func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) defense.Answer {
+func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) server.Answer {
 	r := resultsOf(change, batch.Spec.CreateTimeUnix, now)
-	r.Batch, r.Pods = defense.BatchNumber(batch), len(batch.Spec.PodInfos)
-	success, msg := defense.EndsWithSuccess(batch), fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos))
+	r.Batch, r.Pods = record.BatchNumber(batch), len(batch.Spec.PodInfos)
+	success, msg := server.EndsWithSuccess(batch), fmt.Sprintf("pods released: %d", len(batch.Spec.PodInfos))
 	if !success {
-		msg = defense.HowBatchEnded(change, batch)
+		msg = server.HowBatchEnded(change, batch)
 	}
 	base := s.base(change)
 	base.BizExecOrderID = cmp.Or(batch.Status.OrderID, base.BizExecOrderID)
@@ -297,7 +299,7 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 
 // finishOrder notifies the end of the order's entry: its pods are released and passed,
 // or, when the order ends without that, why.
-func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) defense.Answer {
+func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) server.Answer {
 	success, msg := change.Status.OrderEnd == "", fmt.Sprintf("pods released and verified: %d", change.Status.PassCount)
 	if !success {
 		msg = why
@@ -307,14 +309,14 @@ func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkloa
 
 func (s *Server) finish(
 	ctx context.Context, base altershield.Base, entry string, success bool, msg string, r results, now time.Time,
-) defense.Answer {
+) server.Answer {
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
 		Base: base, NodeID: entry, Success: success, Msg: message(msg), ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
 
-func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) defense.Answer {
+func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) server.Answer {
 	return answerOf(s.Client.EndOrder(ctx, altershield.EndOrderRequest{
 		Base: s.base(change), FinishState: altershield.FinishState(change.Status.OrderEnd), Msg: message(why),
 		ChangeResultJSON: altershield.JSONText(resultsOf(change, change.Status.OrderSubmitTimeUnix, now)), FinishTime: altershield.MillisOf(now),
@@ -327,18 +329,18 @@ func message(text string) string {
 }
 
 // poll asks whether a check has passed.
-func (s *Server) poll(ctx context.Context, change *v1alpha1.ChangeWorkload, nodeID string, stage altershield.Stage) defense.Answer {
+func (s *Server) poll(ctx context.Context, change *v1alpha1.ChangeWorkload, nodeID string, stage altershield.Stage) server.Answer {
 	result, err := s.Client.RetrieveCheck(ctx, altershield.RetrieveCheckRequest{Base: s.base(change), NodeID: nodeID, DefenseStage: stage})
 	if err != nil {
 		return answerOf(err)
 	}
 	if result.Passed() {
-		return defense.Answer{Kind: defense.AnswerDone}
+		return server.Answer{Kind: server.AnswerDone}
 	}
-	return defense.Answer{Kind: defense.AnswerNotPassed}
+	return server.Answer{Kind: server.AnswerNotPassed}
 }
 
-func started(result *altershield.NodeResult, err error) defense.Answer {
+func started(result *altershield.NodeResult, err error) server.Answer {
 	a := answerOf(err)
 	if result != nil {
 		a.NodeID, a.SkipCheck, a.URL = result.NodeID, result.SkipCheck, altershield.Link(result.URL)
@@ -347,17 +349,17 @@ func started(result *altershield.NodeResult, err error) defense.Answer {
 }
 
 // answersOf are the answers by the server's result codes, where the class of the error says too little.
-var answersOf = map[altershield.ResultCode]defense.AnswerKind{
-	altershield.CodeDuplicate: defense.AnswerDuplicate, altershield.CodeNotSupported: defense.AnswerUnsupported,
-	altershield.CodeIllegalArgument: defense.AnswerIllegal, altershield.CodeNoPreCheck: defense.AnswerNoCheck, altershield.CodeNoPostCheck: defense.AnswerNoCheck,
+var answersOf = map[altershield.ResultCode]server.AnswerKind{
+	altershield.CodeDuplicate: server.AnswerDuplicate, altershield.CodeNotSupported: server.AnswerUnsupported,
+	altershield.CodeIllegalArgument: server.AnswerIllegal, altershield.CodeNoPreCheck: server.AnswerNoCheck, altershield.CodeNoPostCheck: server.AnswerNoCheck,
 }
 
 // answerOf says what the error of a call means for who called.
-func answerOf(err error) defense.Answer {
+func answerOf(err error) server.Answer {
 	if err == nil {
-		return defense.Answer{Kind: defense.AnswerDone}
+		return server.Answer{Kind: server.AnswerDone}
 	}
-	a := defense.Answer{Kind: defense.AnswerRetry, Message: err.Error(), Unsent: errors.Is(err, altershield.ErrBreakerOpen)}
+	a := server.Answer{Kind: server.AnswerRetry, Message: err.Error(), Unsent: errors.Is(err, altershield.ErrBreakerOpen)}
 	var e *altershield.Error
 	if !errors.As(err, &e) {
 		return a
@@ -365,15 +367,15 @@ func answerOf(err error) defense.Answer {
 	a.Unconfirmed, a.After = e.Ambiguous, e.RetryAfter
 	switch kind, known := answersOf[e.Code]; {
 	case errors.Is(err, altershield.ErrThrottled):
-		a.Kind = defense.AnswerThrottled
+		a.Kind = server.AnswerThrottled
 	case known:
 		a.Kind = kind
 	case e.Class == altershield.ClassHuman:
-		a.Kind = defense.AnswerDenied
+		a.Kind = server.AnswerDenied
 	case e.Class == altershield.ClassGiveUp && e.Code == altershield.CodeUnexpected:
-		a.Kind = defense.AnswerUnprocessable
+		a.Kind = server.AnswerUnprocessable
 	case e.Class == altershield.ClassGiveUp:
-		a.Kind = defense.AnswerRefused
+		a.Kind = server.AnswerRefused
 	}
 	return a
 }

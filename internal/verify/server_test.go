@@ -34,6 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
 const serverVersion = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -63,7 +64,7 @@ func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 		Status: v1alpha1.ChangeWorkloadStatus{
 			Status: v1alpha1.ChangeWorkloadSuccess, Attempt: 1, PassCount: 3, FailCount: 1, CheckingCount: 2,
 			OrderStatus: v1alpha1.OrderStatus{
-				OrderID:  defense.OrderID("cluster-uid", "web-uid", serverVersion, 1, 1, "change-uid"),
+				OrderID:  server.OrderID("cluster-uid", "web-uid", serverVersion, 1, 1, "change-uid"),
 				OrderEnd: v1alpha1.FinishSuccess, OrderSubmitTimeUnix: serverNow.Unix() - 60,
 			},
 		},
@@ -101,7 +102,7 @@ func TestOrderOf(t *testing.T) {
 			change, batch := testRelease()
 			change.Status.OrderID += "-" + strings.ReplaceAll(name, " ", "-")
 			change.Status.OrderTenant, change.Status.OrderPhase = tenant, phase
-			if a := s.submit(t.Context(), change, released{namespace: "ns", workload: "web", by: "jane"}); a.Kind != defense.AnswerDone {
+			if a := s.submit(t.Context(), change, released{namespace: "ns", workload: "web", by: "jane"}); a.Kind != server.AnswerDone {
 				t.Fatalf("submit: %+v", a)
 			}
 			var order altershield.SubmitOrderRequest
@@ -124,10 +125,10 @@ func TestServerReportsARelease(t *testing.T) {
 	about := released{namespace: "ns", workload: "web", apiVersion: "apps/v1", kind: "deployment", by: "jane", images: []string{"i:2"}, oldImages: []string{"i:1"}}
 	ctx := t.Context()
 	// A stock server calls the bare id a URL.
-	if a := s.submit(ctx, change, about); a.Kind != defense.AnswerDone || a.URL != "" {
+	if a := s.submit(ctx, change, about); a.Kind != server.AnswerDone || a.URL != "" {
 		t.Fatalf("submitted: %+v", a)
 	}
-	if again := s.submit(ctx, change, about); again.Kind != defense.AnswerDuplicate {
+	if again := s.submit(ctx, change, about); again.Kind != server.AnswerDuplicate {
 		t.Errorf("submitted again: %+v", again)
 	}
 	order := s.startOrder(ctx, change, about, serverNow)
@@ -136,16 +137,16 @@ func TestServerReportsARelease(t *testing.T) {
 		t.Fatalf("nodes %q and %q", order.NodeID, started.NodeID)
 	}
 	change.Status.OrderNodeID, batch.Status.ChangePodID = order.NodeID, started.NodeID
-	finish := func() defense.Answer { return s.finishBatch(ctx, change, batch, serverNow) }
+	finish := func() server.Answer { return s.finishBatch(ctx, change, batch, serverNow) }
 	a := finish()
-	for deadline := time.Now().Add(10 * time.Second); a.Kind == defense.AnswerUnsupported && time.Now().Before(deadline); a = finish() {
+	for deadline := time.Now().Add(10 * time.Second); a.Kind == server.AnswerUnsupported && time.Now().Before(deadline); a = finish() {
 		// The PRE check of the simulator is about to end.
 		continue
 	}
-	if a.Kind != defense.AnswerDone {
+	if a.Kind != server.AnswerDone {
 		t.Fatalf("finish: %+v", a)
 	}
-	if a := s.endOrder(ctx, change, "why", serverNow); a.Kind != defense.AnswerDone {
+	if a := s.endOrder(ctx, change, "why", serverNow); a.Kind != server.AnswerDone {
 		t.Fatalf("end: %+v", a)
 	}
 
@@ -191,22 +192,22 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	meta.SetStatusCondition(&change.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted, Message: why})
 	batch.Status.ChangePodID, batch.Status.OrderID, batch.Status.EndDueTimeUnix = started.NodeID, change.Status.OrderID, serverNow.Unix()
 	meta.SetStatusCondition(&batch.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionChecked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCheckFailed, Message: "the PRE check failed: freeze"})
-	for name, finish := range map[string]func() defense.Answer{
-		"batch": func() defense.Answer { return s.finishBatch(ctx, change, batch, serverNow) },
-		"order": func() defense.Answer {
-			return s.finishOrder(ctx, change, defense.HowReleaseEnded(&change.Status), serverNow)
+	for name, finish := range map[string]func() server.Answer{
+		"batch": func() server.Answer { return s.finishBatch(ctx, change, batch, serverNow) },
+		"order": func() server.Answer {
+			return s.finishOrder(ctx, change, server.HowReleaseEnded(&change.Status), serverNow)
 		},
 	} {
 		a := finish()
-		for deadline := time.Now().Add(10 * time.Second); a.Kind == defense.AnswerUnsupported && time.Now().Before(deadline); a = finish() {
+		for deadline := time.Now().Add(10 * time.Second); a.Kind == server.AnswerUnsupported && time.Now().Before(deadline); a = finish() {
 			// The PRE check of the simulator is about to end.
 			continue
 		}
-		if a.Kind != defense.AnswerDone {
+		if a.Kind != server.AnswerDone {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	if a := s.endOrder(ctx, change, defense.HowReleaseEnded(&change.Status), serverNow); a.Kind != defense.AnswerDone {
+	if a := s.endOrder(ctx, change, server.HowReleaseEnded(&change.Status), serverNow); a.Kind != server.AnswerDone {
 		t.Errorf("end: %+v", a)
 	}
 	told := map[string]altershield.FinishNodeRequest{}
@@ -220,7 +221,7 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	if got := told[started.NodeID]; got.Success || got.Msg != "the PRE check failed: freeze" {
 		t.Errorf("batch: success %t, %q", got.Success, got.Msg)
 	}
-	cut := defense.HowReleaseEnded(&change.Status)[:4047] // the next character has two bytes
+	cut := server.HowReleaseEnded(&change.Status)[:4047] // the next character has two bytes
 	if got := told[order.NodeID]; got.Success || got.Msg != cut {
 		t.Errorf("order: success %t, message of %d bytes", got.Success, len(got.Msg))
 	}
@@ -255,10 +256,10 @@ func TestManyPods(t *testing.T) {
 					App: "shop", WorkSpace: "ns", Namespace: "ns", Pod: pod, HostName: "node-" + pod[test.length-20:], IP: "10.200.200.200", UID: "01234567-0123-0123-0123-0123456789ab",
 				})
 			}
-			if a := s.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+			if a := s.submit(t.Context(), change, about); a.Kind != server.AnswerDone {
 				t.Fatalf("submit: %+v", a)
 			}
-			if a := s.startBatch(t.Context(), change, batch, serverNow); a.Kind != defense.AnswerDone {
+			if a := s.startBatch(t.Context(), change, batch, serverNow); a.Kind != server.AnswerDone {
 				t.Fatalf("start: %+v", a)
 			}
 			var order altershield.SubmitOrderRequest
@@ -299,14 +300,14 @@ func TestLongNames(t *testing.T) {
 		images: []string{long, long, long, long, long}, override: &defense.Overridden{By: long, Passed: []string{defense.OverrodeBlock}},
 	}
 	change.Spec.AppName, change.Status.OrderTenant = about.workload, strings.Repeat("t", maxTenant)
-	if a := s.submit(t.Context(), change, about); a.Kind != defense.AnswerDone {
+	if a := s.submit(t.Context(), change, about); a.Kind != server.AnswerDone {
 		t.Fatalf("submit: %+v", a)
 	}
 	order, started := s.startOrder(t.Context(), change, about, serverNow), s.startBatch(t.Context(), change, batch, serverNow)
-	if order.Kind != defense.AnswerDone || started.Kind != defense.AnswerDone {
+	if order.Kind != server.AnswerDone || started.Kind != server.AnswerDone {
 		t.Errorf("start: %+v, %+v", order, started)
 	}
-	if a := s.endOrder(t.Context(), change, long, serverNow); a.Kind != defense.AnswerDone {
+	if a := s.endOrder(t.Context(), change, long, serverNow); a.Kind != server.AnswerDone {
 		t.Errorf("end: %+v", a)
 	}
 }
@@ -342,17 +343,17 @@ func TestServerForgotTheOrder(t *testing.T) {
 	about := released{namespace: "ns", workload: "web", kind: "deployment", by: operatorUser}
 	for name, test := range map[string]struct {
 		options         simulator.Options
-		known           defense.Calls
-		want            defense.AnswerKind
+		known           server.Calls
+		want            server.AnswerKind
 		starts, submits int
 	}{
-		"forgotten":             {simulator.Options{}, defense.Calls{}, defense.AnswerDone, 2, 1},
-		"not configured":        {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{}, defense.AnswerIllegal, 2, 1},
-		"not configured, again": {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, defense.Calls{Call: defense.CallStart, Last: defense.AnswerIllegal}, defense.AnswerIllegal, 1, 0},
+		"forgotten":             {simulator.Options{}, server.Calls{}, server.AnswerDone, 2, 1},
+		"not configured":        {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, server.Calls{}, server.AnswerIllegal, 2, 1},
+		"not configured, again": {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, server.Calls{Call: server.CallStart, Last: server.AnswerIllegal}, server.AnswerIllegal, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, sim := newTestServer(t, test.options)
-			a := s.startKnown(t.Context(), change, about, test.known, func() defense.Answer { return s.startBatch(t.Context(), change, batch, serverNow) })
+			a := s.startKnown(t.Context(), change, about, test.known, func() server.Answer { return s.startBatch(t.Context(), change, batch, serverNow) })
 			journal := sim.Journal()
 			starts, submits := len(journal.Requests(altershield.ActionStartBatch)), len(journal.Requests(altershield.ActionSubmitOrder))
 			if a.Kind != test.want || starts != test.starts || submits != test.submits {
@@ -368,10 +369,10 @@ func TestServerPolls(t *testing.T) {
 	change, batch := testRelease()
 	s.submit(t.Context(), change, released{namespace: "ns", workload: "web", kind: "deployment", by: operatorUser})
 	started := s.startBatch(t.Context(), change, batch, serverNow)
-	if a := s.poll(t.Context(), change, started.NodeID, altershield.StagePre); a.Kind != defense.AnswerNotPassed {
+	if a := s.poll(t.Context(), change, started.NodeID, altershield.StagePre); a.Kind != server.AnswerNotPassed {
 		t.Errorf("a check that runs: %+v", a)
 	}
-	if a := s.poll(t.Context(), change, "another", altershield.StagePre); a.Kind != defense.AnswerUnsupported {
+	if a := s.poll(t.Context(), change, "another", altershield.StagePre); a.Kind != server.AnswerUnsupported {
 		t.Errorf("a node that is none: %+v", a)
 	}
 }
@@ -382,26 +383,26 @@ func TestAnswerOf(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		err  error
-		want defense.AnswerKind
+		want server.AnswerKind
 	}{
-		"another just failed": {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrJustFailed}, defense.AnswerRetry},
-		"none":                {nil, defense.AnswerDone},
-		"throttled":           {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrThrottled}, defense.AnswerThrottled},
-		"breaker open":        {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrBreakerOpen}, defense.AnswerRetry},
-		"transport":           {&altershield.Error{Class: altershield.ClassRetry, Err: errors.New("reset")}, defense.AnswerRetry},
-		"anything":            {errors.New("something"), defense.AnswerRetry},
-		"101":                 {refusal("101", altershield.ClassGiveUp), defense.AnswerIllegal},
-		"102":                 {refusal("102", altershield.ClassHuman), defense.AnswerDenied},
-		"no token":            {&altershield.Error{Class: altershield.ClassHuman, Err: altershield.ErrNoToken}, defense.AnswerDenied},
-		"103":                 {refusal("103", altershield.ClassGiveUp), defense.AnswerUnsupported},
-		"104":                 {refusal("104", altershield.ClassRetry), defense.AnswerRetry},
-		"105":                 {refusal("105", altershield.ClassGiveUp), defense.AnswerRefused},
-		"106":                 {refusal("106", altershield.ClassGiveUp), defense.AnswerDuplicate},
-		"151":                 {refusal("151", altershield.ClassGiveUp), defense.AnswerNoCheck},
-		"901":                 {refusal("901", altershield.ClassRetry), defense.AnswerRetry},
-		"901 for ever":        {refusal("901", altershield.ClassGiveUp), defense.AnswerUnprocessable},
-		"HTTP 400":            {&altershield.Error{Class: altershield.ClassGiveUp, HTTPStatus: 400}, defense.AnswerRefused},
-		"wrapped":             {fmt.Errorf("call: %w", refusal("106", altershield.ClassGiveUp)), defense.AnswerDuplicate},
+		"another just failed": {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrJustFailed}, server.AnswerRetry},
+		"none":                {nil, server.AnswerDone},
+		"throttled":           {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrThrottled}, server.AnswerThrottled},
+		"breaker open":        {&altershield.Error{Class: altershield.ClassRetry, Err: altershield.ErrBreakerOpen}, server.AnswerRetry},
+		"transport":           {&altershield.Error{Class: altershield.ClassRetry, Err: errors.New("reset")}, server.AnswerRetry},
+		"anything":            {errors.New("something"), server.AnswerRetry},
+		"101":                 {refusal("101", altershield.ClassGiveUp), server.AnswerIllegal},
+		"102":                 {refusal("102", altershield.ClassHuman), server.AnswerDenied},
+		"no token":            {&altershield.Error{Class: altershield.ClassHuman, Err: altershield.ErrNoToken}, server.AnswerDenied},
+		"103":                 {refusal("103", altershield.ClassGiveUp), server.AnswerUnsupported},
+		"104":                 {refusal("104", altershield.ClassRetry), server.AnswerRetry},
+		"105":                 {refusal("105", altershield.ClassGiveUp), server.AnswerRefused},
+		"106":                 {refusal("106", altershield.ClassGiveUp), server.AnswerDuplicate},
+		"151":                 {refusal("151", altershield.ClassGiveUp), server.AnswerNoCheck},
+		"901":                 {refusal("901", altershield.ClassRetry), server.AnswerRetry},
+		"901 for ever":        {refusal("901", altershield.ClassGiveUp), server.AnswerUnprocessable},
+		"HTTP 400":            {&altershield.Error{Class: altershield.ClassGiveUp, HTTPStatus: 400}, server.AnswerRefused},
+		"wrapped":             {fmt.Errorf("call: %w", refusal("106", altershield.ClassGiveUp)), server.AnswerDuplicate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := answerOf(test.err); got.Kind != test.want || got.Unsent != (name == "breaker open") {
@@ -415,9 +416,9 @@ func TestCallMemory(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(serverNow)
 	m := newMemory(clock, nil)
 	key := recordKey{types.NamespacedName{Namespace: "ns", Name: "batch"}, true}
-	retry := defense.Answer{Kind: defense.AnswerRetry}
+	retry := server.Answer{Kind: server.AnswerRetry}
 	for range 20 {
-		m.remember(key, "uid", answered{defense.CallStart, retry})
+		m.remember(key, "uid", answered{server.CallStart, retry})
 	}
 	c := m.recall(key, "uid")
 	if wait := c.NotBefore.Sub(serverNow); c.Failures != 20 || wait < 15*time.Second || wait > 30*time.Second {
@@ -440,36 +441,36 @@ func TestCallMemory(t *testing.T) {
 func TestEnds(t *testing.T) {
 	e := newMemory(clocktesting.NewFakePassiveClock(serverNow), nil)
 	sent := 0
-	send := func(kind defense.AnswerKind) func() defense.Answer {
-		return func() defense.Answer { sent++; return defense.Answer{Kind: kind} }
+	send := func(kind server.AnswerKind) func() server.Answer {
+		return func() server.Answer { sent++; return server.Answer{Kind: kind} }
 	}
 	for i, step := range []struct {
-		call         defense.Call
-		answer, want defense.AnswerKind
+		call         server.Call
+		answer, want server.AnswerKind
 		sent         int
 	}{
-		{defense.CallEnd, defense.AnswerRetry, defense.AnswerRetry, 1},
-		{defense.CallEnd, defense.AnswerDone, defense.AnswerDone, 2},
-		{defense.CallEnd, defense.AnswerDone, defense.AnswerDuplicate, 2},
-		{defense.CallFinish, defense.AnswerRetry, defense.AnswerRetry, 3},
-		{defense.CallFinish, defense.AnswerUnsupported, defense.AnswerUnsupported, 4},
-		{defense.CallFinish, defense.AnswerDone, defense.AnswerDone, 5},
-		{defense.CallFinish, defense.AnswerDone, defense.AnswerDuplicate, 5},
+		{server.CallEnd, server.AnswerRetry, server.AnswerRetry, 1},
+		{server.CallEnd, server.AnswerDone, server.AnswerDone, 2},
+		{server.CallEnd, server.AnswerDone, server.AnswerDuplicate, 2},
+		{server.CallFinish, server.AnswerRetry, server.AnswerRetry, 3},
+		{server.CallFinish, server.AnswerUnsupported, server.AnswerUnsupported, 4},
+		{server.CallFinish, server.AnswerDone, server.AnswerDone, 5},
+		{server.CallFinish, server.AnswerDone, server.AnswerDuplicate, 5},
 	} {
 		if got := e.end(step.call, "id", send(step.answer)); got.Kind != step.want || sent != step.sent {
 			t.Errorf("step %d: %s after %d calls, want %s after %d", i, got.Kind, sent, step.want, step.sent)
 		}
 	}
-	e.end(defense.CallEnd, "refused", send(defense.AnswerUnsupported))
-	if again := e.end(defense.CallEnd, "refused", send(defense.AnswerDone)); again.Kind != defense.AnswerDuplicate || sent != 6 {
+	e.end(server.CallEnd, "refused", send(server.AnswerUnsupported))
+	if again := e.end(server.CallEnd, "refused", send(server.AnswerDone)); again.Kind != server.AnswerDuplicate || sent != 6 {
 		t.Errorf("the end of an order that was refused for good: %s after %d calls", again.Kind, sent)
 	}
-	var inside defense.Answer
-	e.end(defense.CallEnd, "another", func() defense.Answer {
-		inside = e.end(defense.CallEnd, "another", send(defense.AnswerDone))
-		return defense.Answer{Kind: defense.AnswerDone}
+	var inside server.Answer
+	e.end(server.CallEnd, "another", func() server.Answer {
+		inside = e.end(server.CallEnd, "another", send(server.AnswerDone))
+		return server.Answer{Kind: server.AnswerDone}
 	})
-	if inside.Kind != defense.AnswerThrottled || sent != 6 {
+	if inside.Kind != server.AnswerThrottled || sent != 6 {
 		t.Errorf("while it is sent: %s, want to come back later", inside.Kind)
 	}
 }

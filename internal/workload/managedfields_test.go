@@ -26,7 +26,7 @@ import (
 )
 
 func TestEnrolledSince(t *testing.T) {
-	at := func(d time.Duration) *metav1.Time { m := metav1.NewTime(now0.Add(d)); return &m }
+	at := func(d time.Duration) *metav1.Time { m := metav1.NewTime(testNow.Add(d)); return &m }
 	owns := func(raw string, when *metav1.Time) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: metav1.NewFieldsV1(raw)}
 	}
@@ -38,8 +38,8 @@ func TestEnrolledSince(t *testing.T) {
 	}{
 		"none":             {nil, time.Time{}},
 		"other labels":     {[]metav1.ManagedFieldsEntry{owns(other, at(0))}, time.Time{}},
-		"the label":        {[]metav1.ManagedFieldsEntry{owns(other, at(time.Hour)), owns(enrolment, at(0))}, now0},
-		"two own it":       {[]metav1.ManagedFieldsEntry{owns(enrolment, at(time.Minute)), owns(enrolment, at(0))}, now0},
+		"the label":        {[]metav1.ManagedFieldsEntry{owns(other, at(time.Hour)), owns(enrolment, at(0))}, testNow},
+		"two own it":       {[]metav1.ManagedFieldsEntry{owns(enrolment, at(time.Minute)), owns(enrolment, at(0))}, testNow},
 		"unreadable":       {[]metav1.ManagedFieldsEntry{owns(`{"f:metadata":7}`, at(0))}, time.Time{}},
 		"without a time":   {[]metav1.ManagedFieldsEntry{owns(enrolment, nil)}, time.Time{}},
 		"without anything": {[]metav1.ManagedFieldsEntry{{}}, time.Time{}},
@@ -55,14 +55,14 @@ func TestEnrolledSince(t *testing.T) {
 // TestRequestedAt: when a request was made says the entry that owns its annotation.
 func TestRequestedAt(t *testing.T) {
 	entry := func(raw string, d time.Duration) metav1.ManagedFieldsEntry {
-		at := metav1.NewTime(now0.Add(d))
+		at := metav1.NewTime(testNow.Add(d))
 		return metav1.ManagedFieldsEntry{Time: &at, FieldsV1: metav1.NewFieldsV1(raw)}
 	}
 	fields := []metav1.ManagedFieldsEntry{
 		entry(`{"f:spec":{"f:replicas":{}}}`, time.Hour),
 		entry(`{"f:metadata":{"f:annotations":{"f:`+v1alpha1.RollbackToAnnotation+`":{}}}}`, time.Minute),
 	}
-	if got := RequestedAt(fields, v1alpha1.RollbackToAnnotation); !got.Equal(now0.Add(time.Minute)) {
+	if got := RequestedAt(fields, v1alpha1.RollbackToAnnotation); !got.Equal(testNow.Add(time.Minute)) {
 		t.Errorf("got %s", got)
 	}
 	if got := RequestedAt(fields, v1alpha1.UnquarantineAnnotation); !got.IsZero() {

@@ -61,7 +61,7 @@ func TestAllowedEnds(t *testing.T) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 					Name: "main", RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCrashLoop}},
 					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-						ExitCode: test.code, Reason: test.reason, FinishedAt: metav1.NewTime(now0),
+						ExitCode: test.code, Reason: test.reason, FinishedAt: metav1.NewTime(testNow),
 					}},
 				}}
 				if init {
@@ -82,7 +82,7 @@ func TestAllowedEnds(t *testing.T) {
 func TestFinished(t *testing.T) {
 	finish := Finish{MinReady: 5 * time.Second, Settle: 10 * time.Second}
 	ready := func(since time.Duration, change ...func(*Pod)) Pod {
-		p := Pod{Ready: true, Created: before(time.Hour), ReadySince: before(since)}
+		p := Pod{Ready: true, Created: ago(time.Hour), ReadySince: ago(since)}
 		for _, c := range change {
 			c(&p)
 		}
@@ -90,8 +90,8 @@ func TestFinished(t *testing.T) {
 	}
 	terminating := func(p *Pod) { p.Terminating = true }
 	unprobed := func(p *Pod) { p.Unprobed = true }
-	started := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.StartedAt = before(since) } }
-	restarted := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.RestartedAt = before(since) } }
+	started := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.StartedAt = ago(since) } }
+	restarted := func(since time.Duration) func(*Pod) { return func(p *Pod) { p.RestartedAt = ago(since) } }
 	for name, test := range map[string]struct {
 		pod  Pod
 		wait time.Duration // 0 is finished, negative is not
@@ -105,14 +105,14 @@ func TestFinished(t *testing.T) {
 		"no probe, a gate came later":        {ready(5*time.Second, unprobed, started(time.Minute)), 0},
 		"restarted, with a probe":            {ready(50*time.Second, restarted(55*time.Second)), 5 * time.Second},
 		"restarted long ago":                 {ready(time.Minute, restarted(time.Minute)), 0},
-		"a kubelet ten minutes behind":       {ready(0, func(p *Pod) { p.Created, p.ReadySince = before(2*time.Second), before(10*time.Minute) }), 3 * time.Second},
-		"a kubelet ten minutes ahead":        {ready(-10*time.Minute, func(p *Pod) { p.Created = before(6 * time.Second) }), 0},
+		"a kubelet ten minutes behind":       {ready(0, func(p *Pod) { p.Created, p.ReadySince = ago(2*time.Second), ago(10*time.Minute) }), 3 * time.Second},
+		"a kubelet ten minutes ahead":        {ready(-10*time.Minute, func(p *Pod) { p.Created = ago(6 * time.Second) }), 0},
 		"a kubelet a second ahead":           {ready(-time.Second), 5 * time.Second},
-		"one ahead that restarted the pod":   {ready(10*time.Second, restarted(-10*time.Minute), func(p *Pod) { p.Created = before(20 * time.Second) }), 40 * time.Second},
+		"one ahead that restarted the pod":   {ready(10*time.Second, restarted(-10*time.Minute), func(p *Pod) { p.Created = ago(20 * time.Second) }), 40 * time.Second},
 		"no probe, and the release restarts": {ready(20*time.Second, unprobed, restarted(5*time.Second)), 55 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			finished, wait := test.pod.Finished(finish, now0)
+			finished, wait := test.pod.Finished(finish, testNow)
 			if finished != (test.wait == 0) || wait != max(test.wait, 0) {
 				t.Errorf("finished %t in %s, want in %s", finished, wait, test.wait)
 			}
@@ -126,7 +126,7 @@ func TestStartsOfPod(t *testing.T) {
 	probed := corev1.Container{ReadinessProbe: &corev1.Probe{}}
 	runs := func(since time.Duration, restarts int32, last *corev1.ContainerStateTerminated) corev1.ContainerStatus {
 		return corev1.ContainerStatus{
-			State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(before(since))}},
+			State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(ago(since))}},
 			RestartCount: restarts, LastTerminationState: corev1.ContainerState{Terminated: last},
 		}
 	}
@@ -152,7 +152,7 @@ func TestStartsOfPod(t *testing.T) {
 				if at.IsZero() {
 					return 0
 				}
-				return now0.Sub(at)
+				return testNow.Sub(at)
 			}
 			if p.Unprobed != test.unprobed || since(p.StartedAt) != test.started || since(p.RestartedAt) != test.restarted {
 				t.Errorf("unprobed %t, started %s ago, restarted %s ago", p.Unprobed, since(p.StartedAt), since(p.RestartedAt))
@@ -199,6 +199,6 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-func before(d time.Duration) time.Time { return now0.Add(-d) }
+func ago(d time.Duration) time.Time { return testNow.Add(-d) }
 
-var now0 = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+var testNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)

@@ -30,12 +30,12 @@ import (
 
 // oldPod is a pod that was created a minute ago.
 func oldPod(phase corev1.PodPhase) *wrappers.PodWrapper {
-	return wrappers.MakePod("default", "sleep-1").Created(now0.Add(-time.Minute)).Phase(phase)
+	return wrappers.MakePod("default", "sleep-1").Created(testNow.Add(-time.Minute)).Phase(phase)
 }
 
 // lacking is a condition that is not met since ten seconds.
 func lacking(kind corev1.PodConditionType, reason, message string) corev1.PodCondition {
-	since := metav1.NewTime(now0.Add(-10 * time.Second))
+	since := metav1.NewTime(testNow.Add(-10 * time.Second))
 	return corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: since}
 }
 
@@ -43,7 +43,7 @@ func TestReadStuck(t *testing.T) {
 	notReady := lacking(corev1.PodReady, "ContainersNotReady", "containers with unready status: [main]")
 	waiting, exited, running, restarted := wrappers.Waiting, wrappers.Exited, wrappers.Running, wrappers.Restarted
 	again := restarted(running(), 2)
-	again.State.Running.StartedAt = metav1.NewTime(now0.Add(-20 * time.Second))
+	again.State.Running.StartedAt = metav1.NewTime(testNow.Add(-20 * time.Second))
 	startedAs := func(is bool) func(corev1.ContainerStatus) corev1.ContainerStatus {
 		return func(s corev1.ContainerStatus) corev1.ContainerStatus { s.Started = &is; return s }
 	}
@@ -56,11 +56,11 @@ func TestReadStuck(t *testing.T) {
 		slow bool
 		from time.Duration // before now
 	}{
-		"ready":       {oldPod(corev1.PodRunning).Ready(now0.Add(-10 * time.Second)), "", false, 0},
+		"ready":       {oldPod(corev1.PodRunning).Ready(testNow.Add(-10 * time.Second)), "", false, 0},
 		"evicted":     {oldPod(corev1.PodFailed), "", false, 0},
 		"completed":   {oldPod(corev1.PodSucceeded), "", false, 0},
 		"new":         {oldPod(""), "Pending", true, time.Minute},
-		"terminating": {oldPod(corev1.PodPending).Deleted(now0), "", false, 0},
+		"terminating": {oldPod(corev1.PodPending).Deleted(testNow), "", false, 0},
 		"unschedulable": {oldPod(corev1.PodPending).Condition(lacking(corev1.PodScheduled, "Unschedulable", "0/3 nodes are available")),
 			"Unschedulable: 0/3 nodes are available", true, time.Minute},
 		"held back": {oldPod(corev1.PodPending).
@@ -93,7 +93,7 @@ func TestReadStuck(t *testing.T) {
 		"init container done": {oldPod(corev1.PodPending).
 			InitContainer("init", exited(0, "Completed")).Container("main", waiting("ContainerCreating", "")),
 			"container main: ContainerCreating", true, time.Minute},
-		"ready again after a crash": {oldPod(corev1.PodRunning).Ready(now0.Add(-50*time.Second)).Container("main", again),
+		"ready again after a crash": {oldPod(corev1.PodRunning).Ready(testNow.Add(-50*time.Second)).Container("main", again),
 			"container main: Error: it was restarted: last exit code 1", false, 20 * time.Second},
 		"crash loop": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", restarted(waiting("CrashLoopBackOff", "back-off 20s"), 2)),
 			"container main: CrashLoopBackOff: back-off 20s; last exit code 1", false, 10 * time.Second},
@@ -123,7 +123,7 @@ func TestReadStuck(t *testing.T) {
 			if h.Slow != test.slow {
 				t.Errorf("slow is %t, want %t", h.Slow, test.slow)
 			}
-			if got := now0.Sub(h.From); got != test.from {
+			if got := testNow.Sub(h.From); got != test.from {
 				t.Errorf("from %s before now, want %s", got, test.from)
 			}
 			if len(h.Message) > 256 {
@@ -152,8 +152,8 @@ func TestStuckSince(t *testing.T) {
 		"crashes, but is up for long":        {5 * time.Minute, time.Second, 2, 3 * time.Minute, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &Stuck{From: now0.Add(-test.changed), Created: now0.Add(-test.age), Restarts: test.restarts, LastRun: test.lastRun, DownSince: now0.Add(-test.changed)}
-			if got := now0.Sub(h.Since(now0, 2*time.Minute, time.Time{})); got != test.want {
+			h := &Stuck{From: testNow.Add(-test.changed), Created: testNow.Add(-test.age), Restarts: test.restarts, LastRun: test.lastRun, DownSince: testNow.Add(-test.changed)}
+			if got := testNow.Sub(h.Since(testNow, 2*time.Minute, time.Time{})); got != test.want {
 				t.Errorf("since %s before now, want %s", got, test.want)
 			}
 		})
@@ -174,14 +174,14 @@ func TestStuckSlow(t *testing.T) {
 		"restarts after long runs":                      {10 * time.Second, 3, 3 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := ReadStuck(oldPod(corev1.PodRunning).Created(now0.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", "")).Container("main", corev1.ContainerStatus{
-				State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now0.Add(-test.up))}},
+			h := ReadStuck(oldPod(corev1.PodRunning).Created(testNow.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", "")).Container("main", corev1.ContainerStatus{
+				State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-test.up))}},
 				RestartCount: test.restarts,
 				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-					ExitCode: 1, StartedAt: metav1.NewTime(now0.Add(-test.up - test.lastRun)), FinishedAt: metav1.NewTime(now0.Add(-test.up)),
+					ExitCode: 1, StartedAt: metav1.NewTime(testNow.Add(-test.up - test.lastRun)), FinishedAt: metav1.NewTime(testNow.Add(-test.up)),
 				}},
 			}).Obj())
-			if got := h.IsSlow(now0, 2*time.Minute); got != test.want {
+			if got := h.IsSlow(testNow, 2*time.Minute); got != test.want {
 				t.Errorf("slow is %t, want %t", got, test.want)
 			}
 		})

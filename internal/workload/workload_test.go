@@ -26,7 +26,7 @@ import (
 // TestRefusedBy: what was refused before the newest pod was made is over, and pods that
 // are not there for a moment are being replaced.
 func TestRefusedBy(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return now0.Add(-d) }
+	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
 	lacking := Lacking{Count: 2, Since: ago(5 * time.Minute)}
 	refusal := func(first, last time.Duration, why string) Refusal {
 		return Refusal{First: ago(first), Last: ago(last), Message: why}
@@ -46,7 +46,7 @@ func TestRefusedBy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said, now0)); diff != "" {
+			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said, testNow)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -56,12 +56,12 @@ func TestRefusedBy(t *testing.T) {
 // TestRefusedLongAgo: what was refused a while ago may have been mended, and pods may be
 // lacking for another reason now.
 func TestRefusedLongAgo(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return now0.Add(-d) }
+	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
 	lacking := Lacking{Count: 1, Since: ago(2 * time.Hour), Seen: ago(time.Minute)}
-	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}}, now0); got != nil {
+	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}}, testNow); got != nil {
 		t.Errorf("not said again for longer than is waited: %+v", got)
 	}
-	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, now0)
+	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, testNow)
 	if got == nil || !got.Since.Equal(lacking.Seen) {
 		t.Errorf("lacking for a minute: %+v", got)
 	}

@@ -37,7 +37,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 // podsOf are the pods a Deployment is to have, of its newest template, by UID.
@@ -60,7 +60,7 @@ func (w *world) inOrder(ctx context.Context, g Gomega, change *v1alpha1.ChangeWo
 	GinkgoHelper()
 	batches := w.batchesOf(ctx, g, change)
 	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int {
-		return cmp.Compare(defense.BatchNumber(&a), defense.BatchNumber(&b))
+		return cmp.Compare(record.BatchNumber(&a), record.BatchNumber(&b))
 	})
 	return batches
 }

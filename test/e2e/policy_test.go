@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/checks"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	defaults "github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
 const staysUp = controlplane.ManagerNamespace + "/default/stays-up"
@@ -87,7 +87,7 @@ func (w *world) withoutDefaultPolicy(ctx context.Context) {
 func (w *world) checksOf(ctx context.Context, g Gomega, ns, name, check string) (checks []v1alpha1.CheckStatus) {
 	GinkgoHelper()
 	for _, b := range w.batchesOf(ctx, g, w.currentChange(ctx, g, ns, name)) {
-		if c := defense.FindCheck(b.Status.Checks, check); c != nil {
+		if c := record.FindCheck(b.Status.Checks, check); c != nil {
 			checks = append(checks, *c)
 		}
 	}

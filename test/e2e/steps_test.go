@@ -33,7 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -68,7 +68,7 @@ func readinessProbe() *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/true"}}}}
 }
 
-func labelValue(name string) string { return defense.WorkloadNameLabelValue(name) }
+func labelValue(name string) string { return record.WorkloadNameLabelValue(name) }
 
 func (w *world) create(ctx context.Context, d *wrappers.DeploymentWrapper) *appsv1.Deployment {
 	GinkgoHelper()
@@ -141,7 +141,7 @@ func (w *world) currentChange(ctx context.Context, g Gomega, namespace, name str
 	GinkgoHelper()
 	version := w.getDeployment(ctx, g, namespace, name).Labels[v1alpha1.VersionLabel]
 	g.Expect(version).NotTo(BeEmpty(), "no version on deployment %s", name)
-	change := w.changesIn(ctx, g, namespace)[defense.ChangeWorkloadName(name, version)]
+	change := w.changesIn(ctx, g, namespace)[record.ChangeWorkloadName(name, version)]
 	g.Expect(change).NotTo(BeNil(), "no changeworkload of %s version %s", name, version)
 	return change
 }

@@ -42,7 +42,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -194,7 +195,7 @@ func releases() {
 				return
 			}
 			for _, state := range o.states {
-				Expect(defense.IsOpen(v1alpha1.ChangeWorkloadStatusType(state))).To(BeTrue(), o.detail)
+				Expect(record.IsOpen(v1alpha1.ChangeWorkloadStatusType(state))).To(BeTrue(), o.detail)
 			}
 			if !o.first {
 				Expect(o.fewest).To(BeNumerically(">=", o.minimum()), "old pods that served meanwhile")
@@ -348,7 +349,7 @@ func (o *observed) last(ctx context.Context) error {
 // look reads what has become of the version so far.
 func (o *observed) look(ctx context.Context) error {
 	var change v1alpha1.ChangeWorkload
-	key := types.NamespacedName{Namespace: o.ns, Name: defense.ChangeWorkloadName("app", o.version)}
+	key := types.NamespacedName{Namespace: o.ns, Name: record.ChangeWorkloadName("app", o.version)}
 	if err := api.Get(ctx, key, &change); client.IgnoreNotFound(err) != nil {
 		return err
 	}
@@ -416,14 +417,14 @@ func (o *observed) judge(d *appsv1.Deployment, pods []corev1.Pod) {
 		d.Status.Replicas == o.replicas && d.Status.UpdatedReplicas == o.replicas && d.Status.AvailableReplicas == o.replicas
 	switch {
 	case isBack:
-		reasons := map[string]defense.QuarantineReason{}
+		reasons := map[string]rollback.QuarantineReason{}
 		_ = json.Unmarshal([]byte(d.Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons) // without one the reason is empty
 		o.outcome, o.reason = rolledBack+cause(reasons[version].Reason), reasons[version].String()
 		if !all {
 			o.outcome += dip
 		}
 		return
-	case change.Name != "" && !defense.IsOpen(change.Status.Status):
+	case change.Name != "" && !record.IsOpen(change.Status.Status):
 		o.outcome = string(change.Status.Status)
 	default:
 		o.outcome = "open"

@@ -51,7 +51,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -669,7 +669,7 @@ func (l *load) ended(ctx context.Context, name, value string, want v1alpha1.Chan
 			return err
 		}
 		version := workload.Version(template)
-		err = api.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: defense.ChangeWorkloadName(name, version)}, &change)
+		err = api.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: record.ChangeWorkloadName(name, version)}, &change)
 		if client.IgnoreNotFound(err) != nil {
 			return err
 		}

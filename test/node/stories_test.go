@@ -35,7 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
 // story is a bad day of one workload, in a namespace of its own. All stories run side by side: most of
@@ -57,7 +57,7 @@ type story struct {
 const (
 	// evicted is the time after which a stuck pod is evicted, and recreated the time in which three pods are, one by one: beside
 	// the crash loops of the rows a kubelet takes half a minute for each.
-	evicted, recreated = defense.EvictAfter, 90 * time.Second
+	evicted, recreated = rollback.EvictAfter, 90 * time.Second
 	// crashLoop is the time after which a pod that crashes is rolled back where the setting rollback allows 20 s.
 	crashLoop = time.Minute
 )
@@ -345,7 +345,7 @@ func (s *stage) restored(released time.Time, to *v1alpha1.ChangeWorkload, why st
 	serves := func(g Gomega) {
 		w := s.workload(g)
 		g.Expect(w.GetLabels()).To(HaveKeyWithValue(v1alpha1.VersionLabel, to.Spec.Reversion))
-		reasons := map[string]defense.QuarantineReason{}
+		reasons := map[string]rollback.QuarantineReason{}
 		g.Expect(json.Unmarshal([]byte(w.GetAnnotations()[v1alpha1.QuarantineReasonAnnotation]), &reasons)).To(Succeed())
 		g.Expect(reasons).To(HaveLen(1))
 		for _, reason := range reasons {

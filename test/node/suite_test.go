@@ -50,7 +50,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/nodes"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
-	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
@@ -193,7 +193,7 @@ func getDeployment(ctx context.Context, g Gomega, ns, name string) *appsv1.Deplo
 func current(ctx context.Context, g Gomega, ns, name string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	d := getDeployment(ctx, g, ns, name)
-	change := changesIn(ctx, g, ns)[defense.ChangeWorkloadName(name, d.Labels[v1alpha1.VersionLabel])]
+	change := changesIn(ctx, g, ns)[record.ChangeWorkloadName(name, d.Labels[v1alpha1.VersionLabel])]
 	g.Expect(change).NotTo(BeNil())
 	g.Expect(change.Status.ObservedRelease).To(Equal(change.Spec.Release))
 	return change

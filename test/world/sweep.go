@@ -36,6 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
@@ -212,10 +213,10 @@ func (w *World) state() string {
 func (w *World) foldable(b *v1alpha1.ChangePod) bool {
 	for _, c := range list[*v1alpha1.ChangeWorkload](w.api, "ChangeWorkload", Namespace) {
 		if metav1.IsControlledBy(b, c) && b.Spec.Attempt < c.Status.Attempt {
-			return !defense.BatchFails(b)
+			return !record.BatchFails(b)
 		}
 	}
-	if b.Status.Status != v1alpha1.ChangePodExecuteDone || defense.BatchFails(b) {
+	if b.Status.Status != v1alpha1.ChangePodExecuteDone || record.BatchFails(b) {
 		return false
 	}
 	return !slices.ContainsFunc(b.Spec.PodInfos, func(info v1alpha1.PodInfo) bool {

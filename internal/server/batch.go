@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"time"
@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
@@ -72,7 +73,7 @@ func (b *batch) decide() {
 		b.judged(stage, verdict)
 	case b.serverOver():
 		b.conclude()
-	case !b.current() || !IsVerified(b.Change.Status.Status):
+	case !b.current() || !record.IsVerified(b.Change.Status.Status):
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonReleaseEnded, "its pods pass without a check")
 	case !b.Server, order == v1alpha1.OrderNone:
 		b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonNoServer, "the pods pass without a check")
@@ -87,7 +88,7 @@ func (b *batch) decide() {
 // check. Nil when there is none yet.
 func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 	for _, stage := range []v1alpha1.CheckStage{v1alpha1.StagePre, v1alpha1.StagePost} {
-		if v := verdictOf(b.status, stage); v != nil && VerdictFails(v.Verdict) {
+		if v := VerdictOf(b.status, stage); v != nil && record.VerdictFails(v.Verdict) {
 			return stage, v
 		}
 	}
@@ -103,7 +104,7 @@ func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
 // that runs without checks does not wait; pods that come after its success hold
 // nothing up, so theirs waits for the order to be submitted again.
 func (b *batch) awaitOrder() {
-	message := "AlterShield Server has not accepted the order of the release: " + stepMessage(&b.Change.Status, v1alpha1.StepAccepted)
+	message := "AlterShield Server has not accepted the order of the release: " + record.StepMessage(&b.Change.Status, v1alpha1.StepAccepted)
 	left := time.Unix(b.Batch.Spec.CreateTimeUnix, 0).Add(b.Settings.PreTimeout).Sub(b.Now)
 	if b.Change.Status.Status == v1alpha1.ChangeWorkloadSuccess && b.Change.Status.OrderStage != v1alpha1.OrderRefused && left > 0 {
 		b.preWait(v1alpha1.ReasonOrderNotAccepted, message)
@@ -151,7 +152,7 @@ func (b *batch) take(t turn, a Answer) {
 		}
 	case turnNotFinished:
 		s.Status = v1alpha1.ChangePodPostWait
-		conditions{kindBatch, &s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, t.reason, t.message)
+		record.ConditionsOfBatch(s, b.Batch.Generation, b.Now).SetReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, t.reason, t.message)
 	case turnPostOver:
 		b.over(v1alpha1.StagePost, t)
 	}
@@ -167,7 +168,7 @@ func (b *batch) over(stage v1alpha1.CheckStage, t turn) {
 	case t.passed() && b.status.PostVerdict != nil:
 		b.judged(stage, b.status.PostVerdict)
 	case t.passed():
-		b.results(VerdictPass, "", false)
+		b.results(record.VerdictPass, "", false)
 		b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the POST check passed when asked")
 	default:
 		b.silent(stage, t.reason, t.message)
@@ -181,7 +182,7 @@ func (b *batch) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
 	}
 	for i := range b.Change.Status.UnclaimedVerdicts {
 		u := &b.Change.Status.UnclaimedVerdicts[i]
-		if u.NodeID == b.status.ChangePodID && u.Stage == stage && isWorse(*into, u.CheckVerdict) {
+		if u.NodeID == b.status.ChangePodID && u.Stage == stage && record.IsWorse(*into, u.CheckVerdict) {
 			*into = u.CheckVerdict.DeepCopy()
 		}
 	}
@@ -200,7 +201,7 @@ func (b *batch) applyLate() {
 	if b.serverFailed() {
 		return
 	}
-	if stage, v := b.verdict(); v != nil && VerdictFails(v.Verdict) {
+	if stage, v := b.verdict(); v != nil && record.VerdictFails(v.Verdict) {
 		b.judged(stage, v)
 	}
 }
@@ -208,11 +209,11 @@ func (b *batch) applyLate() {
 // serverFailed says that a failing verdict of the server was applied. Where only the
 // condition says that a check failed, and none of a policy did, it was the server's.
 func (b *batch) serverFailed() bool {
-	if c := FindCheck(b.status.Checks, ServerCheck); c != nil && c.Phase == v1alpha1.CheckFailed {
+	if c := record.FindCheck(b.status.Checks, record.ServerCheck); c != nil && c.Phase == v1alpha1.CheckFailed {
 		return true
 	}
 	c := meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionChecked)
-	return c != nil && c.Reason == v1alpha1.ReasonCheckFailed && failedCheck(b.status.Checks) == nil
+	return c != nil && c.Reason == v1alpha1.ReasonCheckFailed && record.FailedCheck(b.status.Checks) == nil
 }
 
 // judged ends the batch with a verdict of the server.
@@ -221,13 +222,13 @@ func (b *batch) judged(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) {
 	if meta.IsStatusConditionFalse(b.status.Conditions, v1alpha1.ConditionSubmitted) {
 		meta.RemoveStatusCondition(&b.status.Conditions, v1alpha1.ConditionSubmitted)
 	}
-	if !VerdictFails(v.Verdict) {
+	if !record.VerdictFails(v.Verdict) {
 		b.results(v.Verdict, v.Message, false)
 		b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonPassed, "the "+string(stage)+" check passed")
 		return
 	}
 	b.results(v.Verdict, v.Message, true)
-	b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, failureOf(stage, v))
+	b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, record.FailureOf(stage, v))
 }
 
 // silent ends the batch without a verdict, because a check of it had none in time or could not be submitted:
@@ -246,7 +247,7 @@ func (b *batch) silent(stage v1alpha1.CheckStage, reason, message string) {
 		how = v1alpha1.ChangePodPostFailed
 	}
 	if fails, by := b.Settings.ServerSilence(); fails {
-		b.results(VerdictInconclusive, silence(b.Now, message).Message, true)
+		b.results(record.VerdictInconclusive, silence(b.Now, message).Message, true)
 		message += ": the pods fail, as " + by + " says"
 	} else {
 		message += ": the pods pass without a verdict"
@@ -258,7 +259,7 @@ func (b *batch) silent(stage v1alpha1.CheckStage, reason, message string) {
 // results writes a verdict on every pod of the batch; one that passes leaves
 // results that somebody else wrote.
 func (b *batch) results(verdict, message string, all bool) {
-	passed, failed := BatchResults(b.Batch)
+	passed, failed := record.BatchResults(b.Batch)
 	b.status.PodResults = nil
 	for _, r := range append(failed, passed...) {
 		if all || r.Verdict == "" {
@@ -273,12 +274,12 @@ func (b *batch) end(how string, checked metav1.ConditionStatus, reason, message 
 	s := b.status
 	s.Message = how
 	if len(s.PodResults) < len(b.Batch.Spec.PodInfos) {
-		b.results(VerdictNone, how, false)
+		b.results(record.VerdictNone, how, false)
 	}
 	b.condition(v1alpha1.ConditionChecked, checked, reason, message)
 	if b.Server || len(b.others) > 0 || reason == v1alpha1.ReasonCheckFailed {
-		SetCheck(&s.Checks, v1alpha1.CheckStatus{
-			Name: ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
+		record.SetCheck(&s.Checks, v1alpha1.CheckStatus{
+			Name: record.ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
 		}, b.Now)
 	}
 	b.conclude()
@@ -305,8 +306,8 @@ func endPhase(reason string) v1alpha1.CheckPhase {
 // serverOver says that the server's part in the batch is over, while others are
 // not.
 func (b *batch) serverOver() bool {
-	c := FindCheck(b.status.Checks, ServerCheck)
-	return c != nil && CheckIsOver(c)
+	c := record.FindCheck(b.status.Checks, record.ServerCheck)
+	return c != nil && record.CheckIsOver(c)
 }
 
 // noteServer says how far the server's part has come.
@@ -323,8 +324,8 @@ func (b *batch) noteServer() {
 	if !b.Server || b.serverOver() || equality.Semantic.DeepEqual(b.status, &b.Batch.Status) {
 		return
 	}
-	SetCheck(&s.Checks, v1alpha1.CheckStatus{
-		Name: ServerCheck, Phase: phase, Reason: string(s.Status), StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
+	record.SetCheck(&s.Checks, v1alpha1.CheckStatus{
+		Name: record.ServerCheck, Phase: phase, Reason: string(s.Status), StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
 	}, b.Now)
 }
 
@@ -366,7 +367,7 @@ func (b *batch) preWait(reason, message string) {
 	if s.PreSubmitTimeUnix == 0 {
 		s.PreSubmitTime, s.PreSubmitTimeUnix = times.Format(b.Now), b.Now.Unix()
 	}
-	conditions{kindBatch, &s.Conditions, b.Batch.Generation, b.Now}.setReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
+	record.ConditionsOfBatch(s, b.Batch.Generation, b.Now).SetReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
 }
 
 // postSubmitted says that the POST check runs. Where the end of the batch is yet
@@ -393,13 +394,13 @@ func (b *batch) skipped(message string) {
 // fails when the batch is done fails its pods as a late verdict does.
 func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 	b := newBatch(in)
-	known := FindCheck(b.status.Checks, c.Name)
-	if known == nil || CheckIsOver(known) && known.Phase != v1alpha1.CheckWatching || !IsCurrentBatch(b.Change, b.Batch) {
+	known := record.FindCheck(b.status.Checks, c.Name)
+	if known == nil || record.CheckIsOver(known) && known.Phase != v1alpha1.CheckWatching || !record.IsCurrentBatch(b.Change, b.Batch) {
 		return BatchPlan{}
 	}
 	before := *known
-	SetCheck(&b.status.Checks, c, b.Now)
-	now := FindCheck(b.status.Checks, c.Name)
+	record.SetCheck(&b.status.Checks, c, b.Now)
+	now := record.FindCheck(b.status.Checks, c.Name)
 	if !equality.Semantic.DeepEqual(before, *now) {
 		b.tell(&before, now)
 	}
@@ -411,7 +412,7 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 	case now.Phase == v1alpha1.CheckFailed && now.Mode != v1alpha1.ModeObserve:
 		// Only now: what another check failed, somebody may have corrected since.
 		b.failedBy(now)
-	case now.Phase != before.Phase && silentCheck(b.status.Checks, []string{c.Name}, b.Settings.SilenceFails) != nil:
+	case now.Phase != before.Phase && record.SilentCheck(b.status.Checks, []string{c.Name}, b.Settings.SilenceFails) != nil:
 		b.failedBy(now)
 	}
 	return b.finish()
@@ -428,7 +429,7 @@ func newBatch(in BatchInput) *batch {
 		}
 	}
 	for i := range b.status.Checks {
-		if c := &b.status.Checks[i]; c.Name != ServerCheck && !c.Background {
+		if c := &b.status.Checks[i]; c.Name != record.ServerCheck && !c.Background {
 			b.others = append(b.others, c.Name)
 		}
 	}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"cmp"
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -148,9 +149,10 @@ func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
 }
 
 // Overridden says that somebody ended the quarantine of a version by an override.
-func (q Quarantine) Overridden(version string) bool { return q.overriddenBy(version) != "" }
+func (q Quarantine) Overridden(version string) bool { return q.OverriddenBy(version) != "" }
 
-func (q Quarantine) overriddenBy(version string) string { return q.Reasons[version].Overridden }
+// OverriddenBy is the user who released a version again by an override; empty for none.
+func (q Quarantine) OverriddenBy(version string) string { return q.Reasons[version].Overridden }
 
 // Restored reports whether a release of this version and number was made by a rollback or
 // by an undo.
@@ -219,8 +221,8 @@ func (q Quarantine) Annotate(annotations map[string]string) {
 	set(v1alpha1.QuarantineReasonAnnotation, string(reasons), len(kept) > 0 && err == nil)
 }
 
-// rolledBack says that a release was rolled back, and why.
-func rolledBack(w *workload.Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason, bool) {
+// RolledBack says that a release was rolled back, and why.
+func RolledBack(w *workload.Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason, bool) {
 	if w == nil {
 		return QuarantineReason{}, false
 	}
@@ -286,7 +288,7 @@ func (r *QuarantineReason) Explain(failed *v1alpha1.ChangeWorkload) {
 	if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
 		r.Pod, r.Reason, r.Message = pods[0].Pod, pods[0].Verdict, wording.Brief(pods[0].Message)
 	} else {
-		r.Message = wording.Brief(ConditionMessage(&failed.Status, v1alpha1.ConditionVerified))
+		r.Message = wording.Brief(record.ConditionMessage(&failed.Status, v1alpha1.ConditionVerified))
 	}
 }
 

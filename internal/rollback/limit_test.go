@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ func braking(namespace, uid string, release int) *workload.Workload {
 
 func TestRollbackLimit(t *testing.T) {
 	s := settings.Default()
-	b := ParseRollbackLimit("")
+	b := ParseLimit("")
 	at := func(minute int) time.Time { return testNow.Add(time.Duration(minute) * time.Minute) }
 	for i, step := range []struct {
 		name        string
@@ -61,7 +61,7 @@ func TestRollbackLimit(t *testing.T) {
 		if changed != step.changed || ok != step.ok {
 			t.Fatalf("step %d, %s: changed %t, room %t", i, step.name, changed, ok)
 		}
-		b = ParseRollbackLimit(after.String())
+		b = ParseLimit(after.String())
 	}
 	if after, _, _ := b.Take(s, at(60), braking("d", "d1", 1)); len(after.taken) != 1 {
 		t.Errorf("%d entries are kept an hour later", len(after.taken))
@@ -77,7 +77,7 @@ func TestRollbackLimitOfSmallLimits(t *testing.T) {
 	for limit, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 10: 5} {
 		s := settings.Default()
 		s.LimitCount = limit
-		b, taken := RollbackLimit{}, 0
+		b, taken := Limit{}, 0
 		for i := range 20 {
 			after, _, ok := b.Take(s, testNow, braking("a", fmt.Sprint(i), 1))
 			if b = after; ok {
@@ -95,7 +95,7 @@ func TestRollbackLimitOfSmallLimits(t *testing.T) {
 func TestRollbackLimitIsBounded(t *testing.T) {
 	s := settings.Default()
 	s.LimitCount = settings.MaxLimit
-	b, taken := ParseRollbackLimit(fmt.Sprintf(`[{"time":%d,"uid":"old","release":1}]`, testNow.Unix())), 1
+	b, taken := ParseLimit(fmt.Sprintf(`[{"time":%d,"uid":"old","release":1}]`, testNow.Unix())), 1
 	for i := range settings.MaxLimit {
 		after, _, ok := b.Take(s, testNow, braking(fmt.Sprint(i%10), fmt.Sprint("u", i), 1))
 		if b = after; ok {
@@ -106,7 +106,7 @@ func TestRollbackLimitIsBounded(t *testing.T) {
 		t.Errorf("%d rollbacks, %d entries", taken, len(b.taken))
 	}
 	for _, bad := range []string{"no JSON", "{}", "[1]"} {
-		if got := ParseRollbackLimit(bad); len(got.taken) != 0 {
+		if got := ParseLimit(bad); len(got.taken) != 0 {
 			t.Errorf("%s is read as %v", bad, got)
 		}
 	}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package record
 
 import (
 	"cmp"
@@ -30,9 +30,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// currentStatus is a copy of the status of a release. Conditions of earlier builds are where this
+// CurrentStatus is a copy of the status of a release. Conditions of earlier builds are where this
 // build expects them: those of the order in orderSteps, and those that exist no longer nowhere.
-func currentStatus(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
+func CurrentStatus(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 	s := change.Status.DeepCopy()
 	steps := map[string]string{
 		"OrderAccepted": v1alpha1.StepAccepted, "OrderPreChecked": v1alpha1.StepPreChecked,
@@ -73,17 +73,32 @@ const (
 	kindStep = ""
 )
 
-// conditions sets the conditions of one object, at one time. The catalog has the sentence of each, a caller its detail.
-type conditions struct {
+// Conditions sets the conditions of one object, at one time. The catalog has the sentence of each, a caller its detail.
+type Conditions struct {
 	kind       string
 	list       *[]metav1.Condition
 	generation int64
 	now        time.Time
 }
 
-// set sets a condition; its transition time is the time of the decision and
+// ConditionsOfRelease returns the conditions of a release.
+func ConditionsOfRelease(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time) Conditions {
+	return Conditions{kindRelease, &s.Conditions, generation, now}
+}
+
+// ConditionsOfBatch returns the conditions of a batch.
+func ConditionsOfBatch(s *v1alpha1.ChangePodStatus, generation int64, now time.Time) Conditions {
+	return Conditions{kindBatch, &s.Conditions, generation, now}
+}
+
+// StepsOfOrder returns the steps of the order of a release.
+func StepsOfOrder(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time) Conditions {
+	return Conditions{kindStep, &s.OrderSteps, generation, now}
+}
+
+// Set sets a condition; its transition time is the time of the decision and
 // changes only with its status.
-func (c conditions) set(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
+func (c Conditions) Set(kind string, status metav1.ConditionStatus, reason, format string, args ...any) {
 	v1alpha1.SetCondition(c.kind, c.list, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: wording.Printable(fmt.Sprintf(format, args...)),
 		ObservedGeneration: c.generation, LastTransitionTime: metav1.NewTime(c.now.Truncate(time.Second)),
@@ -93,10 +108,26 @@ func (c conditions) set(kind string, status metav1.ConditionStatus, reason, form
 // Detail returns the message of a condition of a release without the sentence of the catalog.
 func Detail(c *metav1.Condition) string { return v1alpha1.Detail(kindRelease, c) }
 
-// setReason sets a condition unless it says the same already in other words: the
+// SetReason sets a condition unless it says the same already in other words: the
 // text of an error differs from try to try, and no write is worth that.
-func (c conditions) setReason(kind string, status metav1.ConditionStatus, reason, message string) {
+func (c Conditions) SetReason(kind string, status metav1.ConditionStatus, reason, message string) {
 	if known := meta.FindStatusCondition(*c.list, kind); known == nil || known.Status != status || known.Reason != reason {
-		c.set(kind, status, reason, "%s", message)
+		c.Set(kind, status, reason, "%s", message)
 	}
 }
+
+// Event is an event to emit after the write that it is about has succeeded.
+type Event struct {
+	// Type is corev1.EventTypeNormal or EventTypeWarning.
+	Type            string
+	Reason, Message string
+	// OfRelease: the event is on the release, too, not only on the workload.
+	OfRelease bool
+	// Settings are those by which an event DefenseChanged says that the defense is lowered.
+	Settings []string
+	// Act tells the event from others of its reason: it is a part of the event's action.
+	Act string
+}
+
+// DetailOfBatch returns the message of a condition of a batch without the sentence of the catalog.
+func DetailOfBatch(c *metav1.Condition) string { return v1alpha1.Detail(kindBatch, c) }

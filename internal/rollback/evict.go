@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"cmp"
@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -80,14 +81,14 @@ func MayNeedEviction(w *workload.Workload) bool {
 // those after it may need the one that is stuck.
 func DecideEviction(in EvictionInput) EvictionPlan {
 	if in.mayEvict() && in.unclear() {
-		return EvictionPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: lookAgain}
+		return EvictionPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: LookAgain}
 	}
 	in.fates = in.left()
 	stuck := in.stuck()
 	if len(stuck) == 0 {
 		return EvictionPlan{Idle: true}
 	}
-	plan := EvictionPlan{RequeueAfter: lookAgain}
+	plan := EvictionPlan{RequeueAfter: LookAgain}
 	if plan.Waits = in.waits(stuck); plan.Waits != "" {
 		return plan
 	}
@@ -95,7 +96,7 @@ func DecideEviction(in EvictionInput) EvictionPlan {
 		return times.Latest(in.fates(p.Version).At, stuckSince(p, in.Now)).Add(in.After)
 	}
 	if wait := in.tooYoung(stuck, due); wait > 0 {
-		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, lookAgain)
+		plan.Waits, plan.RequeueAfter = "a pod to be stuck for longer", min(wait, LookAgain)
 		return plan
 	}
 	if !in.Live {
@@ -311,8 +312,8 @@ func describeStuck(w *workload.Workload, plan *EvictionPlan) string {
 }
 
 // Evicted is the event of a pod that was evicted.
-func Evicted(w *workload.Workload, plan *EvictionPlan) Event {
-	return Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventPodEvicted,
+func Evicted(w *workload.Workload, plan *EvictionPlan) record.Event {
+	return record.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventPodEvicted,
 		Message: fmt.Sprintf("version %s: %s: it was evicted", w.Version, describeStuck(w, plan))}
 }
 
@@ -356,23 +357,23 @@ func PodToDelete(message string) (pod string, ok bool) {
 // NoteEviction writes what is in the way of an eviction, or that nothing is any more, into the
 // status of the release that a workload is at. changed says that the status is to be
 // written, and the event, if there is one, that it is new.
-func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *Event) {
+func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *record.Event) {
 	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked)
 	blocked := said != nil && said.Status == metav1.ConditionTrue
-	c := conditions{kindRelease, &status.Conditions, generation, now}
+	c := record.ConditionsOfRelease(status, generation, now)
 	switch {
 	case block == nil && !blocked:
 		return false, nil
 	case block == nil:
-		c.set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
+		c.Set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionFalse, v1alpha1.ReasonRecovered, "")
 		return true, nil
-	case blocked && said.Reason == block.Reason && Detail(said) == block.Message:
+	case blocked && said.Reason == block.Reason && record.Detail(said) == block.Message:
 		return false, nil
 	}
 	if !blocked || said.Reason != block.Reason {
-		event = &Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventEvictionBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message)}
+		event = &record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventEvictionBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message)}
 	}
-	c.set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, block.Reason, "%s", block.Message)
+	c.Set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, block.Reason, "%s", block.Message)
 	return true, event
 }
 

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package record
 
 import (
 	"cmp"
@@ -78,17 +78,17 @@ const maxCheckMessage = 1024
 // MaxFailedPods is the limit of the API for the pods that a check names.
 const MaxFailedPods = 20
 
-// checksOver says that all checks of these names are over.
-func checksOver(checks []v1alpha1.CheckStatus, names []string) bool {
+// ChecksOver says that all checks of these names are over.
+func ChecksOver(checks []v1alpha1.CheckStatus, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool {
 		c := FindCheck(checks, name)
 		return c == nil || !CheckIsOver(c)
 	})
 }
 
-// failedCheck is the first check beside the server's that failed, and is not only
+// FailedCheck is the first check beside the server's that failed, and is not only
 // observed; nil for none.
-func failedCheck(checks []v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
+func FailedCheck(checks []v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
 	for i := range checks {
 		if c := &checks[i]; c.Name != ServerCheck && c.Phase == v1alpha1.CheckFailed && c.Mode != v1alpha1.ModeObserve {
 			return c
@@ -97,9 +97,9 @@ func failedCheck(checks []v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
 	return nil
 }
 
-// silentCheck is the first of these names that ended without a verdict where that
+// SilentCheck is the first of these names that ended without a verdict where that
 // fails; nil for none.
-func silentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails bool) *v1alpha1.CheckStatus {
+func SilentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails bool) *v1alpha1.CheckStatus {
 	for _, name := range names {
 		c := FindCheck(checks, name)
 		if c == nil || c.Mode == v1alpha1.ModeObserve || c.OnSilence == v1alpha1.SilencePasses || c.OnSilence != v1alpha1.SilenceFails && !silenceFails {
@@ -112,8 +112,8 @@ func silentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails boo
 	return nil
 }
 
-// namesOf are the names of checks beside the server's.
-func namesOf(checks []v1alpha1.CheckStatus) (names []string) {
+// NamesOf are the names of checks beside the server's.
+func NamesOf(checks []v1alpha1.CheckStatus) (names []string) {
 	for i := range checks {
 		if name := checks[i].Name; name != ServerCheck {
 			names = append(names, name)
@@ -122,16 +122,16 @@ func namesOf(checks []v1alpha1.CheckStatus) (names []string) {
 	return names
 }
 
-// describeCheck is a check in one line, as the message of a verdict.
-func describeCheck(c *v1alpha1.CheckStatus) string {
+// DescribeCheck is a check in one line, as the message of a verdict.
+func DescribeCheck(c *v1alpha1.CheckStatus) string {
 	return c.Name + ": " + cmp.Or(c.Message, c.Reason, string(c.Phase))
 }
 
-// isPending says that a check of a policy waits for those of the stage before.
-func isPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase == v1alpha1.CheckPending }
+// IsPending says that a check of a policy waits for those of the stage before.
+func IsPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase == v1alpha1.CheckPending }
 
-// begun is a check that begins now.
-func (b *BeginCheck) begun(now time.Time) v1alpha1.CheckStatus {
+// Begun is a check that begins now.
+func (b *BeginCheck) Begun(now time.Time) v1alpha1.CheckStatus {
 	c := b.Status
 	c.Phase = v1alpha1.CheckRunning
 	if c.Background {
@@ -153,10 +153,10 @@ func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
 	return c.Type != "" && c.Phase != v1alpha1.CheckPending && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
-// failedReleaseCheck is the check of a policy that fails the release as a whole; nil for none.
+// FailedReleaseCheck is the check of a policy that fails the release as a whole; nil for none.
 // One without a verdict does where that was written down when it ended.
-func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
-	return cmp.Or(failedCheck(s.Checks), silentCheck(s.Checks, namesOf(s.Checks), false))
+func FailedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
+	return cmp.Or(FailedCheck(s.Checks), SilentCheck(s.Checks, NamesOf(s.Checks), false))
 }
 
 // IsUnderWay says that a release has begun, has not ended, and that no check of its
@@ -164,7 +164,7 @@ func failedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus 
 func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
 	s := &c.Status
 	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
-		failedOrderCheck(s) == nil && failedReleaseCheck(s) == nil
+		FailedOrderCheck(s) == nil && FailedReleaseCheck(s) == nil
 }
 
 // hasNoVerdict says that a check ended without one.
@@ -177,8 +177,8 @@ func hasNoVerdict(c *v1alpha1.CheckStatus) bool {
 	}
 }
 
-// eventOf is the event that tells what happened to a check; empty for none.
-func eventOf(before, now *v1alpha1.CheckStatus) string {
+// EventOf is the event that tells what happened to a check; empty for none.
+func EventOf(before, now *v1alpha1.CheckStatus) string {
 	switch {
 	case now.Phase == before.Phase && now.Reason == before.Reason && slices.Equal(now.FailedPods, before.FailedPods):
 		return ""
@@ -201,21 +201,21 @@ func eventOf(before, now *v1alpha1.CheckStatus) string {
 // begin with a write of its release, and what they come to is put into the status by
 // [NoteReleaseCheck]; what that means for the release is decided here.
 
-// beginChecks writes down the checks that begin at a stage of the release, unless
+// BeginChecks writes down the checks that begin at a stage of the release, unless
 // some did before: which there are does not change.
-func beginChecks(s *v1alpha1.ChangeWorkloadStatus, begin []BeginCheck, now time.Time, stage v1alpha1.PolicyStage) {
-	if len(checksAt(s, stage)) > 0 {
+func BeginChecks(s *v1alpha1.ChangeWorkloadStatus, begin []BeginCheck, now time.Time, stage v1alpha1.PolicyStage) {
+	if len(ChecksAt(s, stage)) > 0 {
 		return
 	}
 	for i := range begin {
 		if begin[i].Status.Stage == stage {
-			SetCheck(&s.Checks, begin[i].begun(now), now)
+			SetCheck(&s.Checks, begin[i].Begun(now), now)
 		}
 	}
 }
 
-// checksAt are the checks of policies that began at a stage of the release.
-func checksAt(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) (at []*v1alpha1.CheckStatus) {
+// ChecksAt are the checks of policies that began at a stage of the release.
+func ChecksAt(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) (at []*v1alpha1.CheckStatus) {
 	for i := range s.Checks {
 		if c := &s.Checks[i]; c.Stage == stage {
 			at = append(at, c)
@@ -224,9 +224,9 @@ func checksAt(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) (at 
 	return at
 }
 
-// waitsForCheck is the first check of a stage that the release waits for; nil for none.
-func waitsForCheck(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) *v1alpha1.CheckStatus {
-	for _, c := range checksAt(s, stage) {
+// WaitsForCheck is the first check of a stage that the release waits for; nil for none.
+func WaitsForCheck(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) *v1alpha1.CheckStatus {
+	for _, c := range ChecksAt(s, stage) {
 		if !c.Background && !CheckIsOver(c) {
 			return c
 		}
@@ -236,13 +236,13 @@ func waitsForCheck(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage)
 
 // FailsRelease says that a check in the status of a release fails it as a whole.
 func FailsRelease(c *v1alpha1.CheckStatus) bool {
-	return failedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
+	return FailedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
 }
 
-// cancelWaiting gives up the checks that a release waits for, where another one has
+// CancelWaiting gives up the checks that a release waits for, where another one has
 // failed it: as with a batch, the first failure decides.
-func cancelWaiting(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
-	if failedReleaseCheck(s) != nil {
+func CancelWaiting(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
+	if FailedReleaseCheck(s) != nil {
 		giveUp(s, now, "another check failed first", func(c *v1alpha1.CheckStatus) bool { return !c.Background })
 	}
 }
@@ -307,15 +307,15 @@ func NoteReleaseCheck(in ReleaseCheckInput, c v1alpha1.CheckStatus) (plan Releas
 		return plan
 	}
 	plan.Status = status
-	if reason := eventOf(known, now); reason != "" {
+	if reason := EventOf(known, now); reason != "" {
 		plan.Events = append(plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
-			Message: fmt.Sprintf("version %s: check %s", in.Change.Spec.Reversion, describeCheck(now))})
+			Message: fmt.Sprintf("version %s: check %s", in.Change.Spec.Reversion, DescribeCheck(now))})
 	}
 	return plan
 }
 
-// cancelChecks gives up the checks of a release that ends: it ends for good.
-func cancelChecks(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
+// CancelChecks gives up the checks of a release that ends: it ends for good.
+func CancelChecks(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
 	giveUp(s, now, "the release ended before the check was over", func(*v1alpha1.CheckStatus) bool { return true })
 }
 
@@ -327,4 +327,13 @@ func giveUp(s *v1alpha1.ChangeWorkloadStatus, now time.Time, why string, which f
 			SetCheck(&s.Checks, canceled, now)
 		}
 	}
+}
+
+// BeginCheck is a check to begin with a batch.
+type BeginCheck struct {
+	// Status has its name, type and mode, and how pods are.
+	Status v1alpha1.CheckStatus
+	// Due is when it has seen all it is to see, and Deadline when it gives up, from
+	// when it is written down.
+	Due, Deadline time.Duration
 }

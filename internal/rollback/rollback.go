@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"fmt"
@@ -26,13 +26,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// RollbackInput is what a decision to roll a workload back is made from.
-type RollbackInput struct {
+// Input is what a decision to roll a workload back is made from.
+type Input struct {
 	Now time.Time
 	// Settings in force for the workload.
 	Settings settings.Settings
@@ -46,7 +47,7 @@ type RollbackInput struct {
 	// History are the successful versions of the workload that are remembered.
 	History []workload.Revision
 	// Limit counts rollbacks for the rollback limit.
-	Limit RollbackLimit
+	Limit Limit
 }
 
 // LastSuccess is the value of RollbackToAnnotation that asks for the newest
@@ -80,8 +81,8 @@ func (r *Rollback) ChangeCause() string {
 	return fmt.Sprintf(ChangeCausePrefix+"version %s to %s: %s", r.From, r.To, wording.Printable(r.Why.String()))
 }
 
-// RollbackPlan is what to do about a rollback.
-type RollbackPlan struct {
+// Plan is what to do about a rollback.
+type Plan struct {
 	// Rollback is set when the workload is to be rolled back.
 	Rollback *Rollback
 	// Refusal is why a request is not carried out. The request is consumed.
@@ -93,7 +94,7 @@ type RollbackPlan struct {
 // Asked says that somebody asked for the rollback; the rollback limit is for the others.
 func (r *Rollback) Asked() bool { return r.Why.Cause == v1alpha1.ReasonRollbackRequested }
 
-// DecideRollback says whether a workload is rolled back, and to what.
+// Decide says whether a workload is rolled back, and to what.
 //
 // It never loops. Whatever is rolled back from is in quarantine from then on;
 // without a request this leaves neither a version in quarantine or released out
@@ -101,21 +102,21 @@ func (r *Rollback) Asked() bool { return r.Why.Cause == v1alpha1.ReasonRollbackR
 // its own needs a release of somebody else's before it: at once of another
 // version, of the same one only when its quarantine is over, which takes twice
 // as long each time.
-func DecideRollback(in RollbackInput) RollbackPlan {
+func Decide(in Input) Plan {
 	w := in.Workload
 	// A release that admission did not record is, before anything else.
 	if w.Deleting || !in.Enrolled || workload.OptedOut(w.Labels) || w.RecordedVersion() != "" && w.RecordedVersion() != w.Version {
-		return RollbackPlan{}
+		return Plan{}
 	}
 	if request, ok := w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
 		if w.RecordedVersion() != "" && len(in.Changes) == 0 {
-			return RollbackPlan{RequeueAfter: lookAgain} // whose record it is, is decided first
+			return Plan{RequeueAfter: LookAgain} // whose record it is, is decided first
 		}
 		return in.requested(strings.TrimSpace(request))
 	}
 	change := in.current()
 	if change == nil {
-		return RollbackPlan{}
+		return Plan{}
 	}
 	if plan, due := in.selfHealing(change); due {
 		return plan
@@ -123,9 +124,9 @@ func DecideRollback(in RollbackInput) RollbackPlan {
 	return in.neverStarted(change)
 }
 
-// RequestRollback says what a request for a version, or LastSuccess, comes to:
+// Request says what a request for a version, or LastSuccess, comes to:
 // the version it goes to, or why it is refused.
-func RequestRollback(in RollbackInput, version string) (to, refusal string) {
+func Request(in Input, version string) (to, refusal string) {
 	plan := in.requested(version)
 	if plan.Rollback == nil {
 		return "", plan.Refusal
@@ -135,20 +136,20 @@ func RequestRollback(in RollbackInput, version string) (to, refusal string) {
 
 // NeedsPods says that the decision depends on pods: while a release is rolled
 // out, and for some time after its Success.
-func (in *RollbackInput) NeedsPods() bool {
+func (in *Input) NeedsPods() bool {
 	change := in.current()
 	if change == nil || !in.Settings.Rollback {
 		return false
 	}
 	s := start{*in, &change.Status}
-	succeeded, proven := succeededAt(s.status), in.Settings.RollbackProven
+	succeeded, proven := record.SucceededAt(s.status), in.Settings.RollbackProven
 	young := in.Now.Sub(succeeded) < proven+3*in.Settings.RollbackAfter+in.Settings.RollbackSlow
 	return succeeded.IsZero() || proven > 0 && (young || !s.failingSince().IsZero())
 }
 
 // current is the record of the release the workload is at, once that is an
 // attempt of its own.
-func (in *RollbackInput) current() *v1alpha1.ChangeWorkload {
+func (in *Input) current() *v1alpha1.ChangeWorkload {
 	for i := range in.Changes {
 		c := &in.Changes[i]
 		if c.DeletionTimestamp == nil && c.Spec.Reversion == in.Workload.Version && c.Spec.Release == in.Workload.Release() &&
@@ -159,49 +160,49 @@ func (in *RollbackInput) current() *v1alpha1.ChangeWorkload {
 	return nil
 }
 
-func (in *RollbackInput) requested(version string) RollbackPlan {
+func (in *Input) requested(version string) Plan {
 	w := in.Workload
 	q := ParseQuarantine(w.Annotations, in.Now)
 	target := (*workload.Revision)(nil)
 	switch {
 	case strings.HasPrefix(version, BeforeOptIn):
-		return RollbackPlan{Refusal: LaidBefore}
+		return Plan{Refusal: LaidBefore}
 	case w.ObservingOwner() != "":
-		return RollbackPlan{Refusal: "the workload is in observe mode, because the " + w.ObservingOwner() + " owns it"}
+		return Plan{Refusal: "the workload is in observe mode, because the " + w.ObservingOwner() + " owns it"}
 	case in.Settings.Observe:
-		return RollbackPlan{Refusal: "the workload is in observe mode (setting observe)"}
+		return Plan{Refusal: "the workload is in observe mode (setting observe)"}
 	case version == w.Version:
-		return RollbackPlan{Refusal: fmt.Sprintf("version %s is the current one", version)}
+		return Plan{Refusal: fmt.Sprintf("version %s is the current one", version)}
 	case (version == "" || version == LastSuccess) && in.restoring():
 		// A request that is repeated does not go back another version.
-		return RollbackPlan{Refusal: fmt.Sprintf("version %s is being restored already", w.Version)}
+		return Plan{Refusal: fmt.Sprintf("version %s is being restored already", w.Version)}
 	case version == "" || version == LastSuccess:
 		if target = NewestRevision(in.History, w.Version, q); target == nil {
-			return RollbackPlan{Refusal: "the history has no version except the current one and those that were rolled back"}
+			return Plan{Refusal: "the history has no version except the current one and those that were rolled back"}
 		}
 	case q.Holds(version):
-		return RollbackPlan{Refusal: DescribeQuarantine(version, q)}
+		return Plan{Refusal: DescribeQuarantine(version, q)}
 	default:
 		i := slices.IndexFunc(in.History, func(r workload.Revision) bool { return r.Version == version })
 		if i < 0 {
-			return RollbackPlan{Refusal: fmt.Sprintf("the history has no successful version %s", wording.Cut(version))}
+			return Plan{Refusal: fmt.Sprintf("the history has no successful version %s", wording.Cut(version))}
 		}
 		target = &in.History[i]
 	}
 	r := in.rollback(v1alpha1.ReasonRollbackRequested, target.Version)
 	r.History = target
-	return RollbackPlan{Rollback: r}
+	return Plan{Rollback: r}
 }
 
 // restoring says that the workload was rolled back to its current version, which
 // is not verified yet.
-func (in *RollbackInput) restoring() bool {
+func (in *Input) restoring() bool {
 	change := in.current()
 	restored := ParseQuarantine(in.Workload.Annotations, in.Now).Restored(in.Workload.Version, in.Workload.Release())
-	return restored && (change == nil || IsOpen(change.Status.Status))
+	return restored && (change == nil || record.IsOpen(change.Status.Status))
 }
 
-func (in *RollbackInput) rollback(cause, to string) *Rollback {
+func (in *Input) rollback(cause, to string) *Rollback {
 	w := in.Workload
 	return &Rollback{From: w.Version, To: to, Why: QuarantineReason{
 		Time: in.Now.UTC().Format(time.RFC3339), Cause: cause, Release: w.Release(), To: to,
@@ -211,16 +212,16 @@ func (in *RollbackInput) rollback(cause, to string) *Rollback {
 // selfHealing rolls a release back that was suspended while self-healing was
 // on: turning it on later rolls nothing back. due is false where there is nothing
 // to heal.
-func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan RollbackPlan, due bool) {
-	if !in.Settings.SelfHealing || change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !healingIsDue(&change.Status) {
-		return RollbackPlan{}, false
+func (in *Input) selfHealing(change *v1alpha1.ChangeWorkload) (plan Plan, due bool) {
+	if !in.Settings.SelfHealing || change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !HealingIsDue(&change.Status) {
+		return Plan{}, false
 	}
-	target, refusal := selfHealingTarget(in.Workload, in.History, in.Changes, in.Now)
+	target, refusal := SelfHealingTarget(in.Workload, in.History, in.Changes, in.Now)
 	if refusal != "" {
-		return RollbackPlan{}, false
+		return Plan{}, false
 	}
-	if why, left := limited(&change.Status, in.Workload, in.Limit, in.Settings, in.Now); why != "" {
-		return RollbackPlan{RequeueAfter: left}, true
+	if why, left := Limited(&change.Status, in.Workload, in.Limit, in.Settings, in.Now); why != "" {
+		return Plan{RequeueAfter: left}, true
 	}
 	r := in.rollback(v1alpha1.ReasonVerificationFailed, target.Version)
 	r.History = target
@@ -228,29 +229,29 @@ func (in *RollbackInput) selfHealing(change *v1alpha1.ChangeWorkload) (plan Roll
 	return in.planned(r), true
 }
 
-// healingHeld begins what the condition RolledBack says of a release that the rollback limit
+// HealingHeld begins what the condition RolledBack says of a release that the rollback limit
 // keeps from being healed. One that it only keeps from being rolled back because
 // its pods do not come up is not to be healed when self-healing is turned on later.
-const healingHeld = "the release failed; not rolled back: "
+const HealingHeld = "the release failed; not rolled back: "
 
-// healingIsDue says that a release failed while self-healing was on.
-func healingIsDue(status *v1alpha1.ChangeWorkloadStatus) bool {
+// HealingIsDue says that a release failed while self-healing was on.
+func HealingIsDue(status *v1alpha1.ChangeWorkloadStatus) bool {
 	due := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRolledBack)
-	return due != nil && (due.Status == metav1.ConditionUnknown || due.Reason == v1alpha1.ReasonRollbackLimit && strings.HasPrefix(Detail(due), healingHeld))
+	return due != nil && (due.Status == metav1.ConditionUnknown || due.Reason == v1alpha1.ReasonRollbackLimit && strings.HasPrefix(record.Detail(due), HealingHeld))
 }
 
 // planned is a plan for a rollback that nobody asked for. That one would be made is
 // told by the release.
-func (in *RollbackInput) planned(r *Rollback) RollbackPlan {
+func (in *Input) planned(r *Rollback) Plan {
 	if in.Settings.Observe {
-		return RollbackPlan{}
+		return Plan{}
 	}
-	return RollbackPlan{Rollback: r}
+	return Plan{Rollback: r}
 }
 
-// selfHealingTarget is where a release that failed its verification is rolled
+// SelfHealingTarget is where a release that failed its verification is rolled
 // back to, or why it is not.
-func selfHealingTarget(w *workload.Workload, history []workload.Revision, changes []v1alpha1.ChangeWorkload, now time.Time) (target *workload.Revision, refusal string) {
+func SelfHealingTarget(w *workload.Workload, history []workload.Revision, changes []v1alpha1.ChangeWorkload, now time.Time) (target *workload.Revision, refusal string) {
 	q := ParseQuarantine(w.Annotations, now)
 	if refusal = notByItself(w, q); refusal != "" {
 		return nil, refusal
@@ -262,11 +263,11 @@ func selfHealingTarget(w *workload.Workload, history []workload.Revision, change
 }
 
 // neverStarted rolls a release back when its pods do not come up.
-func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackPlan {
+func (in *Input) neverStarted(change *v1alpha1.ChangeWorkload) Plan {
 	s := start{*in, &change.Status}
 	still := s.judge()
-	if still.old == nil && still.revision == nil || still.refusal != "" {
-		return RollbackPlan{RequeueAfter: still.wait}
+	if still.old == nil && still.revision == nil || still.Refusal != "" {
+		return Plan{RequeueAfter: still.Wait}
 	}
 	cause := v1alpha1.ReasonNeverStarted
 	if change.Status.Status == v1alpha1.ChangeWorkloadSuspend {
@@ -280,12 +281,12 @@ func (in *RollbackInput) neverStarted(change *v1alpha1.ChangeWorkload) RollbackP
 		r.History, r.To = still.revision, still.revision.Version
 	}
 	r.Why.To = r.To
-	first := still.first
-	r.Why.Container, r.Why.Reason, r.Why.Message = first.cause.Container, first.cause.Reason, first.cause.Message
-	if first.pod != nil {
-		r.Pod, r.Why.Pod = first.pod.Name, first.pod.Name
-		if first.cause.NeedsEvents() {
-			r.NeedsCause = first.pod
+	first := still.First
+	r.Why.Container, r.Why.Reason, r.Why.Message = first.Cause.Container, first.Cause.Reason, first.Cause.Message
+	if first.Pod != nil {
+		r.Pod, r.Why.Pod = first.Pod.Name, first.Pod.Name
+		if first.Cause.NeedsEvents() {
+			r.NeedsCause = first.Pod
 		}
 	}
 	if cause == v1alpha1.ReasonNeverStarted && !s.everFinished() {
@@ -300,7 +301,7 @@ const maxQuarantine = 24 * time.Hour
 // setTerm says when the quarantine of a version ends of which no pod ever finished: its
 // cause may be gone by then. Each time it comes back and fails again it takes twice as
 // long.
-func (in *RollbackInput) setTerm(r *Rollback) {
+func (in *Input) setTerm(r *Rollback) {
 	r.Why.Times = ParseQuarantine(in.Workload.Annotations, in.Now).times(r.From) + 1
 	if !in.Settings.Quarantine {
 		return
@@ -311,3 +312,6 @@ func (in *RollbackInput) setTerm(r *Rollback) {
 	}
 	r.Why.Until = in.Now.Add(term).UTC().Format(time.RFC3339)
 }
+
+// LaidBefore says of a request that lay on the workload when its defense began.
+const LaidBefore = "it was on the workload when its defense began; to repeat it, set it again with kubectl annotate"

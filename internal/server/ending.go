@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"cmp"
@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
@@ -52,7 +53,7 @@ const (
 // HowReleaseEnded says in one line how a release ended and why, or how far it has
 // come.
 func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
-	said := func(kind string) string { return ConditionMessage(s, kind) }
+	said := func(kind string) string { return record.ConditionMessage(s, kind) }
 	switch s.Status {
 	case v1alpha1.ChangeWorkloadSuccess:
 		if s.UnverifiedCount > 0 {
@@ -74,7 +75,7 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 		}
 		return "the release was canceled: " + why + stuckOf(s)
 	case v1alpha1.ChangeWorkloadFailed:
-		return "the release is not verified: " + stepMessage(s, v1alpha1.StepAccepted)
+		return "the release is not verified: " + record.StepMessage(s, v1alpha1.StepAccepted)
 	default:
 		return "the release did not end: " + said(v1alpha1.ConditionProgressing) + stuckOf(s)
 	}
@@ -84,13 +85,13 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 // still.
 func stuckOf(s *v1alpha1.ChangeWorkloadStatus) string {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
-	if c == nil || c.Status != metav1.ConditionFalse || rankOfStuck(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
+	if c == nil || c.Status != metav1.ConditionFalse || record.RankOfStuck(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
 		return ""
 	}
-	if detail := Detail(c); strings.HasPrefix(detail, toVersion) {
+	if detail := record.Detail(c); strings.HasPrefix(detail, toVersion) {
 		return "; it would have been rolled back " + detail
 	}
-	return "; " + Detail(c)
+	return "; " + record.Detail(c)
 }
 
 // toVersion begins the detail of ConditionRolledBack that names the target of a rollback.
@@ -103,9 +104,9 @@ func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) s
 	case c == nil:
 		return "the batch ended"
 	case c.Reason != v1alpha1.ReasonReleaseEnded || batch.Spec.Attempt != change.Status.Attempt:
-		return cmp.Or(v1alpha1.Detail(kindBatch, c), c.Message)
+		return cmp.Or(record.DetailOfBatch(c), c.Message)
 	default:
-		return cmp.Or(v1alpha1.Detail(kindBatch, c), c.Message) + "; " + HowReleaseEnded(&change.Status)
+		return cmp.Or(record.DetailOfBatch(c), c.Message) + "; " + HowReleaseEnded(&change.Status)
 	}
 }
 
@@ -170,7 +171,7 @@ func (o *order) entryEnded(a Answer) {
 // also the end that is notified when the batch is done, because its PRE check had no
 // verdict in time. That end starts the POST check.
 func EndsWithSuccess(b *v1alpha1.ChangePod) bool {
-	return b.Status.EndDueTimeUnix == 0 || b.Status.Message == string(v1alpha1.ChangePodPreTimeout) && !BatchFails(b)
+	return b.Status.EndDueTimeUnix == 0 || b.Status.Message == string(v1alpha1.ChangePodPreTimeout) && !record.BatchFails(b)
 }
 
 // owesEnd says that a batch is done and the server is to be told of it: its entry
@@ -195,7 +196,7 @@ func (b *batch) owesEnd() bool {
 		return true
 	}
 	for i := range s.PodResults {
-		if VerdictFails(s.PodResults[i].Verdict) {
+		if record.VerdictFails(s.PodResults[i].Verdict) {
 			return true
 		}
 	}
@@ -211,7 +212,7 @@ func (b *batch) tellEnd() {
 	}
 	limit := b.Settings.PostTimeout
 	if EndsWithSuccess(b.Batch) {
-		if limit = askLater; !b.current() || !IsVerified(b.Change.Status.Status) {
+		if limit = askLater; !b.current() || !record.IsVerified(b.Change.Status.Status) {
 			limit = 0
 		}
 	}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"fmt"
@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
@@ -42,7 +43,7 @@ type BatchInput struct {
 	// Begin are the checks by other verifiers that begin with the batch. It is done
 	// when they, and those that its status names, are over, too, but for those in
 	// the background.
-	Begin []BeginCheck
+	Begin []record.BeginCheck
 	// Calls is what this process knows of its calls about the batch.
 	Calls Calls
 }
@@ -58,20 +59,20 @@ type batch struct {
 	// others are the names of the checks that are waited for beside the server's.
 	others []string
 	// mayBegin are the checks that begin with a batch, also where they did.
-	mayBegin []BeginCheck
+	mayBegin []record.BeginCheck
 }
 
 // current says that the batch is of the attempt its release is at.
-func (b *batch) current() bool { return isOfAttempt(b.Change, b.Batch) }
+func (b *batch) current() bool { return record.IsOfAttempt(b.Change, b.Batch) }
 
 func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions{kindBatch, &b.status.Conditions, b.Batch.Generation, b.Now}.set(kind, status, reason, "%s", message)
+	record.ConditionsOfBatch(b.status, b.Batch.Generation, b.Now).Set(kind, status, reason, "%s", message)
 }
 
 // warn emits an event about the batch.
 func (b *batch) warn(reason, message string) {
-	b.plan.Events = append(b.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
-		Message: fmt.Sprintf("batch %d of version %s: %s", BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
+	b.plan.Events = append(b.plan.Events, record.Event{Type: corev1.EventTypeWarning, Reason: reason,
+		Message: fmt.Sprintf("batch %d of version %s: %s", record.BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
 }
 
 // failPods fails the pods that a check failed, or all: also where there are more of
@@ -80,8 +81,8 @@ func (b *batch) failPods(c *v1alpha1.CheckStatus) {
 	all := len(c.FailedPods) == 0 || int(c.FailedCount) > len(c.FailedPods)
 	for i := range b.status.PodResults {
 		r := &b.status.PodResults[i]
-		if !VerdictFails(r.Verdict) && (all || slices.Contains(c.FailedPods, r.Pod)) {
-			r.Verdict, r.Message = VerdictFail, describeCheck(c)
+		if !record.VerdictFails(r.Verdict) && (all || slices.Contains(c.FailedPods, r.Pod)) {
+			r.Verdict, r.Message = record.VerdictFail, record.DescribeCheck(c)
 		}
 	}
 }
@@ -115,7 +116,7 @@ func batchEntry(s *v1alpha1.ChangePodStatus, set *settings.Settings, now time.Ti
 	default:
 	}
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonOrderNotAccepted {
-		n.refusal = v1alpha1.Detail(kindBatch, c)
+		n.refusal = record.DetailOfBatch(c)
 	}
 	return n
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"cmp"
@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
@@ -46,7 +47,7 @@ func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
 		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, LatePre: d.LatePre, Time: times.Format(now), TimeUnix: now.Unix(),
 	}
 	if d.LatePre {
-		v.Message = latePreFailure + ": " + cmp.Or(d.Message, noReason)
+		v.Message = record.LatePreFailure + ": " + cmp.Or(d.Message, record.NoReason)
 	}
 	return v
 }
@@ -88,7 +89,7 @@ func ApplyToBatch(in BatchInput, d Delivered) (Placement, *v1alpha1.ChangePodSta
 		return placement, nil
 	}
 	in.Batch = batch
-	if in.Change == nil || in.Change.Status.OrderID != d.OrderID || !OrderIsOpen(&in.Change.Status) {
+	if in.Change == nil || in.Change.Status.OrderID != d.OrderID || !record.OrderIsOpen(&in.Change.Status) {
 		// An old view of the release.
 		return placement, &batch.Status
 	}
@@ -155,10 +156,10 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 	// Also one on another entry of the order: its start was repeated when nobody
 	// knew that it had been received.
 	if s.OrderNodeID != "" && (s.OrderNodeID == d.NodeID || d.OfOrder) {
-		return place(&s.OrderPreVerdict, &s.OrderPostVerdict, orderPreIsLate(s.OrderStage), d, now)
+		return place(&s.OrderPreVerdict, &s.OrderPostVerdict, record.OrderPreIsLate(s.OrderStage), d, now)
 	}
-	if n := foldedEntry(s, d.NodeID); n != nil {
-		if !VerdictFails(d.Verdict) || n.Verdict != "" {
+	if n := record.FoldedEntry(s, d.NodeID); n != nil {
+		if !record.VerdictFails(d.Verdict) || n.Verdict != "" {
 			return PlacementKnown
 		}
 		n.Verdict = d.Verdict
@@ -166,7 +167,7 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 	}
 	for i := range s.UnclaimedVerdicts {
 		if u := &s.UnclaimedVerdicts[i]; u.NodeID == d.NodeID && u.Stage == d.Stage {
-			if !isWorse(&u.CheckVerdict, d.verdict(now)) {
+			if !record.IsWorse(&u.CheckVerdict, d.verdict(now)) {
 				return PlacementKnown
 			}
 			u.CheckVerdict = d.verdict(now)
@@ -175,7 +176,7 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 	}
 	if len(s.UnclaimedVerdicts) >= maxUnclaimed {
 		// One that passes makes room: it says no more than no verdict does.
-		i := slices.IndexFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return !VerdictFails(u.Verdict) })
+		i := slices.IndexFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return !record.VerdictFails(u.Verdict) })
 		if i < 0 {
 			return PlacementFull
 		}
@@ -194,9 +195,9 @@ func place(pre, post **v1alpha1.CheckVerdict, preIsLate bool, d Delivered, now t
 	}
 	v := d.verdict(now)
 	switch {
-	case d.Stage == v1alpha1.StagePre && preIsLate && !VerdictFails(d.Verdict):
+	case d.Stage == v1alpha1.StagePre && preIsLate && !record.VerdictFails(d.Verdict):
 		return PlacementLate
-	case !isWorse(*into, v):
+	case !record.IsWorse(*into, v):
 		return PlacementKnown
 	default:
 		*into = &v

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"encoding/json"
@@ -207,7 +207,10 @@ func TestDecideEviction(t *testing.T) {
 	}
 	isB := func(p *workload.Place) { p.Version, p.Current = versionB, false }
 	made := func(afterLeft time.Duration) func(*workload.Place) {
-		return func(p *workload.Place) { p.Created = testNow.Add(-time.Minute + afterLeft); p.UnreadySince = p.Created }
+		return func(p *workload.Place) {
+			p.Created = testNow.Add(-time.Minute + afterLeft)
+			p.UnreadySince = p.Created
+		}
 	}
 	const idle, unclear = "idle", "the template to be seen by its controller, and recorded"
 	for name, test := range map[string]struct {
@@ -216,11 +219,11 @@ func TestDecideEviction(t *testing.T) {
 		want string
 		in   time.Duration
 	}{
-		"stuck":                     {func(*EvictionInput) {}, "evict web-2", lookAgain},
+		"stuck":                     {func(*EvictionInput) {}, "evict web-2", LookAgain},
 		"from the cache":            {func(in *EvictionInput) { in.Live = false }, "needs live", 0},
-		"the setting is off":        {func(in *EvictionInput) { in.Settings.Eviction = false }, "tell web-2", lookAgain},
-		"pods made all at once":     {func(in *EvictionInput) { in.Places.Ordered = false }, "evict web-2", lookAgain},
-		"with another kind's names": {func(in *EvictionInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", lookAgain},
+		"the setting is off":        {func(in *EvictionInput) { in.Settings.Eviction = false }, "tell web-2", LookAgain},
+		"pods made all at once":     {func(in *EvictionInput) { in.Places.Ordered = false }, "evict web-2", LookAgain},
+		"with another kind's names": {func(in *EvictionInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", LookAgain},
 
 		"not enrolled":    {func(in *EvictionInput) { in.Enrolled = false }, idle, 0},
 		"deleting":        {func(in *EvictionInput) { in.Workload.Deleting = true }, idle, 0},
@@ -229,12 +232,12 @@ func TestDecideEviction(t *testing.T) {
 		"owned":           {func(in *EvictionInput) { in.Workload.Owner = "prometheus k8s" }, idle, 0},
 		"owned, and enforced": {func(in *EvictionInput) {
 			in.Workload.Owner, in.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"paused":              {func(in *EvictionInput) { in.Workload.Paused = true }, idle, 0},
 		"OnDelete":            {func(in *EvictionInput) { in.Workload.OnDelete = true }, idle, 0},
-		"generation unseen":   {func(in *EvictionInput) { in.Workload.Rollout.Stale = true }, unclear, lookAgain},
-		"revision unknown":    {func(in *EvictionInput) { in.Workload.Revision = "" }, unclear, lookAgain},
-		"slipped, unrecorded": {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, unclear, lookAgain},
+		"generation unseen":   {func(in *EvictionInput) { in.Workload.Rollout.Stale = true }, unclear, LookAgain},
+		"revision unknown":    {func(in *EvictionInput) { in.Workload.Revision = "" }, unclear, LookAgain},
+		"slipped, unrecorded": {func(in *EvictionInput) { in.Workload.Labels[v1alpha1.VersionLabel] = versionB }, unclear, LookAgain},
 
 		"unclear, and opted out": {func(in *EvictionInput) {
 			in.Workload.Rollout.Stale, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
@@ -242,26 +245,26 @@ func TestDecideEviction(t *testing.T) {
 
 		"nothing was left": {func(in *EvictionInput) {
 			in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"}
-		}, "tell web-2", lookAgain},
+		}, "tell web-2", LookAgain},
 		"quarantine without reason": {func(in *EvictionInput) {
 			delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation)
-		}, "tell web-2", lookAgain},
+		}, "tell web-2", LookAgain},
 		"reason without quarantine": {func(in *EvictionInput) {
 			delete(in.Workload.Annotations, v1alpha1.QuarantinedAnnotation)
-		}, "tell web-2", lookAgain},
+		}, "tell web-2", LookAgain},
 		"a reason of somebody else": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = "Mine" })
-		}, "tell web-2", lookAgain},
+		}, "tell web-2", LookAgain},
 		"a time of somebody else": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = "yesterday" })
-		}, "tell web-2", lookAgain},
-		"of this release": {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "tell web-2", lookAgain},
+		}, "tell web-2", LookAgain},
+		"of this release": {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "tell web-2", LookAgain},
 		"overridden": {func(in *EvictionInput) {
 			ParseQuarantine(in.Workload.Annotations, testNow).Override(versionB, "ann").Annotate(in.Workload.Annotations)
-		}, "tell web-2", lookAgain},
-		"its time is over":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", lookAgain},
-		"a user went back":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", lookAgain},
-		"a user released over it": {func(in *EvictionInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", lookAgain},
+		}, "tell web-2", LookAgain},
+		"its time is over":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", LookAgain},
+		"a user went back":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", LookAgain},
+		"a user released over it": {func(in *EvictionInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", LookAgain},
 		"it came back, and is remembered": {func(in *EvictionInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
 			in.Past.History = []workload.Revision{{Version: versionA, Release: 8}, {Version: versionB, Release: 7}}
@@ -273,37 +276,37 @@ func TestDecideEviction(t *testing.T) {
 		"it was released before it was left": {func(in *EvictionInput) {
 			in.Past.History = []workload.Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 3), releaseOf(versionB, 2)}
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"left because it failed": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonVerificationFailed })
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"left on request": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested })
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"left just now":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(10 * time.Second) }) }, "a pod to be stuck for longer", 20 * time.Second},
-		"left 30 s ago":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(EvictAfter) }) }, "evict web-2", lookAgain},
+		"left 30 s ago":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(EvictAfter) }) }, "evict web-2", LookAgain},
 		"not ready since just now": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(-5 * time.Second) }, "a pod to be stuck for longer", 25 * time.Second},
 		"made just now": {func(in *EvictionInput) {
 			in.Places.Pods[2].Created, in.Places.Pods[2].UnreadySince = testNow.Add(-time.Second), time.Time{}
 		}, "a pod to be stuck for longer", 29 * time.Second},
-		"a kubelet's clock is ahead": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", lookAgain},
+		"a kubelet's clock is ahead": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", LookAgain},
 
 		"it became ready":            {func(in *EvictionInput) { in.Places.Pods[2].Ready = true }, idle, 0},
 		"it is terminating":          {func(in *EvictionInput) { in.Places.Pods[2].Terminating = true }, idle, 0},
 		"it ended":                   {func(in *EvictionInput) { in.Places.Pods[2].Ended = true }, idle, 0},
 		"of the current revision":    {func(in *EvictionInput) { in.Places.Pods[2].Current = true }, idle, 0},
 		"of the version restored":    {func(in *EvictionInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
-		"of a version not known":     {func(in *EvictionInput) { in.Places.Pods[2].Version = "" }, "tell web-2", lookAgain},
-		"of a version that is free":  {func(in *EvictionInput) { in.Places.Pods[2].Version = "cccc" }, "tell web-2", lookAgain},
+		"of a version not known":     {func(in *EvictionInput) { in.Places.Pods[2].Version = "" }, "tell web-2", LookAgain},
+		"of a version that is free":  {func(in *EvictionInput) { in.Places.Pods[2].Version = "cccc" }, "tell web-2", LookAgain},
 		"kept by a partition":        {func(in *EvictionInput) { in.Workload.Partition = 3 }, idle, 0},
-		"the first a partition lets": {func(in *EvictionInput) { in.Workload.Partition = 2 }, "evict web-2", lookAgain},
+		"the first a partition lets": {func(in *EvictionInput) { in.Workload.Partition = 2 }, "evict web-2", LookAgain},
 		"held, and the one before is made again": {func(in *EvictionInput) {
 			in.Places.Kept, in.Workload.Pace.Partition = versionA, 3
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"held, and it would be made again": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition = 3
-		}, "made again web-2", lookAgain},
+		}, "made again web-2", LookAgain},
 		"held, and it would be made again, told from the cache": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Live = 3, false
@@ -311,116 +314,116 @@ func TestDecideEviction(t *testing.T) {
 		"held, and it is let be updated": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition = 2
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"held, and the first of two would be made again": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1] = 2, podAt(1, sticks)
-		}, "made again web-1", lookAgain},
+		}, "made again web-1", LookAgain},
 		"held, and one of two would be made again, all at once": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 2, podAt(1, sticks), false
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"held, and both would be made again, all at once": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 3, podAt(1, sticks), false
-		}, "made again web-2", lookAgain},
+		}, "made again web-2", LookAgain},
 		"held, and the setting is off": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Settings.Eviction = 3, false
-		}, "made again web-2", lookAgain},
+		}, "made again web-2", LookAgain},
 		"no partition, others are as before": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []workload.Place{podAt(0, sticks), podAt(1, isB), podAt(2, isB)}
-		}, "made again web-0", lookAgain},
+		}, "made again web-0", LookAgain},
 		"no partition, those before it are as before": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []workload.Place{podAt(0, isB), podAt(1, isB), podAt(2, sticks)}
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"no partition, and all are stuck": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []workload.Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"no partition, and all are stuck, all at once": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Ordered, in.Places.Pods = false, []workload.Place{podAt(0, sticks), podAt(1, sticks), podAt(2, sticks)}
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"no partition, and it was never complete": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Kept, in.Places.Pods = versionA, []workload.Place{podAt(0, sticks), podAt(1), podAt(2)}
-		}, "evict web-0", lookAgain},
+		}, "evict web-0", LookAgain},
 		"made just after it was left": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			made(-time.Second)(&in.Places.Pods[2])
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"made again": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			made(0)(&in.Places.Pods[2])
-		}, "made again web-2", lookAgain},
+		}, "made again web-2", LookAgain},
 		"made again, and no partition": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			bare(in)
 			in.Places.Kept = versionA
 			made(0)(&in.Places.Pods[2])
-		}, "made again web-2", lookAgain},
+		}, "made again web-2", LookAgain},
 		"the first of two made again": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			in.Places.Pods[1] = podAt(1, sticks, made(0))
-		}, "made again web-1", lookAgain},
+		}, "made again web-1", LookAgain},
 
 		"too many":                 {func(in *EvictionInput) { in.Workload.Replicas = 2 }, idle, 0},
 		"none of the set's":        {func(in *EvictionInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
-		"scaled up, pods not made": {func(in *EvictionInput) { in.Workload.Replicas = 5 }, "evict web-2", lookAgain},
-		"scaled up, all at once":   {func(in *EvictionInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", lookAgain},
-		"another is terminating":   {func(in *EvictionInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", lookAgain},
+		"scaled up, pods not made": {func(in *EvictionInput) { in.Workload.Replicas = 5 }, "evict web-2", LookAgain},
+		"scaled up, all at once":   {func(in *EvictionInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", LookAgain},
+		"another is terminating":   {func(in *EvictionInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", LookAgain},
 		"one too many is terminating": {func(in *EvictionInput) {
 			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *workload.Place) { p.Terminating = true }))
-		}, "the pod web-3 to be gone", lookAgain},
-		"another ended":             {func(in *EvictionInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", lookAgain},
-		"one before it is not made": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", lookAgain},
-		"a restored one not ready":  {func(in *EvictionInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", lookAgain},
+		}, "the pod web-3 to be gone", LookAgain},
+		"another ended":             {func(in *EvictionInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", LookAgain},
+		"one before it is not made": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", LookAgain},
+		"a restored one not ready":  {func(in *EvictionInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", LookAgain},
 		"a restored one too young": {func(in *EvictionInput) {
 			in.Workload.MinReady, in.Places.Pods[0].ReadySince = time.Minute, testNow.Add(-time.Second)
-		}, "the pod web-0 to be available", lookAgain},
+		}, "the pod web-0 to be available", LookAgain},
 		"another version before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
-		}, "tell web-0", lookAgain},
+		}, "tell web-0", LookAgain},
 		"another version that succeeded before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
 			in.Past.History = []workload.Revision{{Version: "cccc", Release: 1}}
-		}, "the pod web-0 to be available", lookAgain},
+		}, "the pod web-0 to be available", LookAgain},
 		"another version before it, all at once": {func(in *EvictionInput) {
 			in.Places.Ordered = false
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
-		}, "evict web-2", lookAgain},
+		}, "evict web-2", LookAgain},
 		"a restored one after it not ready": {func(in *EvictionInput) {
 			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false })}
-		}, "evict web-1", lookAgain}, // it may need the one that is stuck
+		}, "evict web-1", LookAgain}, // it may need the one that is stuck
 		"a restored one after it not ready, all at once": {func(in *EvictionInput) {
 			in.Places.Ordered = false
 			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false })}
-		}, "the pod web-2 to be available", lookAgain},
+		}, "the pod web-2 to be available", LookAgain},
 		"a restored one not ready between two": {func(in *EvictionInput) {
 			in.Workload.Replicas = 4
 			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false }), podAt(3, sticks)}
-		}, "evict web-1", lookAgain},
+		}, "evict web-1", LookAgain},
 		"one of the version left after it is ready": {func(in *EvictionInput) {
 			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Version, p.Current = versionB, false })}
-		}, "evict web-1", lookAgain},
+		}, "evict web-1", LookAgain},
 
-		"two are stuck: the last one": {func(in *EvictionInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", lookAgain},
+		"two are stuck: the last one": {func(in *EvictionInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", LookAgain},
 		"two are stuck, in any order": {func(in *EvictionInput) {
 			in.Places.Pods = []workload.Place{podAt(2, sticks), podAt(0), podAt(1, sticks)}
-		}, "evict web-2", lookAgain},
-		"the last of two is gone": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks)} }, "evict web-1", lookAgain},
+		}, "evict web-2", LookAgain},
+		"the last of two is gone": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks)} }, "evict web-1", LookAgain},
 		"of two the last is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks)
 			in.Places.Pods[2].UnreadySince = testNow
-		}, "evict web-1", lookAgain},
+		}, "evict web-1", LookAgain},
 		"of two the first is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks, func(p *workload.Place) { p.UnreadySince = testNow.Add(-20 * time.Second) })
 		}, "a pod to be stuck for longer", 10 * time.Second},
-		"all are stuck":                   {func(in *EvictionInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", lookAgain},
-		"all were, and the first is left": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0, sticks)} }, "evict web-0", lookAgain},
+		"all are stuck":                   {func(in *EvictionInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", LookAgain},
+		"all were, and the first is left": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0, sticks)} }, "evict web-0", LookAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stuckSet()
@@ -450,7 +453,9 @@ func TestDecideEviction(t *testing.T) {
 func TestMadeAgain(t *testing.T) {
 	const stuck = "pod web-0 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: "
 	const patch = "patch statefulset/web"
-	again := func(in *EvictionInput) { in.Places.Pods[0].Created, in.Places.Pods[0].UnreadySince = testNow, testNow }
+	again := func(in *EvictionInput) {
+		in.Places.Pods[0].Created, in.Places.Pods[0].UnreadySince = testNow, testNow
+	}
 	for name, test := range map[string]struct {
 		change func(*EvictionInput)
 		want   string

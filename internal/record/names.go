@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package record
 
 import (
 	"crypto/sha256"
@@ -58,30 +58,30 @@ func versionOfKind(gk schema.GroupKind, version string) string {
 // Deployment: {workload}--x--{version}.
 func ChangeWorkloadName(workload, version string) string {
 	suffix := nameSeparator + version
-	return shorten(workload, maxNameLength-len(suffix)) + suffix
+	return Shorten(workload, maxNameLength-len(suffix)) + suffix
 }
 
 // ChangePodName is the name of the n-th batch, from 1, of one version of a
 // Deployment: {changeworkload}--x--{n}.
 func ChangePodName(workload, version string, n int32) string {
 	suffix := fmt.Sprintf("%s%s%s%d", nameSeparator, version, nameSeparator, n)
-	return shorten(workload, maxNameLength-len(suffix)) + suffix
+	return Shorten(workload, maxNameLength-len(suffix)) + suffix
 }
 
 // WorkloadNameLabelValue is the name of a workload as a label value.
 func WorkloadNameLabelValue(workload string) string {
-	return shorten(workload, maxLabelLength)
+	return Shorten(workload, maxLabelLength)
 }
 
-// shorten returns name as it is when it fits, else cut at an alphanumeric and
+// Shorten returns name as it is when it fits, else cut at an alphanumeric and
 // followed by 8 hexadecimal digits of its SHA-256, so that two long names with
 // the same beginning stay two.
-func shorten(name string, limit int) string {
+func Shorten(name string, limit int) string {
 	if len(name) <= limit {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	hash := hex.EncodeToString(sum[:])[:nameHashLength]
-	cut := strings.TrimRight(name[:limit-nameHashLength-1], "-._")
+	hash := hex.EncodeToString(sum[:])[:NameHashLength]
+	cut := strings.TrimRight(name[:limit-NameHashLength-1], "-._")
 	return cut + "-" + hash
 }

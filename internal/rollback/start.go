@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"cmp"
@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -35,48 +36,48 @@ import (
 
 // start is what is looked at to say whether a release comes up: of Changes, the others at least.
 type start struct {
-	RollbackInput
+	Input
 	status *v1alpha1.ChangeWorkloadStatus
 }
 
-// stuckPod is a pod that has been stuck for longer than it may, or pods that are not
+// StuckPod is a pod that has been stuck for longer than it may, or pods that are not
 // made.
-type stuckPod struct {
-	// pod is nil for pods that are not made.
-	pod *workload.Pod
-	// cause is what it is stuck at.
-	cause *workload.Stuck
+type StuckPod struct {
+	// Pod is nil for pods that are not made.
+	Pod *workload.Pod
+	// Cause is what it is stuck at.
+	Cause *workload.Stuck
 	// since is from when on it has, and due when that was for too long.
-	since, due time.Time
-	// ofNode: it is stuck because its node does not answer, for which there is no limit.
-	ofNode bool
+	Since, Due time.Time
+	// OfNode: it is stuck because its node does not answer, for which there is no limit.
+	OfNode bool
 }
 
-// standstill is what keeps a release from coming up, and what follows from it.
-type standstill struct {
-	// first has been stuck for the longest beyond what it may, of count pods that have;
+// Standstill is what keeps a release from coming up, and what follows from it.
+type Standstill struct {
+	// First has been stuck for the longest beyond what it may, of count pods that have;
 	// nil when none has.
-	first *stuckPod
+	First *StuckPod
 	count int
-	// slow is one that has been stuck for longer than a pod that fails may, and may go
+	// Slow is one that has been stuck for longer than a pod that fails may, and may go
 	// on for some time.
-	slow *stuckPod
+	Slow *StuckPod
 	// moves: pods of the version came up just now.
 	moves bool
 	// tolerated says why what is stuck is left alone, if it is; stuckOn is the node
 	// that all of it is on then.
-	tolerated, stuckOn string
+	Tolerated, StuckOn string
 	// old or revision is where the release is rolled back to.
 	old      *workload.OldRevision
 	revision *workload.Revision
-	// refusal is why it is not rolled back although it should be; limited says
+	// Refusal is why it is not rolled back although it should be; limited says
 	// that this is because of the rollback limit.
-	refusal string
-	limited bool
-	// nodes are those that pods are stuck on beyond what they may, some at least.
-	nodes []string
-	// wait is when to look again; 0 when nothing changes by time alone.
-	wait time.Duration
+	Refusal string
+	Limited bool
+	// Nodes are those that pods are stuck on beyond what they may, some at least.
+	Nodes []string
+	// Wait is when to look again; 0 when nothing changes by time alone.
+	Wait time.Duration
 }
 
 // maxNodes is how many nodes are looked at before a release is rolled back.
@@ -94,31 +95,37 @@ func OnUnreachableNodes(pods []workload.Pod, unreachable map[string]bool) []work
 	return pods
 }
 
+// JudgeStart says whether a release of this status comes up. Whether its pods are verified does not matter.
+func JudgeStart(in Input, status *v1alpha1.ChangeWorkloadStatus) Standstill {
+	s := start{in, status}
+	return s.judge()
+}
+
 // judge says whether a release comes up. Whether its pods are verified does not
 // matter.
-func (s *start) judge() standstill {
+func (s *start) judge() Standstill {
 	if !s.Settings.Rollback || !s.mayBeStuck() {
-		return standstill{}
+		return Standstill{}
 	}
-	var all []stuckPod
-	out := standstill{}
-	out.wait, all = s.overdue(&out)
+	var all []StuckPod
+	out := Standstill{}
+	out.Wait, all = s.overdue(&out)
 	if len(all) == 0 {
 		return out
 	}
-	out.first = &all[0]
+	out.First = &all[0]
 	for i := range all {
 		out.count += all[i].pods(s.Workload)
-		if node := all[i].node(); node != "" && len(out.nodes) < maxNodes && !slices.Contains(out.nodes, node) {
-			out.nodes = append(out.nodes, node)
+		if node := all[i].node(); node != "" && len(out.Nodes) < maxNodes && !slices.Contains(out.Nodes, node) {
+			out.Nodes = append(out.Nodes, node)
 		}
 	}
 	if left := s.progress(); left > 0 {
-		out.moves, out.wait = true, times.Shortest(out.wait, left)
+		out.moves, out.Wait = true, times.Shortest(out.Wait, left)
 		return out
 	}
-	if out.tolerated, out.stuckOn = s.tolerates(all, out.count); out.tolerated != "" {
-		out.wait = times.Shortest(out.wait, lookAgain)
+	if out.Tolerated, out.StuckOn = s.tolerates(all, out.count); out.Tolerated != "" {
+		out.Wait = times.Shortest(out.Wait, LookAgain)
 		return out
 	}
 	s.target(&out)
@@ -128,7 +135,7 @@ func (s *start) judge() standstill {
 // mayBeStuck says that a release is being rolled out, failed, or has succeeded.
 func (s *start) mayBeStuck() bool {
 	state := s.status.Status
-	return IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed ||
+	return record.IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed ||
 		state == v1alpha1.ChangeWorkloadSuccess
 }
 
@@ -142,27 +149,27 @@ func (s *start) slowLimit() time.Duration {
 
 // overdue are the pods that have been stuck for longer than they may, in this attempt
 // of the release, the longest first; wait is how long until the next one does.
-func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
-	add := func(h stuckPod, limit time.Duration, slow bool) {
+func (s *start) overdue(out *Standstill) (wait time.Duration, all []StuckPod) {
+	add := func(h StuckPod, limit time.Duration, slow bool) {
 		left := time.Duration(math.MaxInt64)
 		if limit > 0 {
-			h.due = h.since.Add(limit)
-			left = h.due.Sub(s.Now)
+			h.Due = h.Since.Add(limit)
+			left = h.Due.Sub(s.Now)
 		}
-		if !s.counts(h.since, slow) {
+		if !s.counts(h.Since, slow) {
 			return
 		}
 		if left > 0 {
 			if limit > 0 {
 				wait = times.Shortest(wait, left)
 			}
-			toReport := h.since.Add(s.Settings.RollbackAfter).Sub(s.Now)
+			toReport := h.Since.Add(s.Settings.RollbackAfter).Sub(s.Now)
 			switch {
 			case !slow:
 			case toReport > 0:
 				wait = times.Shortest(wait, toReport)
-			case out.slow == nil || h.since.Before(out.slow.since):
-				out.slow = &h
+			case out.Slow == nil || h.Since.Before(out.Slow.Since):
+				out.Slow = &h
 			}
 			return
 		}
@@ -185,12 +192,12 @@ func (s *start) overdue(out *standstill) (wait time.Duration, all []stuckPod) {
 		if first := p.Stuck.FirstCrash(s.Now); p.Stuck.Restarts >= workload.Crashes && p.Stuck.LastRun < s.Settings.RollbackProven && first.Before(since) {
 			since = first
 		}
-		add(stuckPod{pod: p, cause: p.Stuck, ofNode: ofNode, since: s.inAttempt(since)}, limit, slow)
+		add(StuckPod{Pod: p, Cause: p.Stuck, OfNode: ofNode, Since: s.inAttempt(since)}, limit, slow)
 	}
 	if n := s.Workload.NotMade; n != nil && n.Count > 0 {
-		add(stuckPod{cause: n.Stuck(), since: s.inAttempt(n.Since)}, s.slowLimit(), true)
+		add(StuckPod{Cause: n.Stuck(), Since: s.inAttempt(n.Since)}, s.slowLimit(), true)
 	}
-	slices.SortStableFunc(all, func(a, b stuckPod) int { return a.due.Compare(b.due) })
+	slices.SortStableFunc(all, func(a, b StuckPod) int { return a.Due.Compare(b.Due) })
 	return wait, all
 }
 
@@ -209,7 +216,7 @@ func (s *start) inAttempt(since time.Time) time.Time {
 // counts reports whether it matters that a pod is stuck since then: after the Success of its
 // release, also once that is suspended, only if the pod fails, and began to soon.
 func (s *start) counts(since time.Time, slow bool) bool {
-	succeeded, proven := succeededAt(s.status), s.Settings.RollbackProven
+	succeeded, proven := record.SucceededAt(s.status), s.Settings.RollbackProven
 	return succeeded.IsZero() || !slow && proven > 0 && !since.After(succeeded.Add(proven))
 }
 
@@ -223,27 +230,27 @@ func (s *start) failingSince() time.Time {
 }
 
 // pods is how many pods are stuck.
-func (h *stuckPod) pods(w *workload.Workload) int {
-	if h.pod == nil {
+func (h *StuckPod) pods(w *workload.Workload) int {
+	if h.Pod == nil {
 		return int(w.NotMade.Count)
 	}
 	return 1
 }
 
 // node is where it is stuck; empty for nowhere.
-func (h *stuckPod) node() string {
-	if h.pod == nil {
+func (h *StuckPod) node() string {
+	if h.Pod == nil {
 		return ""
 	}
-	return h.pod.Node
+	return h.Pod.Node
 }
 
-// uid is the pod's; empty for one that is not made.
-func (h *stuckPod) uid() types.UID {
-	if h.pod == nil {
+// UID is the pod's; empty for one that is not made.
+func (h *StuckPod) UID() types.UID {
+	if h.Pod == nil {
 		return ""
 	}
-	return h.pod.UID
+	return h.Pod.UID
 }
 
 func (s *start) finish() workload.Finish { return workload.FinishOf(s.Workload, s.Settings) }
@@ -265,7 +272,7 @@ func (s *start) progress() (left time.Duration) {
 
 // tolerates says why what is stuck is left alone, if it is. Until a pod of the
 // version has finished, nothing is.
-func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
+func (s *start) tolerates(all []StuckPod, count int) (why, node string) {
 	if !s.everFinished() {
 		return "", ""
 	}
@@ -275,11 +282,11 @@ func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 			wellOn = append(wellOn, s.Pods[i].Node)
 		}
 	}
-	if n := tolerated(s.Workload, s.Settings); count <= n {
+	if n := Tolerated(s.Workload, s.Settings); count <= n {
 		return fmt.Sprintf("%d of %d pods may be stuck", n, s.Workload.Replicas), ""
 	}
 	node = all[0].node()
-	elsewhere := func(h stuckPod) bool { return h.node() != node }
+	elsewhere := func(h StuckPod) bool { return h.node() != node }
 	if node == "" || slices.ContainsFunc(all, elsewhere) || !slices.ContainsFunc(wellOn, func(on string) bool { return on != node && on != "" }) {
 		return "", ""
 	}
@@ -289,44 +296,44 @@ func (s *start) tolerates(all []stuckPod, count int) (why, node string) {
 // everFinished reports whether a pod of the attempt has finished.
 func (s *start) everFinished() bool {
 	finished := func(p workload.Pod) bool { ok, _ := p.Finished(s.finish(), s.Now); return ok }
-	return !succeededAt(s.status).IsZero() || s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
+	return !record.SucceededAt(s.status).IsZero() || s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
 		slices.ContainsFunc(s.Pods, finished)
 }
 
-// tolerated is how many pods may be stuck once one has finished: a part of all, and
+// Tolerated is how many pods may be stuck once one has finished: a part of all, and
 // fewer than are replaced at a time.
-func tolerated(w *workload.Workload, s settings.Settings) int {
+func Tolerated(w *workload.Workload, s settings.Settings) int {
 	return max(min(int(w.Replicas)*s.RollbackTolerate/100, int(w.InFlight)-1), 0)
 }
 
 // target says where the release is rolled back to, or why it is not.
-func (s *start) target(out *standstill) {
+func (s *start) target(out *Standstill) {
 	q := ParseQuarantine(s.Workload.Annotations, s.Now)
-	out.refusal = notByItself(s.Workload, q)
-	if keeps := s.Workload.Stateful && !s.Settings.RollbackOwnProven; keeps && out.refusal == "" && !succeededAt(s.status).IsZero() {
-		out.refusal = "the release succeeded, and may have changed data; the " + s.Workload.Kind() +
+	out.Refusal = notByItself(s.Workload, q)
+	if keeps := s.Workload.Stateful && !s.Settings.RollbackOwnProven; keeps && out.Refusal == "" && !record.SucceededAt(s.status).IsZero() {
+		out.Refusal = "the release succeeded, and may have changed data; the " + s.Workload.Kind() +
 			" is rolled back then only if its own setting rollback, or that of its namespace, names proven"
 	}
-	if out.refusal == "" {
-		out.old, out.refusal = runningTarget(s.Workload, q, s.Changes)
+	if out.Refusal == "" {
+		out.old, out.Refusal = runningTarget(s.Workload, q, s.Changes)
 		if out.old == nil {
 			s.nothingReady(out, q)
 		}
 	}
-	if out.refusal != "" {
+	if out.Refusal != "" {
 		// What it depends on is seen through more than one watch.
-		out.wait = times.Shortest(out.wait, lookAgain)
+		out.Wait = times.Shortest(out.Wait, LookAgain)
 		return
 	}
-	if why, left := limited(s.status, s.Workload, s.Limit, s.Settings, s.Now); why != "" {
-		out.refusal, out.limited = why, true
-		out.wait = times.Shortest(out.wait, left)
+	if why, left := Limited(s.status, s.Workload, s.Limit, s.Settings, s.Now); why != "" {
+		out.Refusal, out.Limited = why, true
+		out.Wait = times.Shortest(out.Wait, left)
 	}
 }
 
 // nothingReady takes the newest version of the history where no pod of the
 // workload is Ready, so that nothing can be lost.
-func (s *start) nothingReady(out *standstill, q Quarantine) {
+func (s *start) nothingReady(out *Standstill, q Quarantine) {
 	ready := int32(0)
 	for i := range s.Pods {
 		if s.Pods[i].Steady(s.Now) {
@@ -337,14 +344,14 @@ func (s *start) nothingReady(out *standstill, q Quarantine) {
 		ready += s.Workload.OldRevisions[i].Ready
 	}
 	if ready > 0 {
-		out.refusal = fmt.Sprintf("%s; pods that are Ready: %d", out.refusal, ready)
+		out.Refusal = fmt.Sprintf("%s; pods that are Ready: %d", out.Refusal, ready)
 		return
 	}
 	if out.revision = provenSuccess(s.History, s.Workload.Version, q, s.Changes); out.revision == nil {
-		out.refusal += "; the history has no other successful version"
+		out.Refusal += "; the history has no other successful version"
 		return
 	}
-	out.refusal = ""
+	out.Refusal = ""
 }
 
 // runningTarget is the older version a release is rolled back to when it does
@@ -373,8 +380,8 @@ func runningTarget(w *workload.Workload, q Quarantine, changes []v1alpha1.Change
 	return nil, refusal
 }
 
-// lookAgain is when to look again at what is due and cannot be done.
-const lookAgain = 30 * time.Second
+// LookAgain is when to look again at what is due and cannot be done.
+const LookAgain = 30 * time.Second
 
 // notByItself is why the release a workload is at is never rolled back without a
 // request, if it is not. These keep rollbacks from going on for ever.
@@ -393,4 +400,27 @@ func notByItself(w *workload.Workload, q Quarantine) string {
 	default:
 		return ""
 	}
+}
+
+// Target is the version a release that does not come up is rolled back to; empty
+// when it is not.
+func (s *Standstill) Target() string {
+	switch {
+	case s.Refusal != "" || s.First == nil:
+		return ""
+	case s.old != nil:
+		return s.old.Version
+	case s.revision != nil:
+		return s.revision.Version
+	default:
+		return ""
+	}
+}
+
+// Name is what is stuck.
+func (h *StuckPod) Name(w *workload.Workload) string {
+	if h.Pod == nil {
+		return fmt.Sprintf("%d of %d pods", w.NotMade.Count, w.Replicas)
+	}
+	return "pod " + h.Pod.Name
 }

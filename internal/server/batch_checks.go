@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"slices"
@@ -22,18 +22,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
 // begin writes the checks down that begin with the batch.
 func (b *batch) begin() {
-	waits := slices.ContainsFunc(b.Begin, func(c BeginCheck) bool { return c.Status.Stage == v1alpha1.StageBatchPre && !c.Status.Background })
+	waits := slices.ContainsFunc(b.Begin, func(c record.BeginCheck) bool {
+		return c.Status.Stage == v1alpha1.StageBatchPre && !c.Status.Background
+	})
 	for i := range b.Begin {
-		c := b.Begin[i].begun(b.Now)
+		c := b.Begin[i].Begun(b.Now)
 		if waits && c.Stage != v1alpha1.StageBatchPre {
 			c.Phase, c.StartTime, c.DueTime, c.Deadline = v1alpha1.CheckPending, nil, nil, nil
 		}
-		SetCheck(&b.status.Checks, c, b.Now)
+		record.SetCheck(&b.status.Checks, c, b.Now)
 	}
 }
 
@@ -41,24 +44,24 @@ func (b *batch) begin() {
 // as their policies want them by then. Where one failed, the batch is over, too.
 func (b *batch) beginPending() {
 	before := func(c v1alpha1.CheckStatus) bool {
-		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !CheckIsOver(&c)
+		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !record.CheckIsOver(&c)
 	}
-	if b.status.Status == v1alpha1.ChangePodExecuteDone || failedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
+	if b.status.Status == v1alpha1.ChangePodExecuteDone || record.FailedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
 		return
 	}
 	for i := range b.status.Checks {
 		c := &b.status.Checks[i]
-		if !isPending(c) {
+		if !record.IsPending(c) {
 			continue
 		}
-		at := slices.IndexFunc(b.mayBegin, func(m BeginCheck) bool { return m.Status.Name == c.Name && m.Status.Stage == c.Stage })
+		at := slices.IndexFunc(b.mayBegin, func(m record.BeginCheck) bool { return m.Status.Name == c.Name && m.Status.Stage == c.Stage })
 		if at >= 0 {
-			SetCheck(&b.status.Checks, b.mayBegin[at].begun(b.Now), b.Now)
+			record.SetCheck(&b.status.Checks, b.mayBegin[at].Begun(b.Now), b.Now)
 			continue
 		}
 		canceled := *c
 		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check now"
-		SetCheck(&b.status.Checks, canceled, b.Now)
+		record.SetCheck(&b.status.Checks, canceled, b.Now)
 	}
 }
 
@@ -66,30 +69,30 @@ func (b *batch) beginPending() {
 // which there are does not change. A batch that is done, or whose release has ended,
 // gets none any more.
 func (b *batch) begins() bool {
-	return b.Batch.Status.Status != v1alpha1.ChangePodExecuteDone && b.Change != nil && IsCurrentBatch(b.Change, b.Batch) &&
-		!slices.ContainsFunc(b.Batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name != ServerCheck })
+	return b.Batch.Status.Status != v1alpha1.ChangePodExecuteDone && b.Change != nil && record.IsCurrentBatch(b.Change, b.Batch) &&
+		!slices.ContainsFunc(b.Batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name != record.ServerCheck })
 }
 
 // failedBy fails the pods that a check failed.
 func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
 	b.failPods(c)
 	b.status.Message = v1alpha1.ChangePodMessagePostFinish
-	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+wording.Cut(describeCheck(c)))
+	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+wording.Cut(record.DescribeCheck(c)))
 }
 
 // passedBy passes the pods that nobody gave a verdict on, where a check that was
 // waited for measured them. Where the server was to give one, that it did not stays told.
 func (b *batch) passedBy() {
 	s := b.status
-	if serverSilent(s) || !slices.ContainsFunc(b.others, func(name string) bool {
-		c := FindCheck(s.Checks, name)
+	if record.ServerSilent(s) || !slices.ContainsFunc(b.others, func(name string) bool {
+		c := record.FindCheck(s.Checks, name)
 		return c != nil && c.Phase == v1alpha1.CheckPassed
 	}) {
 		return
 	}
 	for i := range s.PodResults {
-		if r := &s.PodResults[i]; r.Verdict == VerdictNone {
-			r.Verdict, r.Message = VerdictPass, ""
+		if r := &s.PodResults[i]; r.Verdict == record.VerdictNone {
+			r.Verdict, r.Message = record.VerdictPass, ""
 		}
 	}
 	if s.Message == v1alpha1.ChangePodMessageSkipped {
@@ -100,8 +103,8 @@ func (b *batch) passedBy() {
 
 // tell emits what happened to a check, once.
 func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
-	if reason := eventOf(before, now); reason != "" {
-		b.warn(reason, "check "+describeCheck(now))
+	if reason := record.EventOf(before, now); reason != "" {
+		b.warn(reason, "check "+record.DescribeCheck(now))
 	}
 }
 
@@ -110,9 +113,9 @@ func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
 func (b *batch) conclude() {
 	s := b.status
 	b.beginPending()
-	over, failed := checksOver(s.Checks, b.others), failedCheck(s.Checks)
+	over, failed := record.ChecksOver(s.Checks, b.others), record.FailedCheck(s.Checks)
 	if failed == nil && over {
-		failed = silentCheck(s.Checks, namesOf(s.Checks), b.Settings.SilenceFails)
+		failed = record.SilentCheck(s.Checks, record.NamesOf(s.Checks), b.Settings.SilenceFails)
 	}
 	switch {
 	case failed != nil:
@@ -120,15 +123,15 @@ func (b *batch) conclude() {
 	case over:
 		b.passedBy()
 	}
-	server := FindCheck(s.Checks, ServerCheck)
-	if !over && failed == nil && b.current() && IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
+	server := record.FindCheck(s.Checks, record.ServerCheck)
+	if !over && failed == nil && b.current() && record.IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
 		return
 	}
 	for i := range s.Checks {
-		if c := &s.Checks[i]; slices.Contains(b.others, c.Name) && !CheckIsOver(c) || isPending(c) {
+		if c := &s.Checks[i]; slices.Contains(b.others, c.Name) && !record.CheckIsOver(c) || record.IsPending(c) {
 			canceled := *c
 			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
-			SetCheck(&s.Checks, canceled, b.Now)
+			record.SetCheck(&s.Checks, canceled, b.Now)
 		}
 	}
 	if b.owesEnd() {

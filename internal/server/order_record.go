@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"fmt"
@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
@@ -53,11 +54,11 @@ type order struct {
 }
 
 func (o *order) step(kind string, status metav1.ConditionStatus, reason, message string) {
-	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.set(kind, status, reason, "%s", message)
+	record.StepsOfOrder(o.status, o.Change.Generation, o.Now).Set(kind, status, reason, "%s", message)
 }
 
 func (o *order) event(reason, message string) {
-	o.plan.Events = append(o.plan.Events, Event{Type: corev1.EventTypeWarning, Reason: reason,
+	o.plan.Events = append(o.plan.Events, record.Event{Type: corev1.EventTypeWarning, Reason: reason,
 		Message: fmt.Sprintf("version %s: %s", o.Change.Spec.Reversion, message)})
 }
 

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"fmt"
@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
@@ -69,10 +70,10 @@ func OwnsEntry(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool 
 // nothing is wrong, or nothing is to be done about the order any more.
 func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	own := ownOrderID(cluster, in.Change, in.Change.Status.ObservedRelease, in.Change.Status.Attempt)
-	if s := &in.Change.Status; s.OrderID == own || own == "" || s.OrderID == "" || !OrderWaits(in.Change) {
+	if s := &in.Change.Status; s.OrderID == own || own == "" || s.OrderID == "" || !record.OrderWaits(in.Change) {
 		return OrderPlan{}
 	}
-	o := &order{OrderInput: in, status: currentStatus(in.Change)}
+	o := &order{OrderInput: in, status: record.CurrentStatus(in.Change)}
 	foreign := o.status.OrderID
 	o.status.OrderID, o.status.OrderNodeID, o.status.OrderURL = own, "", ""
 	if o.status.OrderEnd == "" {

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"fmt"
@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
@@ -76,7 +77,7 @@ func (c *check) polled() string {
 
 // deliveredAsPass says that the server delivered a pass, and that nobody changed it.
 func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
-	return v != nil && v.Delivered != "" && !VerdictFails(v.Delivered) && !VerdictFails(v.Verdict)
+	return v != nil && v.Delivered != "" && !record.VerdictFails(v.Delivered) && !record.VerdictFails(v.Verdict)
 }
 
 // nothingToCheck explains a check that the server skips.
@@ -127,7 +128,7 @@ func newEntry(id string, conditions []metav1.Condition, start, end string, skipp
 	refused := is(end, v1alpha1.ReasonNotYetAccepted)
 	return &entry{
 		id: id, seed: id, skipped: skipped, confirm: fails && !skipped,
-		again:       startedAgain(conditions, start),
+		again:       StartedAgain(conditions, start),
 		unconfirmed: is(end, v1alpha1.ReasonUnconfirmed) != nil,
 		// The server refuses so an end that it received before, and one that comes before the PRE
 		// check has ended there; where that has, the time distinguishes them.
@@ -243,7 +244,7 @@ func (n *entry) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tu
 	unconfirmed := n.confirm && deliveredAsPass(v)
 	if v != nil && !unconfirmed {
 		t := turn{to: over, reason: v1alpha1.ReasonPassed, message: v.Message, answered: true}
-		if VerdictFails(v.Verdict) {
+		if record.VerdictFails(v.Verdict) {
 			t.reason = v1alpha1.ReasonCheckFailed
 		}
 		return t, CallNone, 0
@@ -355,8 +356,8 @@ func (n *entry) afterFinish(a Answer, now time.Time) turn {
 	}
 }
 
-// startedAgain says that the entry is the second one.
-func startedAgain(conditions []metav1.Condition, kind string) bool {
+// StartedAgain says that the entry is the second one.
+func StartedAgain(conditions []metav1.Condition, kind string) bool {
 	c := meta.FindStatusCondition(conditions, kind)
 	return c != nil && c.Reason == v1alpha1.ReasonStartedAgain
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"cmp"
@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
@@ -42,11 +43,11 @@ const maxOrderIDLength = 128
 // whenever it is computed, and no other order's, also not that of a version
 // that is released again after its record was removed, or of a record that was
 // deleted and made anew.
-func OrderID(cluster, workload types.UID, version string, release int64, attempt int32, record types.UID) string {
+func OrderID(cluster, workload types.UID, version string, release int64, attempt int32, of types.UID) string {
 	compact := func(uid types.UID) string { return strings.ReplaceAll(string(uid), "-", "") }
-	sum := sha256.Sum256([]byte(record))
-	id := fmt.Sprintf("%s-%s-%s-%d-%d-%s", compact(cluster), compact(workload), version, release, attempt, hex.EncodeToString(sum[:])[:nameHashLength])
-	return shorten(id, maxOrderIDLength)
+	sum := sha256.Sum256([]byte(of))
+	id := fmt.Sprintf("%s-%s-%s-%d-%d-%s", compact(cluster), compact(workload), version, release, attempt, hex.EncodeToString(sum[:])[:record.NameHashLength])
+	return record.Shorten(id, maxOrderIDLength)
 }
 
 // VersionOfOrder reads the version out of the id of one of our orders; empty
@@ -62,7 +63,7 @@ func VersionOfOrder(orderID string) string {
 // DecideOrder says what to do about the order of a release. The answer to a
 // call is put into the status by [AnswerOrder].
 func DecideOrder(in OrderInput) OrderPlan {
-	o := &order{OrderInput: in, status: currentStatus(in.Change)}
+	o := &order{OrderInput: in, status: record.CurrentStatus(in.Change)}
 	switch {
 	case o.status.OrderID == "" || o.status.OrderStage == v1alpha1.OrderEnded:
 	case o.status.OrderEnd != "":
@@ -78,25 +79,25 @@ func DecideOrder(in OrderInput) OrderPlan {
 // explainServer sets ConditionServer by the steps of the order. A long wait stays reported until
 // the decision about the release, which knows the batches, ends it. A release that ended keeps what it reported.
 func (o *order) explainServer() {
-	if IsVerified(o.status.Status) && !waitsForServer(o.status) {
-		conditions{kindRelease, &o.status.Conditions, o.Change.Generation, o.Now}.setServer(o.status)
+	if record.IsVerified(o.status.Status) && !WaitsForServer(o.status) {
+		SetCondition(o.status, o.Change.Generation, o.Now)
 	}
 }
 
 // noteServer says how far the server's check of the release as a whole has come.
 func (o *order) noteServer() {
 	s := o.status
-	c := v1alpha1.CheckStatus{Name: ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: times.Of(times.FromUnix(s.OrderSubmitTimeUnix))}
+	c := v1alpha1.CheckStatus{Name: record.ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: times.Of(times.FromUnix(s.OrderSubmitTimeUnix))}
 	kind := v1alpha1.StepPostChecked
 	switch s.OrderStage {
 	case v1alpha1.OrderNone:
 		return
 	case v1alpha1.OrderEnded:
-		if known := FindCheck(s.Checks, ServerCheck); known != nil && CheckIsOver(known) {
+		if known := record.FindCheck(s.Checks, record.ServerCheck); known != nil && record.CheckIsOver(known) {
 			return
 		}
 		c.Phase, c.Reason, c.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the order ended before its POST check"
-		SetCheck(&s.Checks, c, o.Now)
+		record.SetCheck(&s.Checks, c, o.Now)
 		return
 	case v1alpha1.OrderSubmitting, v1alpha1.OrderDenied:
 		c.Phase, kind = v1alpha1.CheckPending, v1alpha1.StepAccepted
@@ -112,10 +113,10 @@ func (o *order) noteServer() {
 		c.Message = said.Message
 	}
 	// A PRE check that failed fails the release, whatever the POST check says.
-	if pre := s.OrderPreVerdict; pre != nil && VerdictFails(pre.Verdict) {
+	if pre := s.OrderPreVerdict; pre != nil && record.VerdictFails(pre.Verdict) {
 		c.Phase, c.Reason, c.Message = v1alpha1.CheckFailed, v1alpha1.ReasonCheckFailed, pre.Message
 	}
-	SetCheck(&s.Checks, c, o.Now)
+	record.SetCheck(&s.Checks, c, o.Now)
 }
 
 func (o *order) follow() {
@@ -175,7 +176,7 @@ func (o *order) take(t turn, a Answer) {
 func (o *order) submit() {
 	s := o.status
 	later := s.Status == v1alpha1.ChangeWorkloadSuccess && s.CheckingCount == 0
-	if !IsVerified(s.Status) || later && !o.asksLater() {
+	if !record.IsVerified(s.Status) || later && !o.asksLater() {
 		return
 	}
 	deadline := o.submitDeadline()
@@ -205,7 +206,7 @@ func (o *order) submit() {
 // asks for the check of the order. A failure counts like a late verdict.
 func (o *order) asksLater() bool {
 	fails, _ := o.Settings.ServerSilence()
-	return !fails && o.status.UnverifiedCount > 0 && o.Now.Before(succeededAt(o.status).Add(askLater))
+	return !fails && o.status.UnverifiedCount > 0 && o.Now.Before(record.SucceededAt(o.status).Add(askLater))
 }
 
 // submitDeadline is until when a release waits for its order to be accepted; none where
@@ -248,7 +249,7 @@ func (o *order) claim() {
 		if u.NodeID != s.OrderNodeID && !u.OfOrder || u.Stage != stage {
 			return false
 		}
-		if isWorse(*into, u.CheckVerdict) {
+		if record.IsWorse(*into, u.CheckVerdict) {
 			*into = u.CheckVerdict.DeepCopy()
 		}
 		return true
@@ -270,7 +271,7 @@ func (o *order) postOver(t turn) {
 
 // over ends a check of the order.
 func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
-	status, message := metav1.ConditionFalse, cmp.Or(t.message, noReason)
+	status, message := metav1.ConditionFalse, cmp.Or(t.message, record.NoReason)
 	if t.passed() {
 		status, message = metav1.ConditionTrue, cmp.Or(t.message, "the check passed")
 	}
@@ -313,7 +314,7 @@ func (o *order) end() {
 // AnswerOrder puts the server's answer to a call about an order into the status
 // of its release.
 func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
-	o := &order{OrderInput: in, status: currentStatus(in.Change)}
+	o := &order{OrderInput: in, status: record.CurrentStatus(in.Change)}
 	switch stage := o.status.OrderStage; {
 	case call == CallSubmit && (stage == v1alpha1.OrderSubmitting || stage == v1alpha1.OrderDenied):
 		o.submitted(a)
@@ -376,7 +377,7 @@ func (o *order) run() {
 
 // refused says why the server does not do a step of the order.
 func (o *order) refused(kind, reason, message string) {
-	conditions{kindStep, &o.status.OrderSteps, o.Change.Generation, o.Now}.setReason(kind, metav1.ConditionFalse, reason, message)
+	record.StepsOfOrder(o.status, o.Change.Generation, o.Now).SetReason(kind, metav1.ConditionFalse, reason, message)
 }
 
 func (o *order) ended(a Answer) {
@@ -404,7 +405,7 @@ func (o *order) ended(a Answer) {
 
 func (o *order) finishPlan() OrderPlan {
 	// What is not reported yet is reported together with the first change.
-	if FindCheck(o.status.Checks, ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
+	if record.FindCheck(o.status.Checks, record.ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
 		o.noteServer()
 		o.explainServer()
 	}

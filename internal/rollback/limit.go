@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package rollback
 
 import (
 	"encoding/json"
@@ -50,18 +50,18 @@ const (
 	maxLimitEntries = 500
 )
 
-// ParseRollbackLimit reads what LimitAnnotation holds. What cannot be read is nothing.
-func ParseRollbackLimit(value string) RollbackLimit {
-	var b RollbackLimit
+// ParseLimit reads what LimitAnnotation holds. What cannot be read is nothing.
+func ParseLimit(value string) Limit {
+	var b Limit
 	if json.Unmarshal([]byte(value), &b.taken) != nil {
-		return RollbackLimit{}
+		return Limit{}
 	}
 	slices.SortStableFunc(b.taken, func(x, y LimitEntry) int { return int(x.Time - y.Time) })
 	return b
 }
 
 // String is what LimitAnnotation holds.
-func (b RollbackLimit) String() string {
+func (b Limit) String() string {
 	data, err := json.Marshal(b.taken)
 	if err != nil {
 		return "[]"
@@ -72,7 +72,7 @@ func (b RollbackLimit) String() string {
 // Take makes room for a rollback of a workload. ok is false where there is none, else
 // changed says whether it was not counted yet. The last rollback of a workload replaces
 // its earlier ones: each needs a new release of its user, and all of them count as one.
-func (b RollbackLimit) Take(s settings.Settings, now time.Time, w *workload.Workload) (after RollbackLimit, changed, ok bool) {
+func (b Limit) Take(s settings.Settings, now time.Time, w *workload.Workload) (after Limit, changed, ok bool) {
 	entry := LimitEntry{Time: now.Unix(), UID: w.UID, Release: w.Release(), Namespace: w.Namespace}
 	if slices.ContainsFunc(b.taken, func(e LimitEntry) bool { return e.UID == entry.UID && e.Release == entry.Release }) {
 		return b, false, true
@@ -85,13 +85,13 @@ func (b RollbackLimit) Take(s settings.Settings, now time.Time, w *workload.Work
 	over := now.Add(-s.LimitWindow - s.RollbackAfter - limitBackOff).Unix()
 	taken := slices.DeleteFunc(slices.Clone(b.taken), func(e LimitEntry) bool { return e.UID == entry.UID || e.Time < over })
 	taken = append(taken, entry)
-	return RollbackLimit{taken: taken[max(0, len(taken)-maxLimitEntries):]}, true, true
+	return Limit{taken: taken[max(0, len(taken)-maxLimitEntries):]}, true, true
 }
 
 // full says why there is no room for a rollback of a workload; empty where there is room.
 // from is since when, or from when on, there is room. All workloads of one namespace get half of
 // it, rounded up, so that one namespace does not use up what the others need.
-func (b RollbackLimit) full(s settings.Settings, now time.Time, w *workload.Workload) (from time.Time, why string) {
+func (b Limit) full(s settings.Settings, now time.Time, w *workload.Workload) (from time.Time, why string) {
 	used := func(e LimitEntry) bool { return e.UID == w.UID && time.Unix(e.Time, 0).Add(s.LimitWindow).After(now) }
 	if !s.Limit || slices.ContainsFunc(b.taken, used) {
 		return time.Time{}, ""
@@ -119,11 +119,11 @@ func roomFrom(taken []LimitEntry, limit int, window time.Duration) time.Time {
 	return time.Unix(taken[len(taken)-limit].Time, 0).Add(window)
 }
 
-// limited says why a rollback that nobody asked for has to wait, if it has, and
+// Limited says why a rollback that nobody asked for has to wait, if it has, and
 // for how long. A release that the rollback limit held back once gets some time of its own
 // when there is room again: what ended the outage may be over.
-func limited(
-	status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, b RollbackLimit, s settings.Settings, now time.Time,
+func Limited(
+	status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, b Limit, s settings.Settings, now time.Time,
 ) (why string, left time.Duration) {
 	from, full := b.full(s, now, w)
 	if full != "" {
@@ -141,6 +141,6 @@ func limited(
 	return "", 0
 }
 
-// RollbackLimit is the memory of the rollbacks that nobody asked for, of all workloads of
+// Limit is the memory of the rollbacks that nobody asked for, of all workloads of
 // the cluster, the oldest first.
-type RollbackLimit struct{ taken []LimitEntry }
+type Limit struct{ taken []LimitEntry }

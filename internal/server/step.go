@@ -14,9 +14,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
-import "time"
+import (
+	"time"
+
+	"github.com/traas-stack/altershield-operator/internal/record"
+)
 
 // Plan is what to do about an order or a batch, whose status is S.
 type Plan[S any] struct {
@@ -28,7 +32,7 @@ type Plan[S any] struct {
 	// Ended: the server has the end of the entry; to be remembered as [Calls.Ended].
 	Ended bool
 	// Events say what was done; they are emitted after the status is written.
-	Events []Event
+	Events []record.Event
 	// RequeueAfter says when to look again, if nothing happens before.
 	RequeueAfter time.Duration
 }

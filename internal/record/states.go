@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package record
 
 import (
 	"cmp"
@@ -47,8 +47,8 @@ func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {
 	return IsOpen(s) || s == v1alpha1.ChangeWorkloadSuccess || s == v1alpha1.ChangeWorkloadSuspend
 }
 
-// anyOpen says that a release that began has not ended.
-func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
+// AnyOpen says that a release that began has not ended.
+func AnyOpen(changes []v1alpha1.ChangeWorkload) bool {
 	for i := range changes {
 		if changes[i].Status.Attempt > 0 && IsOpen(changes[i].Status.Status) {
 			return true
@@ -57,9 +57,9 @@ func anyOpen(changes []v1alpha1.ChangeWorkload) bool {
 	return false
 }
 
-// succeededAt is when an attempt first succeeded; zero where it did not. A record of an older
+// SucceededAt is when an attempt first succeeded; zero where it did not. A record of an older
 // build says that only while it is a success.
-func succeededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
+func SucceededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
 	switch {
 	case s.SuccessTimeUnix > 0:
 		return time.Unix(s.SuccessTimeUnix, 0)
@@ -109,7 +109,8 @@ func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResul
 	return passed, failed
 }
 
-func isOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
+// IsOfAttempt says that a batch is of the attempt that its release is at.
+func IsOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
 	return change != nil && change.DeletionTimestamp == nil &&
 		batch.Spec.Attempt == change.Status.Attempt && batch.Spec.Release == change.Status.ObservedRelease
 }
@@ -125,8 +126,8 @@ func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
 	}
 }
 
-// failedOrderCheck is the failing verdict on the order itself; nil when there is none.
-func failedOrderCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckVerdict {
+// FailedOrderCheck is the failing verdict on the order itself; nil when there is none.
+func FailedOrderCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckVerdict {
 	for _, v := range []*v1alpha1.CheckVerdict{s.OrderPreVerdict, s.OrderPostVerdict} {
 		if v != nil && VerdictFails(v.Verdict) {
 			return v
@@ -146,9 +147,9 @@ func OrderWaits(change *v1alpha1.ChangeWorkload) bool {
 	}
 }
 
-// orderPreIsLate says that a verdict on the order's PRE check is of no use any
+// OrderPreIsLate says that a verdict on the order's PRE check is of no use any
 // more: once its end was submitted the server always says that it passed.
-func orderPreIsLate(stage v1alpha1.OrderStage) bool {
+func OrderPreIsLate(stage v1alpha1.OrderStage) bool {
 	switch stage {
 	case v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish, v1alpha1.OrderEnded:
 		return true
@@ -160,12 +161,12 @@ func orderPreIsLate(stage v1alpha1.OrderStage) bool {
 // CountingBatches are the batches of the attempt a release is at that count by
 // themselves.
 func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (counting []*v1alpha1.ChangePod) {
-	f, folded := change.Status.Folded, numbers(nil)
+	f, folded := change.Status.Folded, Numbers(nil)
 	if f != nil {
-		folded = parseNumbers(f.Numbers)
+		folded = ParseNumbers(f.Numbers)
 	}
 	for i := range batches {
-		if b := &batches[i]; isOfAttempt(change, b) && !isFolded(f, folded, b) {
+		if b := &batches[i]; IsOfAttempt(change, b) && !IsFolded(f, folded, b) {
 			counting = append(counting, b)
 		}
 	}
@@ -175,16 +176,16 @@ func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangeP
 // IsCurrentBatch says that a batch is of the attempt its release is at, and that the
 // release is verified.
 func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
-	return isOfAttempt(change, batch) && IsVerified(change.Status.Status)
+	return IsOfAttempt(change, batch) && IsVerified(change.Status.Status)
 }
 
-// numbers is a set of numbers of batches, as ranges in order.
-type numbers []numberRange
+// Numbers is a set of numbers of batches, as ranges in order.
+type Numbers []numberRange
 
 type numberRange struct{ first, last int32 }
 
-// parseNumbers reads what [numbers.String] wrote. What it cannot read is left out.
-func parseNumbers(s string) (n numbers) {
+// ParseNumbers reads what [numbers.String] wrote. What it cannot read is left out.
+func ParseNumbers(s string) (n Numbers) {
 	for part := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		if !isRange {
@@ -201,7 +202,7 @@ func parseNumbers(s string) (n numbers) {
 }
 
 // String writes ranges as in "1-57,59".
-func (n numbers) String() string {
+func (n Numbers) String() string {
 	parts := make([]string, len(n))
 	for i, r := range n {
 		if parts[i] = strconv.Itoa(int(r.first)); r.last > r.first {
@@ -211,20 +212,21 @@ func (n numbers) String() string {
 	return strings.Join(parts, ",")
 }
 
-func (n numbers) has(number int32) bool {
+// Has says whether a number is among them.
+func (n Numbers) Has(number int32) bool {
 	return slices.ContainsFunc(n, func(r numberRange) bool { return r.first <= number && number <= r.last })
 }
 
-// upTo is how many numbers there are up to this one.
-func (n numbers) upTo(last int32) (count int) {
+// UpTo is how many numbers there are up to this one.
+func (n Numbers) UpTo(last int32) (count int) {
 	for _, r := range n {
 		count += int(max(min(r.last, last)-r.first+1, 0))
 	}
 	return count
 }
 
-// with adds numbers, and joins ranges that touch.
-func (n numbers) with(first, last int32) numbers {
+// With adds numbers, and joins ranges that touch.
+func (n Numbers) With(first, last int32) Numbers {
 	all := append(slices.Clone(n), numberRange{first, last})
 	slices.SortFunc(all, func(a, b numberRange) int { return cmp.Compare(a.first, b.first) })
 	joined := all[:1]
@@ -238,9 +240,10 @@ func (n numbers) with(first, last int32) numbers {
 	return joined
 }
 
-func (n numbers) without(number int32) (left numbers) {
+// Without is n without a number.
+func (n Numbers) Without(number int32) (left Numbers) {
 	for _, r := range n {
-		if !(numbers{r}).has(number) {
+		if !(Numbers{r}).Has(number) {
 			left = append(left, r)
 			continue
 		}
@@ -254,34 +257,35 @@ func (n numbers) without(number int32) (left numbers) {
 	return left
 }
 
-// bounded joins ranges while there are too many of them, unless a batch exists in between, and
+// Bounded joins ranges while there are too many of them, unless a batch exists in between, and
 // then leaves out the lowest. It returns the number that the ranges are complete from.
-func (n numbers) bounded(exists func(first, last int32) bool, from int32) (numbers, int32) {
-	for i := 0; len(n) > maxRanges && i+1 < len(n); {
+func (n Numbers) Bounded(exists func(first, last int32) bool, from int32) (Numbers, int32) {
+	for i := 0; len(n) > MaxRanges && i+1 < len(n); {
 		if exists(n[i].last+1, n[i+1].first-1) {
 			i++
 			continue
 		}
-		n = n.with(n[i].first, n[i+1].last)
+		n = n.With(n[i].first, n[i+1].last)
 	}
-	if over := len(n) - maxRanges; over > 0 {
+	if over := len(n) - MaxRanges; over > 0 {
 		from, n = max(from, n[over-1].last+1), n[over:]
 	}
 	return n, from
 }
 
-// isFolded reports whether the counts of a batch are kept in the status of its release: it is
+// IsFolded reports whether the counts of a batch are kept in the status of its release: it is
 // about to be removed, or was.
-func isFolded(f *v1alpha1.FoldedBatches, folded numbers, b *v1alpha1.ChangePod) bool {
-	return f != nil && (folded.has(BatchNumber(b)) || removingIndex(f, b) >= 0)
+func IsFolded(f *v1alpha1.FoldedBatches, folded Numbers, b *v1alpha1.ChangePod) bool {
+	return f != nil && (folded.Has(BatchNumber(b)) || RemovingIndex(f, b) >= 0)
 }
 
-func removingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
+// RemovingIndex is where in what is being removed a batch is; -1 for nowhere.
+func RemovingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
 	return slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
 }
 
-// foldedEntry finds the entry of a batch that was folded; nil when it is none.
-func foldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEntry {
+// FoldedEntry finds the entry of a batch that was folded; nil when it is none.
+func FoldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEntry {
 	if s.Folded == nil || id == "" {
 		return nil
 	}
@@ -301,27 +305,29 @@ func ConditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	return ""
 }
 
-// reasonOf returns the reason of a condition; empty where there is none.
-func reasonOf(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+// ReasonOf returns the reason of a condition; empty where there is none.
+func ReasonOf(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
 		return c.Reason
 	}
 	return ""
 }
 
-func stepMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
+// StepMessage returns the message of a step of the order; empty for none.
+func StepMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.OrderSteps, kind); c != nil {
 		return c.Message
 	}
 	return ""
 }
 
-// endedUnverified reports whether the server's part in a batch ended without its verdict.
-func endedUnverified(b *v1alpha1.ChangePod) bool {
-	return b.Status.Status == v1alpha1.ChangePodExecuteDone && serverSilent(&b.Status)
+// EndedUnverified reports whether the server's part in a batch ended without its verdict.
+func EndedUnverified(b *v1alpha1.ChangePod) bool {
+	return b.Status.Status == v1alpha1.ChangePodExecuteDone && ServerSilent(&b.Status)
 }
 
-func serverSilent(s *v1alpha1.ChangePodStatus) bool {
+// ServerSilent says that the server gave no verdict on a batch in time.
+func ServerSilent(s *v1alpha1.ChangePodStatus) bool {
 	switch v1alpha1.ChangePodStatusType(s.Message) {
 	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
 		return true
@@ -339,36 +345,37 @@ func ParseBlockedBy(annotations map[string]string) (version, release, record str
 	return fields[0], fields[1], fields[2]
 }
 
+// Parts of names and ids. NameHashLength is how many digits of a hash stand for what is left out.
 const (
 	maxNameLength   = 253
 	maxLabelLength  = 63
 	nameSeparator   = "--x--"
-	nameHashLength  = 8
+	NameHashLength  = 8
 	groupHashLength = 5
 )
 
-// maxRanges bounds the ranges that the numbers of folded batches are kept in. The API
+// MaxRanges bounds the ranges that the numbers of folded batches are kept in. The API
 // takes 8192 bytes, and a range at most 22.
-const maxRanges = 200
+const MaxRanges = 200
 
-// isWorse says that a verdict replaces the stored one. Otherwise the first verdict
+// IsWorse says that a verdict replaces the stored one. Otherwise the first verdict
 // stays. A failure replaces a verdict that the server delivered as a pass, or that
 // it did not deliver, so no earlier verdict hides a failure. When the server
 // repeats a failure that somebody corrected, the correction stays.
-func isWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
+func IsWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
 	return stored == nil || VerdictFails(v.Verdict) && !VerdictFails(stored.Delivered)
 }
 
-// failureOf says which check failed, and why.
-func failureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
+// FailureOf says which check failed, and why.
+func FailureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
 	if v.LatePre {
 		return wording.Cut(v.Message)
 	}
 	return fmt.Sprintf("the %s check failed: %s", stage, wording.Cut(v.Message))
 }
 
-// latePreFailure begins the message of such a verdict.
-const latePreFailure = "the PRE check failed after it had been let pass"
+// LatePreFailure begins the message of such a verdict.
+const LatePreFailure = "the PRE check failed after it had been let pass"
 
 // Override is one use of IgnoredSuspendLabel.
 type Override struct {
@@ -400,8 +407,8 @@ func BatchFails(batch *v1alpha1.ChangePod) bool {
 // MaxText is the limit of the API for texts that are kept of a release.
 const MaxText = 512
 
-// noReason stands for what a server does not say.
-const noReason = "the server gave no reason"
+// NoReason stands for what a server does not say.
+const NoReason = "the server gave no reason"
 
 // Describe is a verdict on a pod in one line.
 func Describe(r *v1alpha1.PodResult) string {
@@ -435,3 +442,12 @@ const (
 	// not in time.
 	VerdictInconclusive = "inconc"
 )
+
+// RankOfStuck ranks the reasons why a release whose pods are stuck is not rolled back;
+// 0 is no such reason. A reason only replaces one of a lower rank. So a pod that
+// crashes, and is ready for moments, does not make the reasons alternate.
+func RankOfStuck(reason string) int {
+	return slices.Index([]string{
+		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,
+	}, reason) + 1
+}

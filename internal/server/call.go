@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package defense
+package server
 
 import (
 	"fmt"
@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
@@ -237,7 +238,7 @@ func fraction(seed string) float64 {
 // silence is the verdict where no verdict in time counts as a failure.
 func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 	return &v1alpha1.CheckVerdict{
-		Verdict: VerdictInconclusive, Message: why + "; the setting silence counts this as a failure",
+		Verdict: record.VerdictInconclusive, Message: why + "; the setting silence counts this as a failure",
 		Time: times.Format(now), TimeUnix: now.Unix(),
 	}
 }
@@ -260,7 +261,8 @@ func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration, unconfir
 	}
 }
 
-func verdictOf(s *v1alpha1.ChangePodStatus, stage v1alpha1.CheckStage) *v1alpha1.CheckVerdict {
+// VerdictOf is the verdict of a check of a batch; nil for none.
+func VerdictOf(s *v1alpha1.ChangePodStatus, stage v1alpha1.CheckStage) *v1alpha1.CheckVerdict {
 	if stage == v1alpha1.StagePre {
 		return s.PreVerdict
 	}
