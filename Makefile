@@ -8,6 +8,8 @@ SHELL = /usr/bin/env bash -o pipefail
 .DEFAULT_GOAL := help
 # The phases of verify build on one another and each of them uses all cores by itself.
 .NOTPARALLEL:
+# What is compiled names no directory, so a clone takes what another one compiled out of the cache of Go.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 # Arguments for `make run`, `make demo` and `make simulator`.
 ARGS ?=
@@ -64,7 +66,7 @@ HELM_DOCS := bin/helm-docs
 CYCLONEDX_GOMOD := bin/cyclonedx-gomod
 
 # How programs of this repository are run: compiled as `make build` compiles, so that what both need is compiled once.
-GO_RUN := CGO_ENABLED=0 go run -trimpath
+GO_RUN := CGO_ENABLED=0 go run
 
 # Programs of releases are compiled and run with the Go that hack/release/go.mod pins, which the go command fetches if it is not there.
 RELEASE_GO := $(shell awk '$$1 == "toolchain" { print $$2 }' hack/release/go.mod)
@@ -263,12 +265,12 @@ build: ## Build bin/manager.
 	@# Suites build it, too, while others run it: each builds a copy, which needs no linking when up to date, and moves that into place.
 	@mkdir -p bin; echo 'building bin/manager'
 	@temp=bin/.manager.$$$$; trap 'rm -f "$$temp"' EXIT; [[ ! -e bin/manager ]] || cp -p bin/manager "$$temp"; \
-	  CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o "$$temp" .; \
+	  CGO_ENABLED=0 go build -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o "$$temp" .; \
 	  mv -f "$$temp" bin/manager
 
 .PHONY: plugin
 plugin: ## Build bin/kubectl-altershield, the kubectl plugin.
-	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/kubectl-altershield ./cmd/kubectl-altershield
+	CGO_ENABLED=0 go build -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/kubectl-altershield ./cmd/kubectl-altershield
 
 .PHONY: plugin-archives
 plugin-archives: bin/release ## Build the archives of the plugin of VERSION for all platforms, and the manifest for krew, into dist/.
@@ -421,7 +423,7 @@ certs/.host certs/tls.crt:
 FORCE:
 
 bin/kubectl: hack/controlplane/pins/go.mod hack/controlplane/pins/go.sum
-	cd hack/controlplane/pins && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kubectl
+	cd hack/controlplane/pins && CGO_ENABLED=0 go build -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kubectl
 	@touch $@
 
 ##@ Deployment
@@ -469,14 +471,14 @@ $(GOLANGCI_LINT): hack/tools/lint/go.mod hack/tools/lint/go.sum
 	@touch $@
 
 $(HELM): hack/tools/helm/go.mod hack/tools/helm/go.sum
-	cd hack/tools/helm && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ helm.sh/helm/v4/cmd/helm
+	cd hack/tools/helm && CGO_ENABLED=0 go build -o $(CURDIR)/$@ helm.sh/helm/v4/cmd/helm
 	@touch $@
 
 $(CYCLONEDX_GOMOD): hack/tools/sbom/go.mod hack/tools/sbom/go.sum
-	cd hack/tools/sbom && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	cd hack/tools/sbom && CGO_ENABLED=0 go build -o $(CURDIR)/$@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 	@touch $@
 
 # Of an older Helm, whose requirements do not go with those of the one above.
 $(HELM_DOCS): hack/tools/helmdocs/go.mod hack/tools/helmdocs/go.sum
-	cd hack/tools/helmdocs && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ github.com/norwoodj/helm-docs/cmd/helm-docs
+	cd hack/tools/helmdocs && CGO_ENABLED=0 go build -o $(CURDIR)/$@ github.com/norwoodj/helm-docs/cmd/helm-docs
 	@touch $@
