@@ -181,11 +181,13 @@ test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those 
 	@# Side by side with the end-to-end suite, which shows its progress. The output of the others is shown when it is over.
 	@( $(TEST_PACKAGES) ) > $(REPORTS)/packages.log 2>&1 & packages=$$!; \
 	  ( $(TEST_TOOLS) ) > $(REPORTS)/tools.log 2>&1 & tools=$$!; \
+	  ( $(TEST_MODULES) ) > $(REPORTS)/modules.log 2>&1 & modules=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
 	  wait "$$packages" || failed+=" packages"; \
 	  wait "$$tools" || failed+=" tools"; \
-	  cat $(REPORTS)/packages.log $(REPORTS)/tools.log; \
+	  wait "$$modules" || failed+=" modules"; \
+	  cat $(REPORTS)/packages.log $(REPORTS)/tools.log $(REPORTS)/modules.log; \
 	  echo 'The slowest tests:'; cat $(REPORTS)/*.json | $(GOTESTSUM) tool slowest --num 10 || true; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
@@ -193,8 +195,9 @@ test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those 
 TEST_PACKAGES = $(call GO_TEST,packages) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
 # The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed. First comes
 # the one that takes longest.
-TEST_TOOLS = result=0; \
-  $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 ./test/docs $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$') || result=1; \
+TEST_TOOLS = $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 ./test/docs $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$')
+# The modules beside the operator's.
+TEST_MODULES = result=0; \
   for dir in $(CODE_MODULES); do (cd "$$dir" && GOTOOLCHAIN=$(RELEASE_GO) $(call GO_TEST,$${dir//\//-}) -count=1 ./...) || result=1; done; \
   exit $$result
 # go test with the name of the report. make verify vets.

@@ -18,12 +18,14 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -112,4 +114,17 @@ func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}}}
+}
+
+// remove deletes an older release, or a batch, as it was observed: one that has
+// changed since stays, and is looked at again.
+func (r *ChangeWorkloadReconciler) remove(ctx context.Context, old client.Object) error {
+	uid, version := old.GetUID(), old.GetResourceVersion()
+	err := r.Client.Delete(ctx, old,
+		client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if cluster.IgnoreGone(err) != nil {
+		return fmt.Errorf("remove %s: %w", old.GetName(), err)
+	}
+	log.FromContext(ctx).Info("removed what is obsolete", "name", old.GetName())
+	return nil
 }

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,23 +35,15 @@ import (
 // checker moves the checks of batches and releases on, for any verifier.
 type checker struct {
 	*cluster.Cluster
-	providers []checks.Provider
-	// emit reports what was written.
-	emit func(ctx context.Context, before, after checks.Subject, events []record.Event)
-}
-
-// forget drops what the verifiers remember of a subject.
-func (c *checker) forget(key types.NamespacedName) {
-	for _, p := range c.providers {
-		p.Forget(key)
-	}
+	// emit reports what was written, and by which verifier.
+	emit func(ctx context.Context, by string, before, after checks.Subject, events []record.Event)
 }
 
 // run asks every verifier, and writes what comes of it, until all of them wait.
-func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error) {
+func (c *checker) run(ctx context.Context, s checks.Subject, providers ...checks.Provider) (ctrl.Result, error) {
 	for {
 		wait, wrote := time.Duration(0), false
-		for _, p := range c.providers {
+		for _, p := range providers {
 			step, err := p.Next(ctx, s)
 			if err != nil {
 				return ctrl.Result{}, fmt.Errorf("check %s: %w", p.Name(), err)
@@ -63,7 +54,7 @@ func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error
 				}
 				continue
 			}
-			if err := c.write(ctx, &s, step); err != nil {
+			if err := c.write(ctx, p.Name(), &s, step); err != nil {
 				return cluster.Settle(ctx, ctrl.Result{}, err)
 			}
 			wrote = true
@@ -71,7 +62,9 @@ func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error
 		if !wrote {
 			// A check in the background goes on after that.
 			if s.Batch != nil && s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && s.Batch.Status.EndDueTimeUnix == 0 && wait == 0 {
-				c.forget(s.Key())
+				for _, p := range providers {
+					p.Forget(s.Key())
+				}
 			}
 			return ctrl.Result{RequeueAfter: wait}, nil
 		}
@@ -80,9 +73,9 @@ func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error
 
 // write writes what one step came to. What cannot be undone is written into the
 // subject as it is by now, whatever has changed.
-func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step) error {
+func (c *checker) write(ctx context.Context, by string, s *checks.Subject, step checks.Step) error {
 	if !step.Lasting {
-		return c.writeOnce(ctx, s, step)
+		return c.writeOnce(ctx, by, s, step)
 	}
 	first := true
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -102,7 +95,7 @@ func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step
 			step.Written()
 			return gone(s)
 		}
-		if err := c.writeOnce(ctx, &fresh, step); err != nil {
+		if err := c.writeOnce(ctx, by, &fresh, step); err != nil {
 			return err
 		}
 		step.Written()
@@ -113,7 +106,7 @@ func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step
 
 // writeOnce writes into the subject as it was read, and fails where it has
 // changed.
-func (c *checker) writeOnce(ctx context.Context, s *checks.Subject, step checks.Step) error {
+func (c *checker) writeOnce(ctx context.Context, by string, s *checks.Subject, step checks.Step) error {
 	decision := step.Write(*s)
 	before, after := *s, *s
 	switch {
@@ -135,7 +128,7 @@ func (c *checker) writeOnce(ctx context.Context, s *checks.Subject, step checks.
 			return fmt.Errorf("update the checks in the status of changeworkload %s: %w", after.Release.Name, err)
 		}
 	}
-	c.emit(ctx, before, after, decision.Events)
+	c.emit(ctx, by, before, after, decision.Events)
 	*s = after
 	return nil
 }

@@ -113,7 +113,7 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
 			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api,
 				Clock: clocktesting.NewFakePassiveClock(time.Now())}
-			r := newOrderReconciler(c, verify.NewAlterShield(c, asked, nil))
+			r := newReleaseCheckReconciler(c, checks.New(c, checks.NewGuard("")), verify.NewAlterShield(c, asked, nil))
 			key := client.ObjectKeyFromObject(release.Obj())
 			reconcile := func() {
 				t.Helper()
@@ -232,7 +232,7 @@ func (w *watcher) Next(context.Context, checks.Subject) (checks.Step, error) {
 // background goes on.
 func TestForget(t *testing.T) {
 	w := &watcher{after: time.Minute}
-	c := &checker{providers: []checks.Provider{w}}
+	c := &checker{}
 	done := wrappers.MakeChangePod("ns", "batch").Obj()
 	done.Status.Status = v1alpha1.ChangePodExecuteDone
 	for _, test := range []struct {
@@ -240,7 +240,7 @@ func TestForget(t *testing.T) {
 		forgot int
 	}{{time.Minute, 0}, {0, 1}} {
 		w.after = test.after
-		result, err := c.run(t.Context(), checks.Subject{Batch: done})
+		result, err := c.run(t.Context(), checks.Subject{Batch: done}, w)
 		if err != nil || result.RequeueAfter != test.after || len(w.forgot) != test.forgot {
 			t.Errorf("again after %s: %v, %v, forgotten: %v", test.after, result, err, w.forgot)
 		}

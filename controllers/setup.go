@@ -75,9 +75,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		return err
 	}
 	_, clusterUID := o.Server.Connection()
-	server, batchWorkers := verify.NewAlterShield(c, o.Server, o.Spread), workers
+	server, batchWorkers, ofReleases := verify.NewAlterShield(c, o.Server, o.Spread), workers, checks.Provider(nil)
 	if o.Server != nil {
-		batchWorkers = verify.Workers
+		batchWorkers, ofReleases = verify.Workers, server
 	}
 	// Its bounds are for batches and releases together.
 	policies := checks.New(c, checks.NewGuard(o.APIServer, o.DenyCIDRs...))
@@ -89,12 +89,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, policies).SetupWithManager,
-		"releasecheck":   newReleaseCheckReconciler(c, policies).SetupWithManager,
+		"releasecheck":   newReleaseCheckReconciler(c, policies, ofReleases).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}
 	if o.Server != nil {
-		setups["order"] = newOrderReconciler(c, server).SetupWithManager
 		setups["order-end"] = (&OrderEndReconciler{Cluster: c, server: server}).SetupWithManager
 	}
 	for name, setup := range setups {

@@ -20,9 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -38,14 +36,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
-	"github.com/traas-stack/altershield-operator/internal/verify"
-	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -186,117 +181,6 @@ func sooner(a, b ctrl.Result) ctrl.Result {
 	return a
 }
 
-// rememberDenied remembers a workload while its releases are denied.
-func (r *WorkloadReconciler) rememberDenied(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
-	by := defense.DeniedBy(w.Labels, w.Annotations, r.Clock.Now())
-	if !ns.Enrolled || workload.OptedOut(w.Labels) || !by.Any() {
-		r.blocked.Delete(key)
-		return
-	}
-	of := workload.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
-	r.blocked.Store(key, &defense.DeniedWorkload{Workload: of, By: by})
-}
-
-// reportTooLarge sends one event when a workload leaves the defense because the cache has
-// no room for its labels and annotations.
-func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
-	if !ns.Enrolled || w.Annotations[v1alpha1.TooLargeMark] == "" {
-		r.tooLarge.Delete(key)
-		return
-	}
-	if _, reported := r.tooLarge.LoadOrStore(key, true); !reported {
-		r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDefenseChanged, Message: fmt.Sprintf(
-			"the %s is not defended: its labels and its annotations %s* take more than 16 KiB of memory; remove some of them",
-			w.Kind(), v1alpha1.SettingAnnotationPrefix)}, "Watch")
-	}
-}
-
-// reportUnknown sends one event for each label, annotation and value of a workload that has a
-// prefix of the operator and that the operator does not know or cannot use, and for each annotation
-// of its namespace that AlterShield Server cannot take. A manager that takes over sends them again.
-func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *workload.Workload) {
-	var unknown []string
-	if ns.Enrolled && !workload.OptedOut(w.Labels) {
-		unknown = admission.UnknownWords(w.Labels, w.Annotations)
-		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next look reports them
-			unknown = append(unknown, inForce.Problems...)
-		}
-		if ns.Meta != nil && r.server {
-			_, _, problems := verify.OrderOf(ns.Meta)
-			unknown = append(unknown, problems...)
-		}
-	}
-	reported, _ := r.unknown.Load(key)
-	before, _ := reported.([]string)
-	for _, message := range unknown {
-		if !slices.Contains(before, message) {
-			r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventUnknownMetadata, Message: message}, "Watch")
-		}
-	}
-	if len(unknown) == 0 {
-		r.unknown.Delete(key)
-	} else {
-		r.unknown.Store(key, unknown)
-	}
-}
-
-// workloadsOf are the workloads of a namespace whose labels changed. A label by which somebody
-// meant to enrol it is logged and counted.
-func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) []workload.Key {
-	mistyped := ""
-	if ns.GetDeletionTimestamp() == nil && ns.GetName() != r.Operator {
-		mistyped = admission.MistypedEnrolment(ns.GetLabels())
-	}
-	before, was := r.mistyped.Load(ns.GetName())
-	switch {
-	case mistyped != "" && before != mistyped:
-		log.FromContext(ctx).Info("a label of a namespace has no effect", "namespace", ns.GetName(), "label", mistyped)
-		if !was {
-			metrics.MistypedNamespaces(1)
-		}
-		r.mistyped.Store(ns.GetName(), mistyped)
-	case mistyped == "" && was:
-		metrics.MistypedNamespaces(-1)
-		r.mistyped.Delete(ns.GetName())
-	}
-	return r.WorkloadsOf(ctx, ns)
-}
-
-// tellDeleted tells of a workload that is gone while its releases were denied, and
-// of the next one of its name.
-func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *workload.Workload) error {
-	in := defense.DeletionInput{Now: now}
-	if last, ok := r.blocked.Load(key); ok {
-		in.Denied = last.(*defense.DeniedWorkload) //nolint:errcheck // the map holds nothing else
-		ns, err := r.Namespace(ctx, key.Namespace)
-		if err != nil {
-			return err
-		}
-		in.NamespaceEnding = ns.Ending()
-	}
-	if last, ok := r.deleted.Get(key); ok {
-		in.Deleted = last.(*defense.DeniedWorkload) //nolint:errcheck // the cache holds nothing else
-	}
-	plan := defense.DecideDeletion(in)
-	if plan.ForgetDenied {
-		r.blocked.Delete(key)
-	}
-	if plan.Deleted != nil {
-		r.deleted.Add(key, in.Denied, deletedFor)
-		metrics.LeftWhileBlocked(in.Denied.Workload.GVK.Kind, metrics.LeftByDeletion)
-		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were denied", "workload", key, "while", in.Denied.By.String())
-		r.Event(&in.Denied.Workload, nil, *plan.Deleted, "Delete")
-	}
-	if plan.ForgetDeleted {
-		r.deleted.Remove(key)
-	}
-	if plan.CreatedAgain != nil {
-		log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were denied", "workload", key, "user", now.ReleasedBy())
-		r.Event(now, nil, *plan.CreatedAgain, "Create")
-	}
-	return nil
-}
-
 // denied tells whether what was written was denied. Of a workload that left the
 // defense only the log does.
 func (r *WorkloadReconciler) denied(ctx context.Context, in defense.WorkloadInput, err error) error {
@@ -395,102 +279,6 @@ func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput
 	return r.handBack(ctx, w)
 }
 
-// handBack gives the fields of the template that a rollback made the operator's
-// back to the field manager that applies the workload, and gives up those that it was
-// halted by. The fields are read from
-// the API server, because the cache does not have them. Nothing is done twice:
-// after this the fields are not the operator's.
-func (r *WorkloadReconciler) handBack(ctx context.Context, w *workload.Workload) error {
-	kind, err := r.KindOf(w)
-	if err != nil {
-		return err
-	}
-	stored, err := r.Stored(ctx, w)
-	if err != nil || stored == nil {
-		return err
-	}
-	fields, due, err := workload.LeftOver(kind, stored)
-	if err != nil || !due {
-		return err
-	}
-	p := cluster.PatchFields(w, stored.GetManagedFields(), fields)
-	if err := r.PatchWorkload(ctx, p, cluster.ActHandBack); err != nil {
-		return err
-	}
-	log.FromContext(ctx).Info("gave up fields that a rollback or a halt had made the operator's")
-	return nil
-}
-
-// takeBack removes the operator's own block and pause, and gives back what a hold changed.
-func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadInput) error {
-	w := in.Workload
-	kind, err := r.KindOf(w)
-	if err != nil {
-		return err
-	}
-	p := cluster.PatchRelease(w)
-	if w.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
-		// A block that somebody else set stays.
-		p.DropLabel(v1alpha1.SuspendLabel)
-		p.DropAnnotation(v1alpha1.SuspendedByAnnotation)
-	}
-	p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
-	p.Resume(kind)
-	if in.Enrolled && !workload.OptedOut(w.Labels) {
-		p.GiveBack(kind) // it is in observe mode
-	} else {
-		p.GiveBackUnseen(kind)
-	}
-	left, err := r.leftUnseen(ctx, w)
-	if err != nil {
-		return err
-	}
-	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
-		return err
-	}
-	if left != nil {
-		r.left(w, *left)
-	}
-	// No other event: in a namespace that left the defense this was the last write,
-	// the release tells of one that admission saw, and of what is in observe mode.
-	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is in observe mode")
-	return nil
-}
-
-// letGo takes back what the operator halts or holds a workload by that another object
-// owns, and leaves a block. From a view of before it was defended all the same, nothing is
-// taken back.
-func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) error {
-	kind, err := r.KindOf(w)
-	if err != nil {
-		return err
-	}
-	p := cluster.PatchRevision(w)
-	p.Resume(kind)
-	p.GiveBack(kind)
-	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
-		return err
-	}
-	// Of an owner that admission saw, and of a blocked workload, the release tells.
-	o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation])
-	if while := r.defenseOf(w); while != v1alpha1.WhileBlocked && (!ok || o.Release != w.Release()) {
-		o = defense.OptOut{While: while, Owner: strings.ReplaceAll(w.ObservingOwner(), " ", "/"), User: "somebody whom admission did not see"}
-		r.left(w, o)
-	}
-	log.FromContext(ctx).Info("took the halt or the hold of a workload back, which is in observe mode because of its owner", "owner", w.ObservingOwner())
-	return nil
-}
-
-// left emits the event of a workload that left the defense while it had an effect, past admission.
-func (r *WorkloadReconciler) left(w *workload.Workload, o defense.OptOut) {
-	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
-	metrics.LeftWhileBlocked(w.GVK.Kind, metrics.LeftByOptingOut)
-}
-
-func (r *WorkloadReconciler) defenseOf(w *workload.Workload) v1alpha1.OptOutWhile {
-	return defense.DefenseOf(w.Labels, w.Annotations, r.Clock.Now())
-}
-
 // baseline removes the record of an earlier installation from a workload, in one write: the version
 // that runs is a baseline until the template changes. The number of its release goes on, so that no
 // older ChangeWorkload is about it. What is in quarantine stays. A hold is given back, since no
@@ -519,30 +307,6 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 		}
 	}
 	return nil
-}
-
-// dropped emits the event of a request that lay on a workload when its defense began.
-func (r *WorkloadReconciler) dropped(w *workload.Workload, annotation, asked, reason string) {
-	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: reason,
-		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, wording.Brief(asked), rollback.LaidBefore)}, "Drop")
-}
-
-// leftUnseen returns how a workload was opted out past admission while the defense had an
-// effect, by the field manager that did; nil where admission saw it, whose user the
-// release tells.
-func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *workload.Workload) (*defense.OptOut, error) {
-	if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); !workload.OptedOut(w.Labels) || ok && o.Release == w.Release() {
-		return nil, nil
-	}
-	stored, err := r.Stored(ctx, w)
-	if err != nil || stored == nil {
-		return nil, err
-	}
-	who := "a field manager that is not known"
-	if manager := workload.LabelOwner(stored.GetManagedFields(), v1alpha1.DefenseLabel); manager != "" {
-		who = "field manager " + manager
-	}
-	return &defense.OptOut{While: r.defenseOf(w), User: who}, nil
 }
 
 // record writes on the workload what admission would have written, never on its

@@ -156,7 +156,7 @@ func defaultLimits() limits {
 	}
 }
 
-// Server serves the callback address.
+// Server serves the callback address. Each address under it has a file.
 type Server struct {
 	*network.Server
 	opts   Options

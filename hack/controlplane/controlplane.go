@@ -92,7 +92,8 @@ type Options struct {
 }
 
 // ControlPlane is a control plane that runs until Stop, or until this process
-// ends. Its methods may be called concurrently.
+// ends. Its methods may be called concurrently. Each of its
+// programs has a file.
 type ControlPlane struct {
 	binDir  string
 	dir     string

@@ -34,7 +34,7 @@ import (
 	"time"
 )
 
-// source is the tree that a release is built from.
+// source is the tree that a release is built from. Each artifact has a file.
 type source struct {
 	// root is the directory of the repository, out the directory to write to.
 	root, out string

@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // Cluster reads and writes the cluster. There is one in a process: it remembers
-// what was denied.
+// what was denied. Each thing that is written has a file, beside what reads it.
 type Cluster struct {
 	View
 	// Client writes. It reads from the caches, as View does.

@@ -30,7 +30,7 @@ import (
 )
 
 // View reads the cluster. What it returns of the caches is shared with them and
-// must not be written to, unless it says otherwise.
+// must not be written to, unless it says otherwise. Each thing that is read has a file.
 type View struct {
 	// Cached reads from the caches of the manager, and Live from the API server.
 	Cached, Live client.Reader

@@ -171,7 +171,7 @@ func (d *release) follow() {
 	explainDefense(d)
 	markOrphans(d.status, d.Batches)
 	followOrder(d)
-	waits := d.explainServer()
+	waits := explainServer(d)
 	if !record.IsVerified(d.status.Status) {
 		d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, explainStart(d))
 		if d.Workload.Annotations[v1alpha1.HaltedAnnotation] != d.Change.Spec.Reversion {

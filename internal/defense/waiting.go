@@ -39,7 +39,7 @@ const maxQuietWait = 5 * time.Minute
 // explainServer sets ConditionServer: False where the release waits long for the server,
 // else by serverSays. The first late verdict of a release emits one event, and so does each
 // request that the server does not take. It returns when to look again.
-func (d *release) explainServer() (wait time.Duration) {
+func explainServer(d *release) (wait time.Duration) {
 	said, waited, now := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer), server.WaitsForServer(d.status), d.Now
 	if waited {
 		// What one replica has said another one, whose clock is a little behind, does
@@ -47,7 +47,7 @@ func (d *release) explainServer() (wait time.Duration) {
 		now = now.Add(workload.ClockTolerance)
 	}
 	var longest *server.Awaited
-	for _, a := range d.awaits() {
+	for _, a := range awaits(d) {
 		quiet := min(cmp.Or(a.Limit, d.Settings.PreTimeout)/2, maxQuietWait)
 		switch left := a.Since.Add(quiet).Sub(now); {
 		case a.Since.IsZero(): // somebody else's writing
@@ -82,7 +82,7 @@ func (d *release) explainServer() (wait time.Duration) {
 }
 
 // awaits lists what the release waits for.
-func (d *release) awaits() (list []server.Awaited) {
+func awaits(d *release) (list []server.Awaited) {
 	s := d.status
 	if d.Cluster == "" || !record.IsVerified(s.Status) || s.OrderEnd != "" && s.Status != v1alpha1.ChangeWorkloadSuccess {
 		return nil

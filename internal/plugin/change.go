@@ -45,7 +45,7 @@ const (
 )
 
 // changer makes what a command changes, and says what it does. Each command that
-// changes something has one.
+// changes something has one, and its steps are methods in the file of the command.
 type changer struct {
 	*connection
 	dryRun string

@@ -66,7 +66,7 @@ func (e *ExitError) Error() string {
 func (e *ExitError) Unwrap() error { return e.Err }
 
 // connection is the cluster that the user's kubeconfig and flags name. It is made
-// when a command first needs it.
+// when a command first needs it. Each command and each thing that is read has its methods in a file of its own.
 type connection struct {
 	Options
 	flags *genericclioptions.ConfigFlags

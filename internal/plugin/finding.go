@@ -70,7 +70,7 @@ func (n Needs) rank() int {
 // pressing reports whether a person or time is needed.
 func (f *Finding) pressing() bool { return f.Needs == NeedsAttention || f.Needs == NeedsTime }
 
-// finder collects the findings about one workload.
+// finder collects the findings about one workload. Findings are many: each file has those of one matter.
 type finder struct {
 	*snapshot
 	advisor

@@ -170,7 +170,7 @@ func printObject(w io.Writer, p printers.ResourcePrinter, what any) error {
 	return err
 }
 
-// style is how a terminal, or a file, shows text.
+// style is how a terminal, or a file, shows text. Whatever a command prints is a method of it, in the file of the command.
 type style struct {
 	// ascii: nothing but ASCII. color: with colours. wide: everything.
 	ascii, color, wide bool

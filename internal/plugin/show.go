@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// reading is a command that reads and prints.
+// reading is a command that reads and prints. Each such command runs by a method in its own file.
 type reading struct {
 	*connection
 	output

@@ -44,7 +44,7 @@ import (
 )
 
 // snapshot is what one look at the cluster found of a workload. What is printed, and what a command may do, is decided from it
-// alone.
+// alone. Each part of what is printed asks it in a file of its own.
 type snapshot struct {
 	target
 	now time.Time

@@ -25,7 +25,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -441,81 +440,6 @@ func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 		return otherwise
 	}
 	return d.Duration
-}
-
-// Judgement is what is said of a policy.
-type Judgement struct {
-	// Valid: its spec can be used. Accepted: it also counts wherever it selects.
-	Valid, Accepted bool
-	Reason, Message string
-}
-
-// Judge says whether a policy is in force. overFor is a workload for which it is one
-// too many; empty for none.
-func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
-	problem, reason := "", v1alpha1.ReasonInvalidPolicy
-	if isTooLarge(p) {
-		problem, reason = "the policy takes more than 64 KiB of memory; split it into several policies", v1alpha1.ReasonTooLarge
-	} else {
-		problem = Accepted(p, operator)
-	}
-	if problem != "" {
-		switch {
-		case p.Status.InForce == nil:
-		case p.Status.InForceGeneration == p.Generation && selectorsAccepted(p, operator) == "":
-			// An earlier version of the operator accepted it.
-			problem += "; until it is corrected, this check ends as Error, and the others of the policy count"
-		default:
-			problem += fmt.Sprintf("; generation %d stays in force", p.Status.InForceGeneration)
-		}
-		return Judgement{Reason: reason, Message: problem}
-	}
-	if overFor != "" {
-		return Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: fmt.Sprintf(
-			"at most %d policies and %d checks count for a workload, those of the operator's namespace first, older ones first; this one does not %s"+
-				"narrow its selector, or remove others", MaxPolicies, MaxChecks, forWorkload(overFor))}
-	}
-	if p.Spec.Mode == v1alpha1.ModeDisabled {
-		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it is disabled, so nothing is checked"}
-	}
-	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it applies to releases that begin from now on"}
-}
-
-// SetAside notes in the status of a policy that one process evaluates none of its rules until
-// then. It reports whether that generation is in force, and is to be written.
-func SetAside(p *v1alpha1.DefensePolicy, of rules.Policy, now, until time.Time) bool {
-	if p.UID != of.UID || p.Status.InForceGeneration != of.Generation {
-		return false
-	}
-	meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionSetAside)
-	return v1alpha1.SetCondition("DefensePolicy", &p.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionSetAside, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRulesDoNotEnd, ObservedGeneration: of.Generation,
-		LastTransitionTime: metav1.NewTime(now),
-		Message:            fmt.Sprintf("one replica until %s", until.UTC().Format(time.RFC3339)),
-	})
-}
-
-// StaysAside is how long a policy stays set aside. It removes the condition when that is over,
-// or another generation is in force.
-func StaysAside(s *v1alpha1.DefensePolicyStatus, now time.Time) time.Duration {
-	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSetAside)
-	if c == nil {
-		return 0
-	}
-	left := c.LastTransitionTime.Add(rules.AsideFor).Sub(now)
-	if left <= 0 || c.ObservedGeneration != s.InForceGeneration {
-		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionSetAside)
-		return 0
-	}
-	return left
-}
-
-func forWorkload(name string) string { return "for " + name + ": " }
-
-// ReportedFor reports whether a policy is reported to be one too many for this workload.
-func ReportedFor(p *v1alpha1.DefensePolicy, name string) bool {
-	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
-	return c != nil && c.Reason == v1alpha1.ReasonTooMany && strings.Contains(c.Message, forWorkload(name))
 }
 
 // DefaultName is the name of the policy that is made when it is missing, in the

@@ -120,3 +120,65 @@ func batchEntry(s *v1alpha1.ChangePodStatus, set *settings.Settings, now time.Ti
 	}
 	return n
 }
+
+// owesEnd says that a batch is done and the server is to be told of it: its entry
+// has no end, or is not known to have one, and its pods failed, its POST check had no
+// turn, or the release ended.
+func (b *batch) owesEnd() bool {
+	s := b.status
+	if !b.Server || s.ChangePodID == "" || s.PostVerdict != nil || s.Message == string(v1alpha1.ChangePodPostFailed) || b.nothingToCheck() {
+		return false
+	}
+	switch s.Status {
+	case v1alpha1.ChangePodPreSubmitted, v1alpha1.ChangePodPostWait:
+	case v1alpha1.ChangePodPostSubmitted:
+		if b.Calls.Ended {
+			return false
+		}
+	default:
+		return false
+	}
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionChecked)
+	if c != nil && c.Reason == v1alpha1.ReasonReleaseEnded || s.Message == string(v1alpha1.ChangePodPreTimeout) {
+		return true
+	}
+	for i := range s.PodResults {
+		if record.VerdictFails(s.PodResults[i].Verdict) {
+			return true
+		}
+	}
+	return false
+}
+
+// tellEnd notifies the server of the end of a batch that is done, for at most one
+// deadline, or for longer where that starts the POST check of pods that still count.
+func (b *batch) tellEnd() {
+	s := b.status
+	if s.EndDueTimeUnix == 0 {
+		return
+	}
+	limit := b.Settings.PostTimeout
+	if EndsWithSuccess(b.Batch) {
+		if limit = askLater; !b.current() || !record.IsVerified(b.Change.Status.Status) {
+			limit = 0
+		}
+	}
+	deadline := time.Unix(s.EndDueTimeUnix, 0).Add(limit)
+	// Who decided that it is owed need not have known that the server has it: the
+	// callback address knows of no calls.
+	if !b.Server || s.PostVerdict != nil || b.Calls.Ended || !b.Now.Before(deadline) {
+		s.EndDueTimeUnix = 0
+		return
+	}
+	b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, deadline)
+}
+
+// endAnswered puts the answer into the status.
+func (b *batch) endAnswered(a Answer) {
+	// An entry whose PRE check still goes on after all this time was lost.
+	lost := b.Now.Sub(time.Unix(b.status.EndDueTimeUnix, 0)) > b.Settings.PreTimeout+b.Settings.PostTimeout
+	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0 || lost
+	if takesEnd(a.Kind, b.Calls, preEnded) {
+		b.status.EndDueTimeUnix = 0
+	}
+}

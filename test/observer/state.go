@@ -19,6 +19,8 @@ package observer
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
+	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,7 +32,8 @@ import (
 )
 
 // world is the state of the cluster at one resource version. Versions are
-// applied to it in their order; what it finds depends on nothing else.
+// applied to it in their order; what it finds depends on nothing else. Each
+// invariant is in a file of its own.
 type world struct {
 	namespaces  map[string]*namespace
 	deployments map[types.UID]*workload
@@ -233,3 +236,52 @@ const (
 	// to know it. Times in objects are in seconds.
 	sight = 5 * time.Second
 )
+
+// leftOut is S7: the pods of the workload's current template that were finished
+// for long enough at a time, and are in no batch of the release.
+func (w *world) leftOut(r *release, at time.Time) (left []string) {
+	d := w.deployments[r.owner]
+	if d == nil || d.Labels[v1alpha1.VersionLabel] != r.Spec.Reversion || d.Annotations[v1alpha1.ReleaseAnnotation] != strconv.FormatInt(r.Status.ObservedRelease, 10) {
+		return nil
+	}
+	for uid, p := range w.pods {
+		rs, ok := w.replicaSets[p.owner]
+		if !ok || rs.owner != d.UID || rs.template != d.template || !p.live || !p.ready {
+			continue
+		}
+		finished := p.readySince.Add(time.Duration(minReadySeconds(d.Deployment)) * time.Second)
+		if at.Sub(finished) > sight && len(w.batchesOf(r, string(uid))) == 0 {
+			left = append(left, p.name)
+		}
+	}
+	slices.Sort(left)
+	return left
+}
+
+func (w *world) rememberRelease(o *v1alpha1.ChangeWorkload) {
+	s := &o.Status
+	for stage, v := range map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{v1alpha1.StagePre: s.OrderPreVerdict, v1alpha1.StagePost: s.OrderPostVerdict} {
+		w.rememberVerdict(s.OrderID, v, stage, nil)
+		if v != nil {
+			own := *v
+			own.NodeID = ""
+			w.rememberVerdict(s.OrderID, &own, stage, nil)
+		}
+	}
+	for i := range s.UnclaimedVerdicts {
+		w.rememberVerdict(s.OrderID, &s.UnclaimedVerdicts[i].CheckVerdict, s.UnclaimedVerdicts[i].Stage, nil)
+	}
+}
+
+// rememberVerdict keeps the gravest verdict on a check that was ever stored.
+func (w *world) rememberVerdict(order string, v *v1alpha1.CheckVerdict, stage v1alpha1.CheckStage, also map[check]string) {
+	if v == nil || v.Delivered == "" {
+		return
+	}
+	key := check{order, v.NodeID, stage}
+	for _, memory := range []map[check]string{w.delivered, also} {
+		if memory != nil && !fails(memory[key]) {
+			memory[key] = v.Delivered
+		}
+	}
+}

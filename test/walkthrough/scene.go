@@ -36,7 +36,8 @@ import (
 // the story.
 type look func(s *scene, ctx context.Context) (progress string, seen bool, err error)
 
-// scene is the namespace of a story, and what the story has come upon so far.
+// scene is the namespace of a story, and what the story has come upon so far. What is
+// looked for in it is a method, in the files of the stories.
 type scene struct {
 	client    client.Reader
 	namespace string

@@ -21,13 +21,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -418,118 +415,4 @@ func (w *World) SetQuota(bounded bool, pods int) {
 	w.note("cluster: quota %t of %d pods", bounded, pods)
 	w.cluster.bounded, w.cluster.quota = bounded, pods
 	w.cluster.at(time.Now())
-}
-
-// refusal says why no more pods may be made; empty when they may.
-func (c *cluster) refusal(namespace string) string {
-	if used := len(list[*corev1.Pod](c.api, "Pod", namespace)); c.bounded && used >= c.quota {
-		return fmt.Sprintf("pods are forbidden: exceeded quota: pods, requested: pods=1, used: pods=%d, limited: pods=%d", used, c.quota)
-	}
-	return ""
-}
-
-// available is the condition of a Deployment that says whether enough of its pods
-// are.
-func available(d *appsv1.Deployment, n int32) appsv1.DeploymentCondition {
-	missing := int32(0)
-	if r := d.Spec.Strategy.RollingUpdate; r != nil {
-		missing = scaled(r.MaxUnavailable, *d.Spec.Replicas, false)
-	}
-	c := appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: stamp(time.Now())}
-	if n >= *d.Spec.Replicas-missing {
-		c.Status = corev1.ConditionTrue
-	}
-	for _, old := range d.Status.Conditions {
-		if old.Type == c.Type && old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-	}
-	return c
-}
-
-// replicate is the ReplicaSet controller.
-func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
-	pods := c.podsOf(rs)
-	why := ""
-	for missing := int(*rs.Spec.Replicas) - len(pods); missing > 0; missing-- {
-		if why = c.refusal(rs.Namespace); why != "" {
-			break
-		}
-		c.pods++
-		yes := true
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: rs.Namespace, Name: fmt.Sprintf("%s-%05d", rs.Name, c.pods), Labels: maps.Clone(rs.Spec.Template.Labels), Annotations: maps.Clone(rs.Spec.Template.Annotations),
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: rs.Name, UID: rs.UID, Controller: &yes}},
-			},
-			Spec: *rs.Spec.Template.Spec.DeepCopy(),
-		}
-		must(c.api.client.Create(c.ctx(), pod))
-		c.at(time.Now().Add(startTakes))
-	}
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		_, readyA := readySince(a)
-		_, readyB := readySince(b)
-		switch {
-		case readyA == readyB:
-			return strings.Compare(b.Name, a.Name) // the newest go first
-		case readyB:
-			return -1
-		default:
-			return 1
-		}
-	})
-	for i := 0; i < len(pods)-int(*rs.Spec.Replicas); i++ {
-		must(c.api.client.Delete(c.ctx(), pods[i].DeepCopy()))
-	}
-	rs, ok := c.api.objects[keyOf(rs)].(*appsv1.ReplicaSet)
-	if !ok {
-		return
-	}
-	next := rs.DeepCopy()
-	next.Status = appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation, AvailableReplicas: c.available(rs), Conditions: refused(rs.Status.Conditions, why)}
-	for _, pod := range c.podsOf(rs) {
-		next.Status.Replicas++
-		if _, ready := readySince(pod); ready {
-			next.Status.ReadyReplicas++
-		}
-	}
-	if !equality.Semantic.DeepEqual(rs.Status, next.Status) {
-		must(c.api.client.Status().Update(c.ctx(), next))
-	}
-}
-
-// writeStatus writes the status of a Deployment.
-func (c *cluster) writeStatus(d *appsv1.Deployment) {
-	next := d.DeepCopy()
-	s := appsv1.DeploymentStatus{ObservedGeneration: d.Generation}
-	for _, rs := range c.owned(d) {
-		s.Replicas += rs.Status.Replicas
-		s.ReadyReplicas += rs.Status.ReadyReplicas
-		s.AvailableReplicas += rs.Status.AvailableReplicas
-		if equality.Semantic.DeepEqual(templateOf(&rs.Spec.Template), templateOf(&d.Spec.Template)) {
-			s.UpdatedReplicas += rs.Status.Replicas
-		}
-	}
-	s.UnavailableReplicas = max(0, s.Replicas-s.AvailableReplicas)
-	before := d.Status
-	before.Conditions = nil
-	if !equality.Semantic.DeepEqual(before, s) {
-		c.progress[d.UID] = time.Now()
-	}
-	if complete := s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas; !complete && !d.Spec.Paused {
-		stuck := c.progress[d.UID].Add(time.Duration(*d.Spec.ProgressDeadlineSeconds) * time.Second)
-		if time.Now().Before(stuck) {
-			c.at(stuck)
-		} else {
-			s.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "the rollout does not come on"}}
-		}
-	}
-	if c.kubelets != nil {
-		s.Conditions = append(s.Conditions, available(d, s.AvailableReplicas))
-	}
-	next.Status = s
-	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
-		must(c.api.client.Status().Update(c.ctx(), next))
-	}
 }

@@ -85,7 +85,7 @@ type Options struct {
 	Verbose bool
 }
 
-// World is a cluster with an operator.
+// World is a cluster with an operator. What can be done to each part of it is in the file of that part.
 type World struct {
 	api       *api
 	kinds     *workload.Registry
@@ -156,7 +156,7 @@ type Fault struct {
 	OfCalls bool
 }
 
-// Process is one manager of the operator.
+// Process is one manager of the operator. What it meets, and what meets it, has files of its own: client, queues, admission, schedule.
 type Process struct {
 	world  *World
 	number int
@@ -247,7 +247,7 @@ func refused(before []appsv1.ReplicaSetCondition, why string) []appsv1.ReplicaSe
 
 // cluster is a model of what else runs: the deployment controller, the kubelets
 // and garbage collection. It does what they do as far as the operator can tell,
-// in the order of names.
+// in the order of names. Each of those has a file.
 type cluster struct {
 	api *api
 	// seen is the last entry of the history it acted on; next when it has to act

@@ -14,6 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// More than 500 lines: one row for each condition and event.
+
 package v1alpha1
 
 import (

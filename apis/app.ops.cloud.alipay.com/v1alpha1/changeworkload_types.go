@@ -14,6 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// The kind ChangeWorkload with all its parts, in one file as each kind is: more than 500 lines, of which most are comments of fields.
+
 package v1alpha1
 
 import (

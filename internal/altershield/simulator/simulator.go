@@ -89,7 +89,8 @@ type Options struct {
 }
 
 // Simulator is the server: an http.Handler, or on a port of its own after
-// [Simulator.Start]. End it with [Simulator.Shutdown].
+// [Simulator.Start]. End it with [Simulator.Shutdown]. It is one state under one lock,
+// which requests, callbacks, scripts and the journal share.
 type Simulator struct {
 	opts  Options
 	clock clock.Clock

@@ -36,7 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Facts are what was read of a cluster.
+// Facts are what was read of a cluster. Each part of an installation reads and judges its own in its file.
 type Facts struct {
 	// Plugin is the version of the plugin.
 	Plugin string
