@@ -28,6 +28,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,7 +80,7 @@ type output struct {
 	text string
 }
 
-// stage is what all stories are told on.
+// stage is what the stories of a group of documents are told on.
 type stage struct {
 	cluster *controlplane.ControlPlane
 	manager *controlplane.Manager
@@ -108,50 +109,65 @@ var (
 )
 
 // TestCommands runs the commands in the documents, and compares what they print
-// with what the documents show.
+// with what the documents show. Each group has a stage of its own, beside the others.
 func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a control plane")
 	}
-	on := startStage(t)
-	for _, path := range documents {
-		if path == translated || slices.Contains(ofPlaces, path) {
-			continue // the commands of the one are those of README.md
-		}
-		t.Run(path, func(t *testing.T) {
-			s := &story{stage: on, t: t, path: path}
-			s.preamble = []string{`k() { kubectl -n altershieldoperator-system "$@"; }`}
-			told, known := stories[path]
-			if known && told.begin != nil {
-				told.begin(s)
-			}
-			used := map[string]int{}
-			for _, c := range read(t, path).commands() {
-				name := normal(c.text)
-				of := slices.DeleteFunc(slices.Clone(told.steps), func(st step) bool { return normal(st.command) != name })
-				var st step
-				if len(of) > 0 {
-					st = of[min(used[name], len(of)-1)]
+	built := sync.OnceValue(func() built { return build(t) })
+	var groups sync.WaitGroup
+	defer groups.Wait()
+	for _, group := range groupsOfDocuments {
+		groups.Go(func() {
+			on := sync.OnceValue(func() *stage { return startStage(t, built()) })
+			for _, path := range group {
+				if path == translated || slices.Contains(ofPlaces, path) {
+					continue // the commands of the one are those of README.md
 				}
-				used[name]++
-				if !s.run(c, st) {
-					t.Errorf("%s: the story ends here: what comes after presupposes this", c)
-					break
-				}
-			}
-			if !t.Failed() {
-				for _, st := range told.steps {
-					if used[normal(st.command)]--; used[normal(st.command)] < 0 {
-						t.Errorf("%s: the command %q, which stories_test.go has a step for, does not occur any more; remove the step", path, st.command)
+				t.Run(path, func(t *testing.T) {
+					if on() == nil {
+						t.Fatal("there is no stage to tell it on")
 					}
-				}
+					tell(t, on(), path)
+				})
 			}
-			if known && told.end != nil {
-				told.end(s)
-			}
-			s.showPrinted()
 		})
 	}
+}
+
+// tell runs the commands of one document.
+func tell(t *testing.T, on *stage, path string) {
+	s := &story{stage: on, t: t, path: path}
+	s.preamble = []string{`k() { kubectl -n altershieldoperator-system "$@"; }`}
+	told, known := stories[path]
+	if known && told.begin != nil {
+		told.begin(s)
+	}
+	used := map[string]int{}
+	for _, c := range read(t, path).commands() {
+		name := normal(c.text)
+		of := slices.DeleteFunc(slices.Clone(told.steps), func(st step) bool { return normal(st.command) != name })
+		var st step
+		if len(of) > 0 {
+			st = of[min(used[name], len(of)-1)]
+		}
+		used[name]++
+		if !s.run(c, st) {
+			t.Errorf("%s: the story ends here: what comes after presupposes this", c)
+			break
+		}
+	}
+	if !t.Failed() {
+		for _, st := range told.steps {
+			if used[normal(st.command)]--; used[normal(st.command)] < 0 {
+				t.Errorf("%s: the command %q, which stories_test.go has a step for, does not occur any more; remove the step", path, st.command)
+			}
+		}
+	}
+	if known && told.end != nil {
+		told.end(s)
+	}
+	s.showPrinted()
 }
 
 // normal is a command without what may be different in the document.
@@ -159,36 +175,56 @@ func normal(command string) string {
 	return strings.TrimSpace(blanks.ReplaceAllString(podName.ReplaceAllString(command, "$1-POD"), " "))
 }
 
-func startStage(t *testing.T) *stage {
-	t.Helper()
+// built is what stages need: the checkout, the programs of a control plane, and the
+// directory of the plugin.
+type built struct{ root, programs, plugins string }
+
+// build makes them; empty where that fails.
+func build(t *testing.T) (b built) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	s := &stage{root: repository(t), dir: t.TempDir(), plugins: t.TempDir()}
-	build := exec.CommandContext(ctx, "make", "-s", "-C", s.root, "build")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("make build: %v\n%s", err, out)
+	root, plugins := repository(t), t.TempDir()
+	if out, err := exec.CommandContext(ctx, "make", "-s", "-C", root, "build").CombinedOutput(); err != nil {
+		t.Errorf("make build: %v\n%s", err, out)
+		return b
 	}
-	plugin := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", s.plugins, "./cmd/kubectl-altershield")
-	plugin.Dir, plugin.Env = s.root, append(os.Environ(), "CGO_ENABLED=0")
+	plugin := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", plugins, "./cmd/kubectl-altershield")
+	plugin.Dir, plugin.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := plugin.CombinedOutput(); err != nil {
-		t.Fatalf("build the plugin: %v\n%s", err, out)
+		t.Errorf("build the plugin: %v\n%s", err, out)
+		return b
 	}
-	binDir, err := controlplane.Build(ctx, s.root, t.Output())
+	programs, err := controlplane.Build(ctx, root, t.Output())
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return b
 	}
+	return built{root, programs, plugins}
+}
+
+// startStage starts what stories are told on; nil where that fails.
+func startStage(t *testing.T, b built) *stage {
+	if b.root == "" {
+		return nil
+	}
+	s := &stage{root: b.root, plugins: b.plugins, dir: t.TempDir()}
 	// Directories are linked, so that what is written beside them stays here.
 	entries, err := os.ReadDir(s.root)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return nil
 	}
 	for _, e := range entries {
 		if err := os.Symlink(filepath.Join(s.root, e.Name()), filepath.Join(s.dir, e.Name())); err != nil {
-			t.Fatal(err)
+			t.Error(err)
+			return nil
 		}
 	}
-	if s.cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Out: t.Output()}); err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	if s.cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: b.programs, Out: t.Output()}); err != nil {
+		t.Error(err)
+		return nil
 	}
 	t.Cleanup(func() {
 		if err := s.cluster.Stop(); err != nil {
