@@ -131,7 +131,7 @@ func run(ctx context.Context, o *options.Options) error {
 		return fmt.Errorf("create the manager: %w", err)
 	}
 	c := cluster.New(mgr, cluster.Options{ //nolint:contextcheck // a policy is set aside after the request that found it has ended
-		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.HoldSteps{Step: o.HoldStep, Guard: o.HoldGuard},
+		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.Times{Step: o.HoldStep, Guard: o.HoldGuard},
 	})
 	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs}); err != nil {
 		return err

@@ -46,15 +46,14 @@ import (
 // to move status.status of a ChangePod.
 type ChangePodReconciler struct {
 	*cluster.Cluster
-	checks    *checker
-	providers []checks.Provider
+	checks *checker
 	// workers is how many batches are looked at side by side.
 	workers int
 }
 
 func newChangePodReconciler(c *cluster.Cluster, workers int, providers ...checks.Provider) *ChangePodReconciler {
-	r := &ChangePodReconciler{Cluster: c, providers: providers, workers: workers}
-	r.checks = &checker{Cluster: c, emit: r.emit}
+	r := &ChangePodReconciler{Cluster: c, workers: workers}
+	r.checks = &checker{Cluster: c, providers: providers, emit: r.emit}
 	return r
 }
 
@@ -87,9 +86,7 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	var batch v1alpha1.ChangePod
 	if err := r.Client.Get(ctx, req.NamespacedName, &batch); err != nil {
 		if apierrors.IsNotFound(err) {
-			for _, p := range r.providers {
-				p.Forget(req.NamespacedName)
-			}
+			r.checks.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -100,7 +97,7 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	if err != nil || !subject.Defended {
 		return ctrl.Result{}, err
 	}
-	return r.checks.run(ctx, subject, r.providers...)
+	return r.checks.run(ctx, subject)
 }
 
 // load reads all a decision needs.
@@ -141,7 +138,7 @@ func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *checks.Subjec
 }
 
 // emit logs and reports what became of a batch, after it was written.
-func (r *ChangePodReconciler) emit(ctx context.Context, _ string, was, is checks.Subject, events []record.Event) {
+func (r *ChangePodReconciler) emit(ctx context.Context, was, is checks.Subject, events []record.Event) {
 	before, after := was.Batch, is.Batch
 	if before.Status.Status != after.Status.Status {
 		log.FromContext(ctx).Info("batch changed state", "from", before.Status.Status, "to", after.Status.Status,

@@ -18,10 +18,12 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,18 +37,27 @@ import (
 // checker moves the checks of batches and releases on, for any verifier.
 type checker struct {
 	*cluster.Cluster
-	// emit reports what was written, and by which verifier.
-	emit func(ctx context.Context, by string, before, after checks.Subject, events []record.Event)
+	providers []checks.Provider
+	// emit reports what was written.
+	emit func(ctx context.Context, before, after checks.Subject, events []record.Event)
+}
+
+// forget drops what the verifiers remember of a subject.
+func (c *checker) forget(key types.NamespacedName) {
+	for _, p := range c.providers {
+		p.Forget(key)
+	}
 }
 
 // run asks every verifier, and writes what comes of it, until all of them wait.
-func (c *checker) run(ctx context.Context, s checks.Subject, providers ...checks.Provider) (ctrl.Result, error) {
+func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error) {
 	for {
-		wait, wrote := time.Duration(0), false
-		for _, p := range providers {
+		wait, wrote, failed := time.Duration(0), false, []error(nil)
+		for _, p := range c.providers {
 			step, err := p.Next(ctx, s)
-			if err != nil {
-				return ctrl.Result{}, fmt.Errorf("check %s: %w", p.Name(), err)
+			if err != nil { // that is no reason not to ask the others
+				failed = append(failed, fmt.Errorf("check %s: %w", p.Name(), err))
+				continue
 			}
 			if step.Write == nil {
 				if step.After > 0 && (wait == 0 || step.After < wait) {
@@ -54,17 +65,18 @@ func (c *checker) run(ctx context.Context, s checks.Subject, providers ...checks
 				}
 				continue
 			}
-			if err := c.write(ctx, p.Name(), &s, step); err != nil {
+			if err := c.write(ctx, &s, step); err != nil {
 				return cluster.Settle(ctx, ctrl.Result{}, err)
 			}
 			wrote = true
 		}
+		if err := errors.Join(failed...); !wrote && err != nil {
+			return ctrl.Result{}, err
+		}
 		if !wrote {
 			// A check in the background goes on after that.
 			if s.Batch != nil && s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && s.Batch.Status.EndDueTimeUnix == 0 && wait == 0 {
-				for _, p := range providers {
-					p.Forget(s.Key())
-				}
+				c.forget(s.Key())
 			}
 			return ctrl.Result{RequeueAfter: wait}, nil
 		}
@@ -73,9 +85,9 @@ func (c *checker) run(ctx context.Context, s checks.Subject, providers ...checks
 
 // write writes what one step came to. What cannot be undone is written into the
 // subject as it is by now, whatever has changed.
-func (c *checker) write(ctx context.Context, by string, s *checks.Subject, step checks.Step) error {
+func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step) error {
 	if !step.Lasting {
-		return c.writeOnce(ctx, by, s, step)
+		return c.writeOnce(ctx, s, step)
 	}
 	first := true
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -95,7 +107,7 @@ func (c *checker) write(ctx context.Context, by string, s *checks.Subject, step 
 			step.Written()
 			return gone(s)
 		}
-		if err := c.writeOnce(ctx, by, &fresh, step); err != nil {
+		if err := c.writeOnce(ctx, &fresh, step); err != nil {
 			return err
 		}
 		step.Written()
@@ -106,7 +118,7 @@ func (c *checker) write(ctx context.Context, by string, s *checks.Subject, step 
 
 // writeOnce writes into the subject as it was read, and fails where it has
 // changed.
-func (c *checker) writeOnce(ctx context.Context, by string, s *checks.Subject, step checks.Step) error {
+func (c *checker) writeOnce(ctx context.Context, s *checks.Subject, step checks.Step) error {
 	decision := step.Write(*s)
 	before, after := *s, *s
 	switch {
@@ -128,7 +140,7 @@ func (c *checker) writeOnce(ctx context.Context, by string, s *checks.Subject, s
 			return fmt.Errorf("update the checks in the status of changeworkload %s: %w", after.Release.Name, err)
 		}
 	}
-	c.emit(ctx, by, before, after, decision.Events)
+	c.emit(ctx, before, after, decision.Events)
 	*s = after
 	return nil
 }

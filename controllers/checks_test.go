@@ -18,6 +18,8 @@ package controllers
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,7 +115,7 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
 			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api,
 				Clock: clocktesting.NewFakePassiveClock(time.Now())}
-			r := newReleaseCheckReconciler(c, checks.New(c, checks.NewGuard("")), verify.NewAlterShield(c, asked, nil))
+			r := newOrderReconciler(c, verify.NewAlterShield(c, asked, nil))
 			key := client.ObjectKeyFromObject(release.Obj())
 			reconcile := func() {
 				t.Helper()
@@ -151,7 +153,7 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 }
 
 // TestTwoVerifiers: AlterShield Server is one verifier, here without a server, and
-// another one has its say on the same batches.
+// another one verifies the same batches.
 func TestTwoVerifiers(t *testing.T) {
 	for name, test := range map[string]struct {
 		looker    looker
@@ -228,11 +230,39 @@ func (w *watcher) Next(context.Context, checks.Subject) (checks.Step, error) {
 	return checks.Step{After: w.after}, nil
 }
 
+type broken struct{ looker }
+
+func (*broken) Next(context.Context, checks.Subject) (checks.Step, error) {
+	return checks.Step{}, errors.New("a cache is not there")
+}
+
+// TestOneVerifierFails: the others are asked all the same, and the error comes back.
+func TestOneVerifierFails(t *testing.T) {
+	w := &watcher{after: time.Minute}
+	asked := 0
+	c := &checker{providers: []checks.Provider{&broken{}, providerFunc(func(ctx context.Context, s checks.Subject) (checks.Step, error) {
+		asked++
+		return w.Next(ctx, s)
+	})}}
+	result, err := c.run(t.Context(), checks.Subject{Batch: wrappers.MakeChangePod("ns", "batch").Obj()})
+	if asked != 1 || err == nil || !strings.Contains(err.Error(), "check looker: a cache is not there") || result != (ctrl.Result{}) {
+		t.Errorf("asked %d times: %+v, %v", asked, result, err)
+	}
+}
+
+type providerFunc func(context.Context, checks.Subject) (checks.Step, error)
+
+func (providerFunc) Name() string                { return "func" }
+func (providerFunc) Forget(types.NamespacedName) {}
+func (f providerFunc) Next(ctx context.Context, s checks.Subject) (checks.Step, error) {
+	return f(ctx, s)
+}
+
 // TestForget: what is remembered of a batch that is done is kept while a check in the
 // background goes on.
 func TestForget(t *testing.T) {
 	w := &watcher{after: time.Minute}
-	c := &checker{}
+	c := &checker{providers: []checks.Provider{w}}
 	done := wrappers.MakeChangePod("ns", "batch").Obj()
 	done.Status.Status = v1alpha1.ChangePodExecuteDone
 	for _, test := range []struct {
@@ -240,7 +270,7 @@ func TestForget(t *testing.T) {
 		forgot int
 	}{{time.Minute, 0}, {0, 1}} {
 		w.after = test.after
-		result, err := c.run(t.Context(), checks.Subject{Batch: done}, w)
+		result, err := c.run(t.Context(), checks.Subject{Batch: done})
 		if err != nil || result.RequeueAfter != test.after || len(w.forgot) != test.forgot {
 			t.Errorf("again after %s: %v, %v, forgotten: %v", test.after, result, err, w.forgot)
 		}

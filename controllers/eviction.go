@@ -39,7 +39,7 @@ import (
 )
 
 // evictor evicts pods that are stuck at a version that was left, so that the controllers of
-// their workloads get on, and tells of those that it may not evict.
+// their workloads replace them, and tells of those that it may not evict.
 type evictor struct {
 	*cluster.Cluster
 	// refused are the evictions that were refused, by the UID of their pod: when the next

@@ -116,7 +116,7 @@ func blockedBy(n native, w *world.World) string {
 	return ""
 }
 
-// isBlocked waits until the release says why a pod stays, and how to get on.
+// isBlocked waits until the release says why a pod stays, and what to do.
 func isBlocked(w *world.World, n native, reason string) {
 	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+reason+": ") })
 	if told := blockedBy(n, w); !strings.HasSuffix(told, "kubectl delete pod web-2 -n "+world.Namespace) {

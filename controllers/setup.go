@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Package controllers holds the reconcilers, one file per kind. Each observes,
-// lets internal/defense decide, and applies what was decided.
+// lets internal/defense and the packages below it decide, and applies what was decided.
 package controllers
 
 import (
@@ -75,9 +75,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		return err
 	}
 	_, clusterUID := o.Server.Connection()
-	server, batchWorkers, ofReleases := verify.NewAlterShield(c, o.Server, o.Spread), workers, checks.Provider(nil)
+	server, batchWorkers := verify.NewAlterShield(c, o.Server, o.Spread), workers
 	if o.Server != nil {
-		batchWorkers, ofReleases = verify.Workers, server
+		batchWorkers = verify.Workers
 	}
 	// Its bounds are for batches and releases together.
 	policies := checks.New(c, checks.NewGuard(o.APIServer, o.DenyCIDRs...))
@@ -89,11 +89,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"pod":            (&PodReconciler{Cluster: c}).SetupWithManager,
 		"changeworkload": newChangeWorkloadReconciler(c, clusterUID).SetupWithManager,
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, policies).SetupWithManager,
-		"releasecheck":   newReleaseCheckReconciler(c, policies, ofReleases).SetupWithManager,
+		"releasecheck":   newReleaseCheckReconciler(c, policies).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}
 	if o.Server != nil {
+		setups["order"] = newOrderReconciler(c, server).SetupWithManager
 		setups["order-end"] = (&OrderEndReconciler{Cluster: c, server: server}).SetupWithManager
 	}
 	for name, setup := range setups {

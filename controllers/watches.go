@@ -43,7 +43,7 @@ const (
 	// gatherPods is how long a release waits for more of its pods, or of its
 	// workload, to change, so that it decides once about all that changed.
 	gatherPods = 100 * time.Millisecond
-	// gatherBatches is how long it waits for more of its batches to get on.
+	// gatherBatches is how long it waits for more of its batches to change.
 	gatherBatches = 250 * time.Millisecond
 )
 

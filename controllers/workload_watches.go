@@ -18,17 +18,23 @@ package controllers
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/admission"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
+	"github.com/traas-stack/altershield-operator/internal/verify"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -116,4 +122,58 @@ func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, 
 		r.Event(now, nil, *plan.CreatedAgain, "Create")
 	}
 	return nil
+}
+
+// rememberDenied remembers a workload while its releases are denied.
+func (r *WorkloadReconciler) rememberDenied(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
+	by := defense.DeniedBy(w.Labels, w.Annotations, r.Clock.Now())
+	if !ns.Enrolled || workload.OptedOut(w.Labels) || !by.Any() {
+		r.blocked.Delete(key)
+		return
+	}
+	of := workload.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
+	r.blocked.Store(key, &defense.DeniedWorkload{Workload: of, By: by})
+}
+
+// reportTooLarge sends one event when a workload leaves the defense because the cache has
+// no room for its labels and annotations.
+func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
+	if !ns.Enrolled || w.Annotations[v1alpha1.TooLargeMark] == "" {
+		r.tooLarge.Delete(key)
+		return
+	}
+	if _, reported := r.tooLarge.LoadOrStore(key, true); !reported {
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDefenseChanged, Message: fmt.Sprintf(
+			"the %s is not defended: its labels and its annotations %s* take more than 16 KiB of memory; remove some of them",
+			w.Kind(), v1alpha1.SettingAnnotationPrefix)}, "Watch")
+	}
+}
+
+// reportUnknown sends one event for each label, annotation and value of a workload that has a
+// prefix of the operator and that the operator does not know or cannot use, and for each annotation
+// of its namespace that AlterShield Server cannot take. A manager that takes over sends them again.
+func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *workload.Workload) {
+	var unknown []string
+	if ns.Enrolled && !workload.OptedOut(w.Labels) {
+		unknown = admission.UnknownWords(w.Labels, w.Annotations)
+		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next look reports them
+			unknown = append(unknown, inForce.Problems...)
+		}
+		if ns.Meta != nil && r.server {
+			_, _, problems := verify.OrderOf(ns.Meta)
+			unknown = append(unknown, problems...)
+		}
+	}
+	reported, _ := r.unknown.Load(key)
+	before, _ := reported.([]string)
+	for _, message := range unknown {
+		if !slices.Contains(before, message) {
+			r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventUnknownMetadata, Message: message}, "Watch")
+		}
+	}
+	if len(unknown) == 0 {
+		r.unknown.Delete(key)
+	} else {
+		r.unknown.Store(key, unknown)
+	}
 }

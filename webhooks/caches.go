@@ -56,6 +56,6 @@ func (o *Options) loadHold(ctx context.Context, r *decide.Request) {
 		return
 	}
 	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() {
-		r.Hold = &decide.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, Batch: inForce.BatchSize, HoldSteps: o.HoldSteps}
+		r.Hold = &decide.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, Batch: inForce.BatchSize, Times: o.HoldSteps}
 	}
 }

@@ -223,7 +223,7 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 			t.Errorf("the quarantine denies: %t, its webhook is called: %t\n%+v", asks, got, u)
 		}
 		if got := matches(t, k.Kind, policy, req.OldObject.Raw, req.Object.Raw); got != defended.IsChecked() {
-			t.Errorf("policies have a say: %t, their webhook is called: %t\n%+v", defended.IsChecked(), got, u)
+			t.Errorf("policies count: %t, their webhook is called: %t\n%+v", defended.IsChecked(), got, u)
 		} else if got {
 			checked++
 		}

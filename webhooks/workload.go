@@ -79,7 +79,7 @@ type Options struct {
 	// by admission.
 	Hold func(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error)
 	// HoldSteps are the times of a hold.
-	HoldSteps hold.HoldSteps
+	HoldSteps hold.Times
 	// Past reads what is known of the releases of a workload, by namespace and UID,
 	// from a cache. Nil, or an error: no request is an undo.
 	Past func(ctx context.Context, namespace string, uid types.UID) (rollback.Past, error)

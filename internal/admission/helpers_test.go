@@ -28,7 +28,7 @@ var (
 	testNow    = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	usersPace  = workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
 	raisedPace = workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
-	testSteps  = hold.HoldSteps{}.OrDefault()
+	testSteps  = hold.Times{}.OrDefault()
 )
 
 func partitionAt(p int32) workload.Pace { return workload.Pace{ByPartition: true, Partition: p} }

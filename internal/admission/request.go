@@ -127,7 +127,7 @@ type WantedHold struct {
 	AtMost time.Duration
 	// Batch is how many pods a batch takes.
 	Batch int32
-	hold.HoldSteps
+	hold.Times
 }
 
 // NeedsOverride says that a release passes only by an override, or as an undo:
@@ -324,7 +324,7 @@ func (r *Request) UnknownWords() []string {
 	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
 }
 
-// IsChecked says that the checks of policies at the stage Admission have a say about a
+// IsChecked says that the checks of policies at the stage Admission count for a
 // request: it releases something, and is neither the operator's own nor an undo.
 // Only validation asks this: it looks at what would be stored.
 func (r *Request) IsChecked() bool {

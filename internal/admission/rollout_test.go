@@ -49,7 +49,7 @@ func (w *admissionWrapper) enforced(before, after bool) *admissionWrapper {
 
 // wantsHold has settings that ask for a hold, and a history that is known.
 func (w *admissionWrapper) wantsHold(history ...workload.Revision) *admissionWrapper {
-	w.Hold = &WantedHold{Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, HoldSteps: testSteps}
+	w.Hold = &WantedHold{Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, Times: testSteps}
 	w.Past = &rollback.Past{History: history}
 	return w
 }

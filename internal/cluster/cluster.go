@@ -44,7 +44,7 @@ type Options struct {
 	// Kinds of workloads that are defended.
 	Kinds *workload.Registry
 	// HoldSteps are the times of holds; what is not set has its default.
-	HoldSteps hold.HoldSteps
+	HoldSteps hold.Times
 }
 
 // Cluster reads and writes the cluster. There is one in a process: it remembers
@@ -58,7 +58,7 @@ type Cluster struct {
 	// Clock has the time of the API server, whichever replica this is.
 	Clock clock.PassiveClock
 	// HoldSteps are the times of holds.
-	HoldSteps hold.HoldSteps
+	HoldSteps hold.Times
 
 	// Rules abandons evaluations of rules that do not end.
 	Rules *rules.Watch

@@ -20,7 +20,7 @@ limitations under the License.
 // leads to.
 //
 // A [View] reads, a [Cluster] writes, too. What is decided from that is in package
-// defense; who does what when is for reconcilers and background tasks.
+// defense and those below it; who does what when is for reconcilers and background tasks.
 package cluster
 
 import (

@@ -397,5 +397,5 @@ func TestLoweredByAnEarlierBuild(t *testing.T) {
 }
 
 func heldAt(release int64) *workload.Hold {
-	return (hold.HoldSteps{}).OrDefault().Begin(release, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 30*time.Minute, hold.Wave{})
+	return (hold.Times{}).OrDefault().Begin(release, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 30*time.Minute, hold.Wave{})
 }

@@ -214,7 +214,7 @@ func (d *defended) scramble(t *testing.T, then []happening, random *rand.Rand) {
 	t.Helper()
 	for step := 0; len(then) > 0; step++ {
 		if step > 5000 {
-			t.Fatal("does not get on")
+			t.Fatal("nothing changes any more")
 		}
 		switch random.IntN(8) {
 		case 0:

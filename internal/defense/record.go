@@ -65,7 +65,7 @@ type ReleaseInput struct {
 	Others []v1alpha1.ChangeWorkload
 	// History are the successful versions of the workload that are remembered.
 	History []workload.Revision
-	// Limit counts rollbacks for the rollback limit of rollbacks.
+	// Limit counts rollbacks for the rollback limit.
 	Limit rollback.Limit
 	// Causes are what the events of pods say, of those that were asked for.
 	Causes map[types.UID]string
@@ -83,7 +83,7 @@ type ReleaseInput struct {
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []record.BeginCheck
 	// HoldSteps are the times of a hold, and Since is since when this process decides.
-	HoldSteps hold.HoldSteps
+	HoldSteps hold.Times
 	Since     time.Time
 	// Cluster identifies the cluster to AlterShield Server; empty when none is
 	// configured.

@@ -243,8 +243,8 @@ func followPace(d *release, begins bool) {
 	if fails && d.status.Status == v1alpha1.ChangeWorkloadInit {
 		atMost = forHuman // nothing fails before the order is accepted
 	}
-	plan := hold.DecideHold(hold.HoldInput{
-		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, HoldSteps: d.HoldSteps.OrDefault(),
+	plan := hold.Decide(hold.Input{
+		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, Times: d.HoldSteps.OrDefault(),
 		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize,
 	})
 	again = times.Shortest(again, plan.Again)
@@ -296,7 +296,7 @@ func stuckIn(d *release) (left time.Duration, stuck bool) {
 }
 
 // explainHold says what is waited for. Between two waves it says so of the next one.
-func explainHold(d *release, p *hold.HoldPlan) {
+func explainHold(d *release, p *hold.Plan) {
 	until, message := p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady), ""
 	switch {
 	case p.Over && !p.Opens:

@@ -110,15 +110,15 @@ func TestHeldPodOfAnotherClock(t *testing.T) {
 func TestExplainHold(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for name, c := range map[string]struct {
-		plans []hold.HoldPlan
+		plans []hold.Plan
 		want  string
 	}{
-		"waiting":        {[]hold.HoldPlan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
-		"between waves":  {[]hold.HoldPlan{{}}, "all pods so far are verified; the next pods are not created yet"},
-		"opened":         {[]hold.HoldPlan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
-		"and more pods":  {[]hold.HoldPlan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
-		"ran out":        {[]hold.HoldPlan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout continues"},
-		"a wave ran out": {[]hold.HoldPlan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout continues when they are Ready"},
+		"waiting":        {[]hold.Plan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
+		"between waves":  {[]hold.Plan{{}}, "all pods so far are verified; the next pods are not created yet"},
+		"opened":         {[]hold.Plan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
+		"and more pods":  {[]hold.Plan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
+		"ran out":        {[]hold.Plan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout continues"},
+		"a wave ran out": {[]hold.Plan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout continues when they are Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()

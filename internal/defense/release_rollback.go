@@ -35,7 +35,7 @@ import (
 
 // The part of a release that tells of pods that do not come up, and of those
 // that fail after they did. Whether it is rolled back because of them is decided
-// by DecideRollback, from the same judgement.
+// by [rollback.Decide], from the same judgement, [rollback.JudgeStart].
 
 // explainStart says of a release whose pods do not come up what becomes of it,
 // each time that is something else. It returns when to look again.

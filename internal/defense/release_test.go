@@ -1221,7 +1221,7 @@ func TestDecideReleaseBoundsItsObject(t *testing.T) {
 	}
 }
 
-// TestPutOff: that more pods get on is written after a while, and everything else at
+// TestPutOff: that more pods finish is written after a while, and everything else at
 // once. What was put off is not lost.
 func TestPutOff(t *testing.T) {
 	begun := func() *world {

@@ -37,7 +37,7 @@ import (
 const maxQuietWait = 5 * time.Minute
 
 // explainServer sets ConditionServer: False where the release waits long for the server,
-// else by serverSays. The first late verdict of a release emits one event, and so does each
+// else by [server.SetCondition]. The first late verdict of a release emits one event, and so does each
 // request that the server does not take. It returns when to look again.
 func explainServer(d *release) (wait time.Duration) {
 	said, waited, now := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer), server.WaitsForServer(d.status), d.Now

@@ -17,5 +17,5 @@ limitations under the License.
 // Package hold decides when a hold lets pods go on, by pure functions of what was observed and of the time.
 //
 //	hold.go           minReadySeconds and progressDeadlineSeconds of a Deployment
-//	hold_partition.go the partition of a StatefulSet
+//	partition.go the partition of a StatefulSet
 package hold

@@ -31,12 +31,11 @@ import (
 // deployment controller makes no more of them: minReadySeconds is raised while they are
 // not, and lowered to their age when they are. No pod is ever removed because of that.
 // Should the operator be gone, each wave goes on by itself when it is as old as that.
-
 //
-// Workloads whose pods are numbered are held by their partition instead: hold_partition.go.
+// Workloads whose pods are numbered are held by their partition instead: partition.go.
 
-// HoldSteps are the times of a hold that are the same for all workloads.
-type HoldSteps struct {
+// Times are the times of a hold that are the same for all workloads.
+type Times struct {
 	// Step is how long a wave is kept at first from being available. Should the
 	// operator be gone, a wave goes on by itself after that.
 	Step time.Duration
@@ -46,13 +45,13 @@ type HoldSteps struct {
 }
 
 // OrDefault fills in what is not set.
-func (s HoldSteps) OrDefault() HoldSteps {
-	return HoldSteps{Step: cmp.Or(s.Step, 10*time.Minute), Guard: cmp.Or(s.Guard, time.Minute)}
+func (s Times) OrDefault() Times {
+	return Times{Step: cmp.Or(s.Step, 10*time.Minute), Guard: cmp.Or(s.Guard, time.Minute)}
 }
 
 // settle is how old pods are at least when they are let become available: the pods that
 // are made then have to be that old before they are, too, and are seen before.
-func (s HoldSteps) settle() time.Duration { return max(s.Guard/5, leastSettle) }
+func (s Times) settle() time.Duration { return max(s.Guard/5, leastSettle) }
 
 // leastSettle is how long a busy operator, and the controllers of Kubernetes, may take to
 // see pods that were made and to act on them.
@@ -65,15 +64,15 @@ const slack = 2 * time.Second
 // maxStep bounds how long a hold goes on when the operator is gone.
 const maxStep = time.Hour
 
-// HoldInput is what the pace of a rollout that is held is decided from.
-type HoldInput struct {
+// Input is what the pace of a rollout that is held is decided from.
+type Input struct {
 	Now time.Time
 	// Hold is what the workload says of it.
 	Hold *workload.Hold
 	// Until and AtMost are wanted now.
 	Until  v1alpha1.HoldUntil
 	AtMost time.Duration
-	HoldSteps
+	Times
 	// Replicas are asked for, and Made is how many pods of the current template are by
 	// now. Pods are those of it that are not to go.
 	Replicas, Made int32
@@ -84,8 +83,8 @@ type HoldInput struct {
 	Batch    int32
 }
 
-// HoldPlan is what becomes of a hold.
-type HoldPlan struct {
+// Plan is what becomes of a hold.
+type Plan struct {
 	// Done: nothing is waited for any more. Over: that is so, too, and the fields are given
 	// back once the pods are available.
 	Done, Over bool
@@ -107,8 +106,8 @@ type HoldPlan struct {
 
 // wave is what a decision looks at of the pods.
 type wave struct {
-	HoldInput
-	plan HoldPlan
+	Input
+	plan Plan
 	// verified are pods that are not waited for, because they are verified and Ready, or
 	// because their time is over. waiting are the others.
 	verified, waiting []workload.HeldPod
@@ -117,12 +116,12 @@ type wave struct {
 	ready  bool
 }
 
-// DecideHold says what becomes of a rollout that is held.
-func DecideHold(in HoldInput) HoldPlan {
+// Decide says what becomes of a rollout that is held.
+func Decide(in Input) Plan {
 	if in.Hold.ByPartition {
-		return DecidePartition(in)
+		return decidePartition(in)
 	}
-	w := &wave{HoldInput: in}
+	w := &wave{Input: in}
 	for _, p := range in.Pods {
 		// No verdict comes before the user's own minReadySeconds are over.
 		left := p.Created.Add(in.AtMost + in.Hold.MinReady()).Sub(in.Now)
@@ -301,7 +300,7 @@ type Wave struct{ Replicas, Batch int32 }
 
 // Begin is a hold that begins with this release, from the user's own pace; nil where it
 // would keep no pod back.
-func (s HoldSteps) Begin(release int64, own workload.Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *workload.Hold {
+func (s Times) Begin(release int64, own workload.Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *workload.Hold {
 	h := &workload.Hold{Release: release, Until: until, Pace: own}
 	if own.ByPartition {
 		h.Set, h.Replicas = own.Keeping(first.Replicas-first.size()), first.Replicas

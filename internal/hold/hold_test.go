@@ -44,7 +44,7 @@ type rollout struct {
 	// asked is how many new pods the new ReplicaSet has to have.
 	asked int
 	hold  *workload.Hold
-	steps HoldSteps
+	steps Times
 	until v1alpha1.HoldUntil
 	// verdict is how long one takes after a pod is Ready, and atMost how long it is waited
 	// for; a pod in silent gets none.
@@ -162,9 +162,9 @@ func (r *rollout) operate(clock time.Time) {
 		}
 		pods = append(pods, h)
 	}
-	plan := DecideHold(HoldInput{
+	plan := Decide(Input{
 		Now: clock.Add(time.Duration(r.now) * time.Second), Hold: r.hold, Until: r.until, AtMost: time.Duration(r.atMost) * time.Second,
-		HoldSteps: r.steps, Replicas: int32(r.replicas), Made: int32(r.asked), Pods: pods,
+		Times: r.steps, Replicas: int32(r.replicas), Made: int32(r.asked), Pods: pods,
 	})
 	r.again = -1
 	if plan.Again > 0 {
@@ -387,7 +387,7 @@ func TestHoldDecides(t *testing.T) {
 		return workload.HeldPod{Created: now.Add(-ready - time.Second), ReadySince: now.Add(-ready), Verified: verified}
 	}
 	opened := func(ago time.Duration, minReady int32) *workload.Hold {
-		h := HoldSteps{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour, Wave{})
+		h := Times{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 2*time.Hour, Wave{})
 		h.Set.MinReadySeconds, h.Set.ProgressDeadlineSeconds = minReady, max(minReady, 7200)+600
 		h.OpenedAt, h.OpenedTo = now.Add(-ago).Unix(), now.Add(-ago-time.Duration(minReady)*time.Second-slack).Unix()
 		return h
@@ -395,19 +395,19 @@ func TestHoldDecides(t *testing.T) {
 	for name, c := range map[string]struct {
 		hold *workload.Hold
 		pods []workload.HeldPod
-		want func(HoldPlan) bool
+		want func(Plan) bool
 	}{
 		"what is verified is let go on past an hour, and nothing else": {
 			opened(2*time.Hour, 3600), []workload.HeldPod{pod(79*time.Minute, true), pod(75*time.Minute, false)},
-			func(p HoldPlan) bool { return p.Opens && p.Set.Set.MinReady() > 75*time.Minute },
+			func(p Plan) bool { return p.Opens && p.Set.Set.MinReady() > 75*time.Minute },
 		},
 		"what was opened just now is not shut at once, although a pod waits that is not much younger": {
 			opened(0, 300), []workload.HeldPod{pod(302*time.Second, true), pod(282*time.Second, false)},
-			func(p HoldPlan) bool { return p.Set == nil && p.Again > 5*time.Second },
+			func(p Plan) bool { return p.Set == nil && p.Again > 5*time.Second },
 		},
 		"but in time": {
 			opened(10*time.Second, 300), []workload.HeldPod{pod(312*time.Second, true), pod(292*time.Second, false)},
-			func(p HoldPlan) bool { return p.Set != nil && !p.Opens },
+			func(p Plan) bool { return p.Set != nil && !p.Opens },
 		},
 		"what was opened, and shut before anything came of it, is opened again": {
 			func() *workload.Hold {
@@ -415,7 +415,7 @@ func TestHoldDecides(t *testing.T) {
 				h.OpenedTo = now.Add(-5 * time.Minute).Unix()
 				return h
 			}(), []workload.HeldPod{pod(5*time.Minute, true)},
-			func(p HoldPlan) bool { return p.Opens && p.Set.Set.MinReady() == 5*time.Minute-slack },
+			func(p Plan) bool { return p.Opens && p.Set.Set.MinReady() == 5*time.Minute-slack },
 		},
 		"pods that are still to be made are of the wave": {
 			func() *workload.Hold {
@@ -423,12 +423,12 @@ func TestHoldDecides(t *testing.T) {
 				h.Until, h.OpenedAt, h.OpenedTo = v1alpha1.HoldFirstBatch, 0, 0
 				return h
 			}(), []workload.HeldPod{pod(time.Minute, true)},
-			func(p HoldPlan) bool { return !p.Done && p.Set == nil },
+			func(p Plan) bool { return !p.Done && p.Set == nil },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := DecideHold(HoldInput{
-				Now: now, Hold: c.hold, Until: c.hold.Until, AtMost: 2 * time.Hour, HoldSteps: HoldSteps{}.OrDefault(), Replicas: 8, Made: 2, Pods: c.pods,
+			plan := Decide(Input{
+				Now: now, Hold: c.hold, Until: c.hold.Until, AtMost: 2 * time.Hour, Times: Times{}.OrDefault(), Replicas: 8, Made: 2, Pods: c.pods,
 			})
 			if !c.want(plan) {
 				t.Errorf("it does %+v, set %+v", plan, plan.Set)
@@ -463,11 +463,11 @@ func TestHoldUnready(t *testing.T) {
 	} {
 		for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 			t.Run(name+", "+string(until), func(t *testing.T) {
-				steps := HoldSteps{}.OrDefault()
-				plan := DecideHold(HoldInput{
+				steps := Times{}.OrDefault()
+				plan := Decide(Input{
 					Now: now, Hold: steps.Begin(2, workload.Pace{ProgressDeadlineSeconds: 3600}, until, 30*time.Minute, Wave{}),
 					Until: until, AtMost: 30 * time.Minute,
-					HoldSteps: steps, Replicas: 2, Made: 2, Pods: c.pods,
+					Times: steps, Replicas: 2, Made: 2, Pods: c.pods,
 				})
 				done := plan.Done || plan.Set != nil && plan.Set.Set.MinReadySeconds == 0 // in two writes
 				if done != c.done || plan.Waiting != c.waiting || plan.RanOut != c.ranOut {
@@ -484,11 +484,11 @@ func TestHoldEndsLate(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 		t.Run(string(until), func(t *testing.T) {
-			in := HoldInput{
-				Now: now, Hold: HoldSteps{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}), Until: until, AtMost: time.Hour,
-				HoldSteps: HoldSteps{}.OrDefault(), Replicas: 1, Pods: []workload.HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
+			in := Input{
+				Now: now, Hold: Times{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}), Until: until, AtMost: time.Hour,
+				Times: Times{}.OrDefault(), Replicas: 1, Pods: []workload.HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
 			}
-			first := DecideHold(in)
+			first := Decide(in)
 			if first.Done || first.Set == nil || first.Set.Set.MinReadySeconds != 0 || first.Set.Set.ProgressDeadlineSeconds <= 15*60 || first.Again == 0 {
 				t.Fatalf("first it does %+v", first)
 			}
@@ -496,11 +496,11 @@ func TestHoldEndsLate(t *testing.T) {
 			if until == v1alpha1.HoldFirstBatch {
 				in.Pods = append(in.Pods, workload.HeldPod{Created: now.Add(time.Second)})
 			}
-			if soon := DecideHold(in); soon.Done || soon.Set != nil || soon.Again == 0 || soon.Waiting > 0 || !soon.Over {
+			if soon := Decide(in); soon.Done || soon.Set != nil || soon.Again == 0 || soon.Waiting > 0 || !soon.Over {
 				t.Errorf("at once it does %+v", soon)
 			}
 			in.Now = now.Add(first.Again)
-			if then := DecideHold(in); !then.Done {
+			if then := Decide(in); !then.Done {
 				t.Errorf("then it does %+v", then)
 			}
 		})
@@ -530,7 +530,7 @@ func TestHoldDead(t *testing.T) {
 }
 
 func TestParseHold(t *testing.T) {
-	whole := HoldSteps{}.OrDefault().Begin(7, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour, Wave{})
+	whole := Times{}.OrDefault().Begin(7, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour, Wave{})
 	if got := workload.ParseHold(whole.String()); got == nil || *got != *whole {
 		t.Errorf("read %+v, want %+v", got, whole)
 	}

@@ -199,7 +199,7 @@ func EventOf(before, now *v1alpha1.CheckStatus) string {
 
 // The checks of policies of a release as a whole, beside the checks of its order. They
 // begin with a write of its release, and what they come to is put into the status by
-// [NoteReleaseCheck]; what that means for the release is decided here.
+// [NoteReleaseCheck]; what that means for the release is decided in internal/defense.
 
 // BeginChecks writes down the checks that begin at a stage of the release, unless
 // some did before: which there are does not change.
@@ -329,7 +329,7 @@ func giveUp(s *v1alpha1.ChangeWorkloadStatus, now time.Time, why string, which f
 	}
 }
 
-// BeginCheck is a check to begin with a batch.
+// BeginCheck is a check to begin, of a batch or of a release as a whole.
 type BeginCheck struct {
 	// Status has its name, type and mode, and how pods are.
 	Status v1alpha1.CheckStatus

@@ -15,10 +15,10 @@ limitations under the License.
 */
 
 // Package record has what the records of a release say, ChangeWorkloads and ChangePods: their names, states, conditions and checks. It
-// decides nothing of a release; packages of decisions share it.
+// decides nothing but what is written of a check; packages of decisions share it.
 //
 //	names.go      names of records
-//	states.go     states of releases and batches, and numbers of batches
+//	states.go     states of releases, batches and orders, verdicts, overrides, and numbers of batches
 //	conditions.go conditions, and events
 //	checks.go     what checks of policies come to
 package record

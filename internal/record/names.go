@@ -85,3 +85,12 @@ func Shorten(name string, limit int) string {
 	cut := strings.TrimRight(name[:limit-NameHashLength-1], "-._")
 	return cut + "-" + hash
 }
+
+// Parts of names and ids. NameHashLength is how many digits of a hash stand for what is left out.
+const (
+	maxNameLength   = 253
+	maxLabelLength  = 63
+	nameSeparator   = "--x--"
+	NameHashLength  = 8
+	groupHashLength = 5
+)

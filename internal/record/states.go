@@ -184,7 +184,7 @@ type Numbers []numberRange
 
 type numberRange struct{ first, last int32 }
 
-// ParseNumbers reads what [numbers.String] wrote. What it cannot read is left out.
+// ParseNumbers reads what [Numbers.String] wrote. What it cannot read is left out.
 func ParseNumbers(s string) (n Numbers) {
 	for part := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(part, "-")
@@ -345,15 +345,6 @@ func ParseBlockedBy(annotations map[string]string) (version, release, record str
 	return fields[0], fields[1], fields[2]
 }
 
-// Parts of names and ids. NameHashLength is how many digits of a hash stand for what is left out.
-const (
-	maxNameLength   = 253
-	maxLabelLength  = 63
-	nameSeparator   = "--x--"
-	NameHashLength  = 8
-	groupHashLength = 5
-)
-
 // MaxRanges bounds the ranges that the numbers of folded batches are kept in. The API
 // takes 8192 bytes, and a range at most 22.
 const MaxRanges = 200
@@ -374,7 +365,7 @@ func FailureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
 	return fmt.Sprintf("the %s check failed: %s", stage, wording.Cut(v.Message))
 }
 
-// LatePreFailure begins the message of such a verdict.
+// LatePreFailure begins the message of a verdict with LatePre.
 const LatePreFailure = "the PRE check failed after it had been let pass"
 
 // Override is one use of IgnoredSuspendLabel.

@@ -81,8 +81,8 @@ func knownBad(version string, changes []v1alpha1.ChangeWorkload) bool {
 	})
 }
 
-// Past is what admission knows of the releases of a workload. It comes from a
-// cache: what is not in it did not happen as far as admission knows.
+// Past is what a decision knows of the releases of a workload. It comes from a
+// cache: for the decision, a release that is not in it did not happen.
 type Past struct {
 	// Changes are the ChangeWorkloads of the workload.
 	Changes []v1alpha1.ChangeWorkload

@@ -31,8 +31,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// LimitEntry is the last rollback of one workload that the rollback limit let through.
-type LimitEntry struct {
+// limitEntry is the last rollback of one workload that the rollback limit let through.
+type limitEntry struct {
 	// Time is when, in Unix seconds.
 	Time int64 `json:"time"`
 	// UID is the workload's, and Release the number of the release that is left.
@@ -56,7 +56,7 @@ func ParseLimit(value string) Limit {
 	if json.Unmarshal([]byte(value), &b.taken) != nil {
 		return Limit{}
 	}
-	slices.SortStableFunc(b.taken, func(x, y LimitEntry) int { return int(x.Time - y.Time) })
+	slices.SortStableFunc(b.taken, func(x, y limitEntry) int { return int(x.Time - y.Time) })
 	return b
 }
 
@@ -73,8 +73,8 @@ func (b Limit) String() string {
 // changed says whether it was not counted yet. The last rollback of a workload replaces
 // its earlier ones: each needs a new release of its user, and all of them count as one.
 func (b Limit) Take(s settings.Settings, now time.Time, w *workload.Workload) (after Limit, changed, ok bool) {
-	entry := LimitEntry{Time: now.Unix(), UID: w.UID, Release: w.Release(), Namespace: w.Namespace}
-	if slices.ContainsFunc(b.taken, func(e LimitEntry) bool { return e.UID == entry.UID && e.Release == entry.Release }) {
+	entry := limitEntry{Time: now.Unix(), UID: w.UID, Release: w.Release(), Namespace: w.Namespace}
+	if slices.ContainsFunc(b.taken, func(e limitEntry) bool { return e.UID == entry.UID && e.Release == entry.Release }) {
 		return b, false, true
 	}
 	if _, full := b.full(s, now, w); full != "" {
@@ -83,7 +83,7 @@ func (b Limit) Take(s settings.Settings, now time.Time, w *workload.Workload) (a
 	// An entry that is over still says since when there is room, which matters to a
 	// release that waited for it.
 	over := now.Add(-s.LimitWindow - s.RollbackAfter - limitBackOff).Unix()
-	taken := slices.DeleteFunc(slices.Clone(b.taken), func(e LimitEntry) bool { return e.UID == entry.UID || e.Time < over })
+	taken := slices.DeleteFunc(slices.Clone(b.taken), func(e limitEntry) bool { return e.UID == entry.UID || e.Time < over })
 	taken = append(taken, entry)
 	return Limit{taken: taken[max(0, len(taken)-maxLimitEntries):]}, true, true
 }
@@ -92,13 +92,13 @@ func (b Limit) Take(s settings.Settings, now time.Time, w *workload.Workload) (a
 // from is since when, or from when on, there is room. All workloads of one namespace get half of
 // it, rounded up, so that one namespace does not use up what the others need.
 func (b Limit) full(s settings.Settings, now time.Time, w *workload.Workload) (from time.Time, why string) {
-	used := func(e LimitEntry) bool { return e.UID == w.UID && time.Unix(e.Time, 0).Add(s.LimitWindow).After(now) }
+	used := func(e limitEntry) bool { return e.UID == w.UID && time.Unix(e.Time, 0).Add(s.LimitWindow).After(now) }
 	if !s.Limit || slices.ContainsFunc(b.taken, used) {
 		return time.Time{}, ""
 	}
 	limit := min(s.LimitCount, maxLimitEntries)
 	share := (limit + 1) / 2
-	inNamespace := slices.DeleteFunc(slices.Clone(b.taken), func(e LimitEntry) bool { return e.Namespace != w.Namespace })
+	inNamespace := slices.DeleteFunc(slices.Clone(b.taken), func(e limitEntry) bool { return e.Namespace != w.Namespace })
 	of, ofNamespace := roomFrom(b.taken, limit, s.LimitWindow), roomFrom(inNamespace, share, s.LimitWindow)
 	switch {
 	case of.After(now):
@@ -112,7 +112,7 @@ func (b Limit) full(s settings.Settings, now time.Time, w *workload.Workload) (f
 
 // roomFrom is the time from which fewer than limit entries are within the window: once the
 // last but so many is old enough. Zero where there are fewer anyway.
-func roomFrom(taken []LimitEntry, limit int, window time.Duration) time.Time {
+func roomFrom(taken []limitEntry, limit int, window time.Duration) time.Time {
 	if len(taken) < limit {
 		return time.Time{}
 	}
@@ -143,4 +143,4 @@ func Limited(
 
 // Limit is the memory of the rollbacks that nobody asked for, of all workloads of
 // the cluster, the oldest first.
-type Limit struct{ taken []LimitEntry }
+type Limit struct{ taken []limitEntry }

@@ -47,7 +47,7 @@ type StuckPod struct {
 	Pod *workload.Pod
 	// Cause is what it is stuck at.
 	Cause *workload.Stuck
-	// since is from when on it has, and due when that was for too long.
+	// Since is from when on it has, and Due when that was for too long.
 	Since, Due time.Time
 	// OfNode: it is stuck because its node does not answer, for which there is no limit.
 	OfNode bool
@@ -64,13 +64,13 @@ type Standstill struct {
 	Slow *StuckPod
 	// moves: pods of the version came up just now.
 	moves bool
-	// tolerated says why what is stuck is left alone, if it is; stuckOn is the node
+	// Tolerated says why what is stuck is left alone, if it is; StuckOn is the node
 	// that all of it is on then.
 	Tolerated, StuckOn string
 	// old or revision is where the release is rolled back to.
 	old      *workload.OldRevision
 	revision *workload.Revision
-	// Refusal is why it is not rolled back although it should be; limited says
+	// Refusal is why it is not rolled back although it should be; Limited says
 	// that this is because of the rollback limit.
 	Refusal string
 	Limited bool
@@ -101,8 +101,7 @@ func JudgeStart(in Input, status *v1alpha1.ChangeWorkloadStatus) Standstill {
 	return s.judge()
 }
 
-// judge says whether a release comes up. Whether its pods are verified does not
-// matter.
+// judge is JudgeStart.
 func (s *start) judge() Standstill {
 	if !s.Settings.Rollback || !s.mayBeStuck() {
 		return Standstill{}

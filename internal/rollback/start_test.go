@@ -332,7 +332,7 @@ func summary(s *Standstill) string {
 func limitOf(minutes ...int) Limit {
 	var b Limit
 	for i, m := range minutes {
-		b.taken = append(b.taken, LimitEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
+		b.taken = append(b.taken, limitEntry{Time: ago(time.Duration(m) * time.Minute).Unix(), UID: types.UID(fmt.Sprint(i)), Release: 1})
 	}
 	return b
 }

@@ -29,7 +29,7 @@ import (
 
 // Awaited is something that a release waits for the server to do.
 type Awaited struct {
-	// reason of the condition, and what is awaited, in words.
+	// Reason of the condition, and What is awaited, in words.
 	Reason, What string
 	Since        time.Time
 	// Limit is how long it may take; 0 for as long as it takes.

@@ -74,7 +74,7 @@ func (p *AlterShield) Forget(key types.NamespacedName) {
 // an order that is not its own.
 const foreignRetry = time.Second
 
-// plan is what internal/defense decided about a batch or an order.
+// plan is what internal/server decided about a batch or an order.
 type plan struct {
 	checks.Decision
 	call        server.Call

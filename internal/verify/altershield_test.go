@@ -78,3 +78,15 @@ func TestEndGone(t *testing.T) {
 		})
 	}
 }
+
+// TestEndPanics: an end whose call did not come back is notified again.
+func TestEndPanics(t *testing.T) {
+	m := newMemory(clocktesting.NewFakePassiveClock(serverNow), nil)
+	func() {
+		defer func() { _ = recover() }()
+		m.end(server.CallEnd, "order", func() server.Answer { panic("a defect") })
+	}()
+	if a := m.end(server.CallEnd, "order", func() server.Answer { return server.Answer{Kind: server.AnswerDone} }); a.Kind != server.AnswerDone {
+		t.Errorf("the next try: %+v", a)
+	}
+}

@@ -158,13 +158,17 @@ func (m *memory) end(call server.Call, id string, send func() server.Answer) ser
 	case begun:
 		return server.Answer{Kind: server.AnswerThrottled, After: time.Second}
 	}
+	taken := false
+	defer func() { // also where the call panics
+		if taken {
+			m.ends.Add(of, true)
+		} else {
+			m.ends.Remove(of)
+		}
+	}()
 	a := send()
 	// The end of an order that is refused for good counts as taken. That of an entry may only be too early.
-	if a.Kind == server.AnswerDone || a.Kind == server.AnswerDuplicate || call == server.CallEnd && !triesEndAgain(a) {
-		m.ends.Add(of, true)
-	} else {
-		m.ends.Remove(of)
-	}
+	taken = a.Kind == server.AnswerDone || a.Kind == server.AnswerDuplicate || call == server.CallEnd && !triesEndAgain(a)
 	return a
 }
 

@@ -50,7 +50,7 @@ func ShellWord(word string) string {
 // plainWord is a word that every shell takes as it is.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+:,./_=-]*$`)
 
-// Kubectl is a command of Words in full.
+// Kubectl is a command of workload.Words in full.
 func Kubectl(command, namespace string) string {
 	// Behind the command: kubectl finds no plugin behind a flag.
 	return strings.Join([]string{"kubectl", command, "-n", ShellWord(namespace)}, " ")

@@ -18,8 +18,8 @@ package workload
 
 import corev1 "k8s.io/api/core/v1"
 
-// Cause is what keeps a pod from being Ready, in one word.
-type Cause struct {
+// cause is what keeps a pod from being Ready, in one word.
+type cause struct {
 	// Reason is the word. Most are those of the kubelet, the scheduler or the
 	// controllers.
 	Reason string
@@ -51,7 +51,7 @@ const (
 // causes are the causes that are known. What is not among them counts as slow:
 // where it is not clear that something fails, it is reported before it is acted
 // on.
-var causes = []Cause{
+var causes = []cause{
 	{"ErrImagePull", false, "An image cannot be pulled.", "Check the name of the image, the registry and the pull secret."},
 	{"ImagePullBackOff", false, "An image could not be pulled. The kubelet tries again later.", "Check the name of the image, the registry and the pull secret."},
 	{"InvalidImageName", false, "The name of an image is not valid.", "Correct the name of the image."},
@@ -84,9 +84,6 @@ var causes = []Cause{
 	{reasonNotMade, true, "Pods cannot be created: a quota, Pod Security, or another policy refuses them.", "Correct the pod template, raise the quota, or change the policy."},
 	{string(corev1.PodPending), true, "Nothing is known yet.", "Look at the events of the pod: kubectl describe pod."},
 }
-
-// Causes lists the causes that are known, failures first.
-func Causes() []Cause { return append([]Cause(nil), causes...) }
 
 // isSlow says that waiting may help against a cause.
 func isSlow(reason string) bool {

@@ -257,7 +257,7 @@ func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *Workload)
 		if rs.GetCreationTimestamp().Time.Before(obj.GetCreationTimestamp().Time) {
 			continue
 		}
-		version, hash, err := versionAndHash(rs, VersionOfReplicaSet)
+		version, hash, err := versionAndHash(rs, versionOfReplicaSet)
 		if err != nil {
 			return nil, err
 		}
@@ -328,7 +328,7 @@ func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *Wor
 	var current *unstructured.Unstructured
 	for i := range list.Items {
 		rs := &list.Items[i]
-		version, rsHash, err := versionAndHash(rs, VersionOfReplicaSet)
+		version, rsHash, err := versionAndHash(rs, versionOfReplicaSet)
 		if err != nil {
 			return err
 		}

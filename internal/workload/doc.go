@@ -20,7 +20,7 @@ limitations under the License.
 //
 //	workload.go pod.go           what was observed of a workload and of a pod
 //	stuck.go cause.go            why a pod is not Ready
-//	pace.go words.go released.go what a hold changes, what halts a rollout, and the number of a release
+//	pace.go words.go released.go what a hold changes, what halts a rollout, the number of a release, and its user
 //	kind.go registry.go          the interface of a kind, and the kinds that are defended
 //	deployment.go statefulset.go daemonset.go
 //	                             one kind each
@@ -29,6 +29,7 @@ limitations under the License.
 //	version.go version_table.go  versions of pod templates, by a frozen table of keys
 //	handback.go lastapplied.go path.go
 //	                             what a patch of the operator leaves to whoever applies the workload
-//	trim.go trim_pod.go indexes.go key.go object.go managedfields.go
+//	trim.go trim_pod.go indexes.go key.go object.go
 //	                             what caches keep of objects, and how they are found
+//	managedfields.go             who set a label, and when a label or an annotation was set
 package workload

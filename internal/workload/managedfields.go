@@ -34,15 +34,15 @@ import (
 func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 	var since time.Time
 	for i := range fields {
-		if t := fields[i].Time; t != nil && OwnsEnrolment(&fields[i]) && (since.IsZero() || t.Time.Before(since)) {
+		if t := fields[i].Time; t != nil && ownsEnrolment(&fields[i]) && (since.IsZero() || t.Time.Before(since)) {
 			since = t.Time
 		}
 	}
 	return since
 }
 
-// OwnsEnrolment says whether an entry of managed fields owns EnrolledLabel.
-func OwnsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
+// ownsEnrolment says whether an entry of managed fields owns EnrolledLabel.
+func ownsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
 	return ownsLabel(entry, v1alpha1.EnrolledLabel)
 }
 

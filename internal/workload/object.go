@@ -57,7 +57,7 @@ func versionAndHash(u *unstructured.Unstructured, version func(map[string]any) s
 	if !ok {
 		return "", "", fmt.Errorf("%s %s/%s: spec.template is not an object", u.GetKind(), u.GetNamespace(), u.GetName())
 	}
-	return version(m), TemplateHash(m), nil
+	return version(m), canonicalHash(m), nil
 }
 
 // templatePath is where Deployments and ReplicaSets have their pod template.

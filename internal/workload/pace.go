@@ -317,7 +317,7 @@ func HaltedPartition(annotations map[string]string) int32 {
 // NoPartition stands for the partition of a workload whose strategy has none.
 const NoPartition int32 = -1
 
-// Keeping is p with that many pods Keeping back, at least as many as the user wants.
+// Keeping is p with at least so many pods at the version before, and at least as many as the user wants.
 func (p Pace) Keeping(pods int32) Pace {
 	p.Partition = max(p.Partition, pods)
 	return p

@@ -260,7 +260,7 @@ func (p *Pod) readEnds(s *corev1.ContainerStatus, rules []corev1.ContainerRestar
 	switch {
 	case len(rules) == 0:
 		p.Restarts += s.RestartCount
-	case s.RestartCount > 0 && !AllowsEnd(rules, last):
+	case s.RestartCount > 0 && !allowsEnd(rules, last):
 		p.Restarts++
 	}
 	for _, t := range []*corev1.ContainerStateTerminated{last, s.State.Terminated} {
@@ -271,14 +271,14 @@ func (p *Pod) readEnds(s *corev1.ContainerStatus, rules []corev1.ContainerRestar
 			p.NodeRestarted = true
 			continue
 		}
-		if !AllowsEnd(rules, t) {
+		if !allowsEnd(rules, t) {
 			p.EndedAt = times.Latest(p.EndedAt, t.FinishedAt.Time)
 		}
 		if t.Reason == reasonOutOfMemory && (p.OutOfMemory == nil || t.FinishedAt.After(p.OutOfMemory.Finished)) {
 			p.OutOfMemory = endedOf(s, t)
 		}
 	}
-	if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil && !endedWithNode(last) && !AllowsEnd(rules, last) {
+	if w := s.State.Waiting; w != nil && w.Reason == reasonCrashLoop && p.CrashLoop == nil && !endedWithNode(last) && !allowsEnd(rules, last) {
 		p.CrashLoop = endedOf(s, last)
 	}
 }
@@ -295,9 +295,9 @@ func restartRules(containers []corev1.Container, name string) []corev1.Container
 
 const reasonOutOfMemory = "OOMKilled"
 
-// AllowsEnd reports whether the restart rules of a container allow its end: each action
+// allowsEnd reports whether the restart rules of a container allow its end: each action
 // that there is starts it again.
-func AllowsEnd(rules []corev1.ContainerRestartRule, t *corev1.ContainerStateTerminated) bool {
+func allowsEnd(rules []corev1.ContainerRestartRule, t *corev1.ContainerStateTerminated) bool {
 	return t != nil && slices.ContainsFunc(rules, func(r corev1.ContainerRestartRule) bool {
 		if r.ExitCodes == nil {
 			return false

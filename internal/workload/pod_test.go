@@ -165,7 +165,7 @@ func TestStartsOfPod(t *testing.T) {
 // the page of the docs.
 func TestCauses(t *testing.T) {
 	seen, slow := map[string]bool{}, false
-	for _, c := range Causes() {
+	for _, c := range causes {
 		if seen[c.Reason] || c.Means == "" || c.Remedy == "" || slow && !c.Slow {
 			t.Errorf("%+v", c)
 		}
@@ -187,7 +187,7 @@ func TestCauses(t *testing.T) {
 			rows = append(rows, strings.TrimSpace(line))
 		}
 	}
-	for _, c := range Causes() {
+	for _, c := range causes {
 		counts := "failure"
 		if c.Slow {
 			counts = "slow"

@@ -21,7 +21,7 @@ import (
 	"strconv"
 )
 
-// UnknownUser stands for the user of an override that admission did not see.
+// UnknownUser stands for a user that admission did not see.
 const UnknownUser = "unknown"
 
 // MaxUser bounds a user name in an annotation, in bytes.

@@ -34,7 +34,7 @@ import (
 type Stuck struct {
 	// Container is the one that is stuck; empty when the pod is as a whole.
 	Container string
-	// Reason is the one word of a Cause; Message explains it.
+	// Reason is the one word of a cause; Message explains it.
 	Reason, Message string
 	// Slow: waiting may help. Otherwise the pod fails.
 	Slow bool

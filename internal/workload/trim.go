@@ -298,7 +298,7 @@ func trimReplicaSet(obj any) (any, error) {
 	}
 	u.SetLabels(nil) // they are the template's
 	trimMeta(u, revisionAnnotation)
-	return trim(u, VersionOfReplicaSet, "replicas")
+	return trim(u, versionOfReplicaSet, "replicas")
 }
 
 func trim(u *unstructured.Unstructured, version func(map[string]any) string, keep ...string) (any, error) {

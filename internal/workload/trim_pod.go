@@ -134,7 +134,7 @@ func trimSpecs(containers []corev1.Container, statuses []corev1.ContainerStatus)
 		if rules := containers[at].RestartPolicyRules; len(rules) > 0 {
 			allowed := corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn}
 			for _, end := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
-				if AllowsEnd(rules, end) {
+				if allowsEnd(rules, end) {
 					allowed.Values = append(allowed.Values, end.ExitCode)
 				}
 			}

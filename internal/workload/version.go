@@ -59,17 +59,17 @@ func decodeTemplate(templateJSON []byte) (map[string]any, error) {
 	return template, nil
 }
 
-// VersionOfReplicaSet returns the version of the Deployment template that the
+// versionOfReplicaSet returns the version of the Deployment template that the
 // template of a ReplicaSet was made from. The deployment controller adds the
 // label pod-template-hash to it, which is no part of the version.
-func VersionOfReplicaSet(template map[string]any) string {
+func versionOfReplicaSet(template map[string]any) string {
 	return digest(canonical(template, v1alpha1.VersionLabel, appsv1.DefaultDeploymentUniqueLabelKey))
 }
 
-// TemplateHash identifies a pod template exactly, version label included, but
+// canonicalHash identifies a pod template exactly, version label included, but
 // without pod-template-hash: it is equal for a Deployment and for the
 // ReplicaSet that the deployment controller uses for its current template.
-func TemplateHash(template map[string]any) string {
+func canonicalHash(template map[string]any) string {
 	return digest(canonical(template, appsv1.DefaultDeploymentUniqueLabelKey))
 }
 

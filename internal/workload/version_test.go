@@ -216,19 +216,19 @@ func TestReplicaSet(t *testing.T) {
 	const hash = `"pod-template-hash":"7d9c",`
 	label := `"` + v1alpha1.VersionLabel + `":"` + walkthroughVersion + `",`
 
-	if got := VersionOfReplicaSet(with(hash + label)); got != walkthroughVersion {
+	if got := versionOfReplicaSet(with(hash + label)); got != walkthroughVersion {
 		t.Errorf("VersionOfReplicaSet() = %s, want %s", got, walkthroughVersion)
 	}
-	if got := VersionOfReplicaSet(with(hash)); got != walkthroughVersion {
+	if got := versionOfReplicaSet(with(hash)); got != walkthroughVersion {
 		t.Errorf("VersionOfReplicaSet() of a baseline = %s, want %s", got, walkthroughVersion)
 	}
-	if got, want := TemplateHash(with(hash+label)), TemplateHash(with(label)); got != want {
+	if got, want := canonicalHash(with(hash+label)), canonicalHash(with(label)); got != want {
 		t.Errorf("TemplateHash() of the ReplicaSet = %s, of its Deployment = %s", got, want)
 	}
-	if got := TemplateHash(with(hash)); got != walkthroughVersion {
+	if got := canonicalHash(with(hash)); got != walkthroughVersion {
 		t.Errorf("TemplateHash() without labels = %s, want %s", got, walkthroughVersion)
 	}
-	if with, without := TemplateHash(with(label)), TemplateHash(with("")); with == without {
+	if with, without := canonicalHash(with(label)), canonicalHash(with("")); with == without {
 		t.Error("TemplateHash() does not depend on the version label")
 	}
 }
@@ -237,8 +237,8 @@ func TestVersionLeavesTemplateAlone(t *testing.T) {
 	data := strings.Replace(walkthrough, `"app":"sleep"`, `"`+v1alpha1.VersionLabel+`":"a","pod-template-hash":"b","app":"sleep"`, 1)
 	template := decode(t, data)
 	Version(template)
-	VersionOfReplicaSet(template)
-	TemplateHash(template)
+	versionOfReplicaSet(template)
+	canonicalHash(template)
 	if diff := cmp.Diff(decode(t, data), template); diff != "" {
 		t.Error(diff)
 	}

@@ -29,11 +29,11 @@ func TestMake(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs make")
 	}
-	for name, fails := range map[string]string{"nothing": "", "packages": "TEST_PACKAGES", "tools": "TEST_TOOLS", "the end-to-end suite": "E2E"} {
+	for name, fails := range map[string]string{"nothing": "", "packages": "TEST_PACKAGES", "tools": "TEST_TOOLS", "modules": "TEST_MODULES", "the end-to-end suite": "E2E"} {
 		t.Run(name+" fails", func(t *testing.T) {
 			t.Parallel()
 			args := []string{"-C", "../..", "-o", "build", "-o", "controlplane", "-o", "bin/gotestsum", "test", "REPORTS=" + t.TempDir()}
-			for _, tests := range []string{"TEST_PACKAGES", "TEST_TOOLS", "E2E"} {
+			for _, tests := range []string{"TEST_PACKAGES", "TEST_TOOLS", "TEST_MODULES", "E2E"} {
 				run := "echo '{}'"
 				if tests == "E2E" {
 					run = "sleep 2"

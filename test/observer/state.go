@@ -19,8 +19,6 @@ package observer
 import (
 	"cmp"
 	"encoding/json"
-	"slices"
-	"strconv"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -236,27 +234,6 @@ const (
 	// to know it. Times in objects are in seconds.
 	sight = 5 * time.Second
 )
-
-// leftOut is S7: the pods of the workload's current template that were finished
-// for long enough at a time, and are in no batch of the release.
-func (w *world) leftOut(r *release, at time.Time) (left []string) {
-	d := w.deployments[r.owner]
-	if d == nil || d.Labels[v1alpha1.VersionLabel] != r.Spec.Reversion || d.Annotations[v1alpha1.ReleaseAnnotation] != strconv.FormatInt(r.Status.ObservedRelease, 10) {
-		return nil
-	}
-	for uid, p := range w.pods {
-		rs, ok := w.replicaSets[p.owner]
-		if !ok || rs.owner != d.UID || rs.template != d.template || !p.live || !p.ready {
-			continue
-		}
-		finished := p.readySince.Add(time.Duration(minReadySeconds(d.Deployment)) * time.Second)
-		if at.Sub(finished) > sight && len(w.batchesOf(r, string(uid))) == 0 {
-			left = append(left, p.name)
-		}
-	}
-	slices.Sort(left)
-	return left
-}
 
 func (w *world) rememberRelease(o *v1alpha1.ChangeWorkload) {
 	s := &o.Status

@@ -21,6 +21,7 @@ import (
 	"context"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -31,15 +32,107 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/server"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
+
+// OrderReconciler carries the orders of releases through AlterShield Server. Of
+// the status of a ChangeWorkload it is the only one to move orderStage and what
+// belongs to it; a controller of its own, so that a server that does not answer
+// holds up nothing else.
+type OrderReconciler struct {
+	*cluster.Cluster
+	checks *checker
+}
+
+func newOrderReconciler(c *cluster.Cluster, providers ...checks.Provider) *OrderReconciler {
+	r := &OrderReconciler{Cluster: c}
+	r.checks = &checker{Cluster: c, providers: providers, emit: r.emit}
+	return r
+}
+
+// SetupWithManager adds the controller to the manager.
+func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	b := ctrl.NewControllerManagedBy(mgr).
+		Named("order").
+		For(&v1alpha1.ChangeWorkload{})
+	for _, kind := range r.Kinds.Kinds() {
+		// The workload opts out or in again, or has other settings.
+		b = b.Watches(kind.Object(), to(r.ordersOfWorkload), builder.WithPredicates(defenseChanged()))
+	}
+	return b.
+		// A setting changes how long a check may take, or what silence means.
+		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openOrders)).
+		// A policy does.
+		Watches(&v1alpha1.DefensePolicy{}, to(r.openOrders), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
+		// The namespace is enrolled again.
+		Watches(cluster.NamespaceObject(), to(r.ordersOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: verify.Workers, ReconciliationTimeout: reconcileTimeout}).
+		Complete(cluster.Quiet(r))
+}
+
+// Reconcile carries the order of one release on.
+func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var change v1alpha1.ChangeWorkload
+	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.checks.forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if change.DeletionTimestamp != nil {
+		return ctrl.Result{}, nil
+	}
+	subject, err := r.load(ctx, &change)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return r.checks.run(ctx, subject)
+}
+
+// load reads all a decision needs.
+func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkload) (s checks.Subject, err error) {
+	s.Release = change
+	if s.Defended, err = r.Defended(ctx, change); err != nil {
+		return s, err
+	}
+	if s.Workload, err = r.OwnerOf(ctx, change); err != nil {
+		return s, err
+	}
+	// Settings that cannot be used are reported by the release.
+	var inForce settings.InForce
+	if s.Workload != nil {
+		inForce, err = r.InForceOf(ctx, s.Workload, change)
+	} else {
+		inForce, err = r.InForceIn(ctx, change.Namespace)
+	}
+	s.Settings = inForce.Settings
+	return s, err
+}
+
+// emit reports what became of an order, after it was written.
+func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
+	reportState(ctx, before.Release, after.Release)
+	for _, e := range events {
+		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
+		if e.Reason == v1alpha1.EventCheckError {
+			metrics.OrderCheckMissing()
+		}
+		if after.Workload != nil {
+			r.Event(after.Workload, after.Release, e, "Verify")
+		}
+	}
+}
 
 // orderEnd is the end of the order of a release whose record is gone.
 type orderEnd struct {
@@ -125,4 +218,19 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, end.gone, end.why)}, nil
+}
+
+// openOrders maps a changed setting to the orders that follow it.
+func (r *OrderReconciler) openOrders(ctx context.Context, setting client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, r.WhereInForce(setting)...)
+}
+
+// ordersOfNamespace and ordersOfWorkload map what was enrolled again, or opted
+// in again, to its orders that wait.
+func (r *OrderReconciler) ordersOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, client.InNamespace(ns.GetName()))
+}
+
+func (r *OrderReconciler) ordersOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
+	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
 }

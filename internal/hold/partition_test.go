@@ -107,7 +107,7 @@ func TestDecidePartition(t *testing.T) {
 	pods := func(all ...workload.HeldPod) []workload.HeldPod { return all }
 	const stays = -2
 	for name, c := range map[string]struct {
-		change  func(*HoldInput)
+		change  func(*Input)
 		pods    []workload.HeldPod
 		done    bool
 		set     int32 // stays for none
@@ -124,47 +124,47 @@ func TestDecidePartition(t *testing.T) {
 		"all are verified":                  {pods: pods(pod(4, true), pod(3, true)), set: 1},
 		"one below, from before it was":     {pods: pods(pod(4, true), pod(3, true), pod(1, false)), set: 1},
 		"one below is no verdict":           {pods: pods(pod(4, true), pod(1, true), pod(2, true)), set: stays},
-		"a user keeps two":                  {change: func(in *HoldInput) { in.Hold.Partition = 2 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
-		"a smaller batch by now":            {change: func(in *HoldInput) { in.Batch = 1 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
-		"no batches by now":                 {change: func(in *HoldInput) { in.Batch = 0 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
-		"only the first wave":               {change: func(in *HoldInput) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, true)), done: true, set: stays},
-		"only the first wave, unverified":   {change: func(in *HoldInput) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
-		"only the first wave by now": {change: func(in *HoldInput) { in.Until, in.Hold.OpenedAt = v1alpha1.HoldFirstBatch, ago(time.Minute).Unix() },
+		"a user keeps two":                  {change: func(in *Input) { in.Hold.Partition = 2 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"a smaller batch by now":            {change: func(in *Input) { in.Batch = 1 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"no batches by now":                 {change: func(in *Input) { in.Batch = 0 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"only the first wave":               {change: func(in *Input) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, true)), done: true, set: stays},
+		"only the first wave, unverified":   {change: func(in *Input) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"only the first wave by now": {change: func(in *Input) { in.Until, in.Hold.OpenedAt = v1alpha1.HoldFirstBatch, ago(time.Minute).Unix() },
 			pods: pods(pod(4, true)), done: true, set: stays},
-		"the last wave is there": {change: func(in *HoldInput) { in.Hold.Set = in.Hold.Pace },
+		"the last wave is there": {change: func(in *Input) { in.Hold.Set = in.Hold.Pace },
 			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true)), set: stays},
-		"the last wave is verified": {change: func(in *HoldInput) { in.Hold.Set = in.Hold.Pace },
+		"the last wave is verified": {change: func(in *Input) { in.Hold.Set = in.Hold.Pace },
 			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true), pod(0, true)), done: true, set: stays},
-		"scaled up": {change: func(in *HoldInput) { in.Replicas = 7 }, pods: pods(pod(4, true), pod(3, true)), set: 5},
-		"scaled up, and made": {change: func(in *HoldInput) { in.Replicas = 6 },
+		"scaled up": {change: func(in *Input) { in.Replicas = 7 }, pods: pods(pod(4, true), pod(3, true)), set: 5},
+		"scaled up, and made": {change: func(in *Input) { in.Replicas = 6 },
 			pods: pods(pod(4, true), pod(3, true), pod(5, false)), set: 4, waiting: 1},
-		"scaled up where a user keeps all but one": {change: func(in *HoldInput) { in.Replicas, in.Hold.Partition = 6, 5 }, set: 5},
-		"scaled up while an older build held it": {change: func(in *HoldInput) { in.Replicas, in.Hold.Replicas = 7, 0 },
+		"scaled up where a user keeps all but one": {change: func(in *Input) { in.Replicas, in.Hold.Partition = 6, 5 }, set: 5},
+		"scaled up while an older build held it": {change: func(in *Input) { in.Replicas, in.Hold.Replicas = 7, 0 },
 			pods: pods(pod(4, true), pod(3, true)), set: stays},
-		"scaled down":                     {change: func(in *HoldInput) { in.Replicas = 4 }, pods: pods(pod(4, false), pod(3, true)), set: 1},
-		"scaled down below the wave":      {change: func(in *HoldInput) { in.Replicas = 3 }, pods: pods(pod(4, false)), set: 1},
-		"scaled down to a batch":          {change: func(in *HoldInput) { in.Replicas = 2 }, set: 0},
-		"scaled down to what is kept":     {change: func(in *HoldInput) { in.Replicas, in.Hold.Partition = 2, 2 }, done: true, set: stays},
+		"scaled down":                     {change: func(in *Input) { in.Replicas = 4 }, pods: pods(pod(4, false), pod(3, true)), set: 1},
+		"scaled down below the wave":      {change: func(in *Input) { in.Replicas = 3 }, pods: pods(pod(4, false)), set: 1},
+		"scaled down to a batch":          {change: func(in *Input) { in.Replicas = 2 }, set: 0},
+		"scaled down to what is kept":     {change: func(in *Input) { in.Replicas, in.Hold.Partition = 2, 2 }, done: true, set: stays},
 		"its time is over":                {pods: pods(pod(4, true), overdue(3)), set: 1, ranOut: 1},
 		"the time of both is over":        {pods: pods(overdue(4), overdue(3)), set: 1, ranOut: 2},
 		"the time of one is over":         {pods: pods(pod(4, false), overdue(3)), set: stays, waiting: 1, ranOut: 1, again: 20*time.Minute + 5*time.Second},
-		"its time was over":               {change: func(in *HoldInput) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, pods: pods(pod(4, true), overdue(3)), set: 1},
+		"its time was over":               {change: func(in *Input) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, pods: pods(pod(4, true), overdue(3)), set: 1},
 		"its time is over, it is unready": {pods: pods(pod(4, true), unready(3, 2*time.Hour)), set: stays, waiting: 1, ranOut: 1},
-		"scaled down while it waits": {change: func(in *HoldInput) { in.Replicas = 4 }, pods: pods(pod(3, false)),
+		"scaled down while it waits": {change: func(in *Input) { in.Replicas = 4 }, pods: pods(pod(3, false)),
 			set: 3, waiting: 1, again: 20*time.Minute + 5*time.Second},
 		"verified, and not Ready again": {pods: pods(pod(4, true), workload.HeldPod{Index: 3, Created: ago(10 * time.Minute), Verified: true}),
 			set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := HoldInput{
-				Now: now, Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, MinReady: 5 * time.Second, HoldSteps: testSteps, Replicas: 5, Batch: 2, Pods: c.pods,
+			in := Input{
+				Now: now, Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, MinReady: 5 * time.Second, Times: testSteps, Replicas: 5, Batch: 2, Pods: c.pods,
 				Hold: testSteps.Begin(2, partitionAt(0), v1alpha1.HoldEveryBatch, 30*time.Minute, Wave{5, 2}),
 			}
 			if c.change != nil {
 				c.change(&in)
 			}
 			before := *in.Hold
-			plan := DecideHold(in)
+			plan := Decide(in)
 			if plan.Done != c.done || plan.Waiting != c.waiting || plan.RanOut != c.ranOut || plan.Again != c.again {
 				t.Errorf("plan %+v, want done %t, %d waiting, %d ran out, again in %s", plan, c.done, c.waiting, c.ranOut, c.again)
 			}
@@ -180,7 +180,7 @@ func TestDecidePartition(t *testing.T) {
 			default:
 				// Decided again from the same pods, as a view of them may be behind.
 				in.Hold = plan.Set
-				if again := DecideHold(in); again.Set != nil || again.Done {
+				if again := Decide(in); again.Set != nil || again.Done {
 					t.Errorf("one wave is let go on twice: %+v", again)
 				}
 			}
@@ -193,5 +193,5 @@ func TestDecidePartition(t *testing.T) {
 
 var (
 	usersPace = workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}
-	testSteps = HoldSteps{}.OrDefault()
+	testSteps = Times{}.OrDefault()
 )

@@ -33,13 +33,13 @@ import (
 
 func (w Wave) size() int32 { return max(w.Batch, 1) }
 
-// DecidePartition says what becomes of a rollout that is held by its partition. It goes
+// decidePartition says what becomes of a rollout that is held by its partition. It goes
 // by the pods that are there of the current version, each in its place: one that is not
 // made yet, or not seen, is waited for. So a wave is let go on once, also from an old
 // view, and a pod that is made again has to be verified like the one before. When pods are
 // added, it begins again with the last ones: a batch of them gets the current version.
-func DecidePartition(in HoldInput) HoldPlan {
-	w := &steps{HoldInput: in}
+func decidePartition(in Input) Plan {
+	w := &steps{Input: in}
 	w.look()
 	switch h, batch := in.Hold, (Wave{Batch: in.Batch}).size(); {
 	case in.Replicas <= h.Partition, in.Until == v1alpha1.HoldFirstBatch && h.OpenedAt > 0:
@@ -65,8 +65,8 @@ func DecidePartition(in HoldInput) HoldPlan {
 
 // steps is what such a decision looks at.
 type steps struct {
-	HoldInput
-	plan HoldPlan
+	Input
+	plan Plan
 	// latest is when the last of the others became Ready.
 	latest time.Time
 }
