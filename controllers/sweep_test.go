@@ -43,7 +43,7 @@ const quietTime = time.Minute
 var (
 	all     = flag.Bool("world.all", false, "try every fault at every write, and more seeds")
 	verbose = flag.Bool("world.log", false, "log all that happens in the worlds of failures")
-	part    = flag.Int("world.part", 0, "which half of the faults is tried, 0 or 1: the soak tries the other one")
+	part    = flag.Int("world.part", 0, "which third of the faults is tried, 0, 1 or 2: the soak tries the last two")
 	only    = flag.String("world.fault", "", "try this fault alone, as a failure names it")
 )
 
@@ -90,7 +90,7 @@ func faultsOf(reference *world.Ending, number int) (faults []world.Fault) {
 // half is every second fault, where not all are tried.
 func half(faults []world.Fault) (tried []world.Fault) {
 	for i, f := range faults {
-		if *all || i%2 == *part {
+		if *all || i%3 == *part {
 			tried = append(tried, f)
 		}
 	}
