@@ -194,8 +194,8 @@ test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those 
 	  echo 'The slowest tests:'; cat $(REPORTS)/*.json | $(GOTESTSUM) tool slowest --num 10 || true; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
-# The packages of the operator: ./controllers takes longest, and more goroutines get it more of the machine.
-TEST_PACKAGES = $(call GO_TEST,packages) -parallel 6 $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
+# The packages of the operator.
+TEST_PACKAGES = $(call GO_TEST,packages) $$($(TESTED) | grep -vE '/altershield-operator/(hack|test)/')
 # The tools and the other suites. They have control planes or run commands, so they are tested even if nothing has changed. First comes
 # the one that takes longest.
 TEST_TOOLS = $(call GO_TEST,tools) -p $(TEST_PROCS) -count=1 ./test/docs $$($(TESTED) | grep -E '/altershield-operator/(hack|test)/' | grep -v '/test/e2e$$')

@@ -487,7 +487,7 @@ func TestHeldSetsSweep(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			reference := world.Reference(t, s)
-			for _, f := range world.Sweep(t, s, &reference, half(world.Faults(&reference, false, world.DiesAfter))...) {
+			for _, f := range world.Sweep(t, s, &reference, third(world.Faults(&reference, false, world.DiesAfter))...) {
 				t.Errorf("%s, %s:\n%s\n%s", f.Fault, f.At, f.What, f.Log)
 			}
 		})

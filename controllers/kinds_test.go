@@ -57,7 +57,7 @@ func TestAnotherKindSweep(t *testing.T) {
 		Unenrolled: true, Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workloadtest.Fleet{}),
 	}}
 	reference := world.Reference(t, s)
-	for _, f := range world.Sweep(t, s, &reference, half(world.Faults(&reference, false, world.DiesAfter))...) {
+	for _, f := range world.Sweep(t, s, &reference, third(world.Faults(&reference, false, world.DiesAfter))...) {
 		t.Errorf("%s, %s:\n%s\n%s", f.Fault, f.At, f.What, f.Log)
 	}
 }
