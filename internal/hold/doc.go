@@ -16,6 +16,6 @@ limitations under the License.
 
 // Package hold decides when a hold lets pods go on, by pure functions of what was observed and of the time.
 //
-//	hold.go           minReadySeconds and progressDeadlineSeconds of a Deployment
+//	hold.go      minReadySeconds and progressDeadlineSeconds of a Deployment
 //	partition.go the partition of a StatefulSet
 package hold
