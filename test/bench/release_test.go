@@ -34,6 +34,7 @@ import (
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -45,6 +46,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -99,6 +101,12 @@ func newBed(b *testing.B, withServer bool) *bed {
 	t.manager, err = cluster.InstallManager(ctx, controlplane.ManagerOptions{Root: root, Args: args})
 	must(b, err)
 	must(b, t.manager.Start(ctx))
+	// A Deployment that is older than the installation is a baseline.
+	must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		var blocking v1alpha1.OpsConfigInfo
+		err := t.api.Get(ctx, client.ObjectKey{Namespace: controlplane.ManagerNamespace, Name: settings.NameBlocking}, &blocking)
+		return meta.IsStatusConditionTrue(blocking.Status.Conditions, v1alpha1.ConditionInstalled), client.IgnoreNotFound(err)
+	}))
 	if withServer {
 		t.server.SetCallbackURLs(t.manager.CallbackAddress() + altershield.CallbackPath)
 	}
