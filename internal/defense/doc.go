@@ -16,7 +16,7 @@ limitations under the License.
 
 // Package defense decides what becomes of a release and of a workload, by pure functions of what was observed and of the time.
 // Nothing here talks to an API server, reads a clock, logs or keeps state: controllers load, call these functions and apply what they
-// return. docs/glossary.md has the words.
+// return. docs/reference/glossary.md has the words.
 //
 //	admitted.go enrolment.go leaving.go
 //	             what is recorded of a workload, and how it leaves

@@ -115,7 +115,7 @@ func TestCatalogIsComplete(t *testing.T) {
 	}
 }
 
-// TestCounts: what a person on call has to know stays bounded (docs/states.md).
+// TestCounts: what a person on call has to know stays bounded (docs/reference/states.md).
 func TestCounts(t *testing.T) {
 	conditions, reasons, events := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, e := range v1alpha1.Catalog() {

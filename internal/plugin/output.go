@@ -115,7 +115,7 @@ func Explained(err error) error {
 	case meta.IsNoMatchError(err):
 		return remedy(err, "the operator's kinds are not installed in this cluster, or it is another cluster: see kubectl altershield check")
 	case apierrors.IsForbidden(err):
-		return remedy(err, "your user lacks this right here; see the table of rights in docs/operations.md, or ask with kubectl auth can-i")
+		return remedy(err, "your user lacks this right here; see the table of rights in docs/concepts/security.md, or ask with kubectl auth can-i")
 	case apierrors.IsUnauthorized(err):
 		return remedy(err, "log in to the cluster again, or choose another context with --context")
 	case utilnet.IsConnectionRefused(err), utilnet.IsTimeout(err):

@@ -39,7 +39,7 @@ const operator = "operator"
 
 // TestTypes: each type of check that a policy can have is known by its name, described, and shown in a sample.
 func TestTypes(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/policies.md")
+	docs, err := os.ReadFile("../../docs/reference/checks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +68,8 @@ func TestTypes(t *testing.T) {
 		if checks := checksOf(&p, &p.Spec, 1); len(checks) != 1 || checks[0].Type != name {
 			t.Errorf("%s: checksOf gives %+v", name, checks)
 		}
-		if !strings.Contains(string(docs), "\n### "+name+"\n") {
-			t.Errorf("docs/policies.md has no section %s", name)
+		if !strings.Contains(string(docs), "\n## "+name+"\n") {
+			t.Errorf("docs/reference/checks.md has no section %s", name)
 		}
 		if !strings.Contains(samples.String(), "  "+name+":") {
 			t.Errorf("config/samples/policies has no check of the type %s", name)
@@ -342,7 +342,7 @@ func TestJudge(t *testing.T) {
 		"a function of an earlier version": {policy: made("shop", "p", 0, byRule("['a'].join('') == 'a'"), func(p *v1alpha1.DefensePolicy) {
 			p.Generation, p.Status.InForceGeneration, p.Status.InForce = 4, 4, p.Spec.DeepCopy()
 		}), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[0].cel.rules[0].expression: the function join with 1 arguments is not available in policies; " +
-			"docs/policies.md lists the functions; until it is corrected, this check ends as Error"}},
+			"docs/reference/checks.md lists the functions; until it is corrected, this check ends as Error"}},
 		"selects namespaces": {policy: made("shop", "p", 0, ofNamespaces("a", "b")),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.namespaceSelector"}},
 		"a selector that cannot be read": {policy: made("shop", "p", 0, invalid(nil)), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.workloadSelector"}},

@@ -160,7 +160,7 @@ func (in *EvictionInput) madeAgain(p *workload.Place, stuck []*workload.Place) *
 		}
 	case again && p.Index < w.Pace.Partition:
 		return &obstacle{
-			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md)",
+			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/tasks/hold-rollouts.md)",
 			command: fmt.Sprintf("annotate --overwrite %s %sholding=disabled", wording.ShellWord(w.Kind()+"/"+w.Name), v1alpha1.SettingAnnotationPrefix),
 		}
 	case again && w.Bare && p.Index < in.kept(p, stuck):

@@ -462,7 +462,7 @@ func TestMadeAgain(t *testing.T) {
 		pod    string
 	}{
 		"held": {func(in *EvictionInput) { in.Places.Kept, in.Workload.Pace.Partition = versionB, 3 },
-			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md): " +
+			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/tasks/hold-rollouts.md): " +
 				"kubectl annotate --overwrite statefulset/web altershield.defense.antgroup.com/holding=disabled -n shop", ""},
 		"no partition": {func(in *EvictionInput) {
 			in.Places.Kept, in.Workload.Bare = versionB, true

@@ -125,7 +125,7 @@ func ofCall(call ast.CallExpr, steps *int) string {
 	}
 	switch {
 	case !available.Has(name):
-		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/policies.md lists the functions",
+		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/reference/checks.md lists the functions",
 			name, len(call.Args()))
 	case name == functionMatches && len(call.Args()) > 0:
 		return ofPattern(call.Args()[len(call.Args())-1], steps)

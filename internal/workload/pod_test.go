@@ -177,7 +177,7 @@ func TestCauses(t *testing.T) {
 	if !isSlow("SomethingNew") {
 		t.Error("what is not known counts as a failure")
 	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "causes.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "causes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestCauses(t *testing.T) {
 		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |", c.Reason, counts, c.Means, c.Remedy))
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("docs/causes.md -want +got:\n%s", diff)
+		t.Errorf("docs/reference/causes.md -want +got:\n%s", diff)
 	}
 }
 

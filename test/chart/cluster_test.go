@@ -216,7 +216,7 @@ var continued = regexp.MustCompile(`\\\n\s*`)
 // documented checks that the commands of Helm that people are told to type were run,
 // with all that they have.
 func (c *cluster) documented(t *testing.T) {
-	for _, file := range []string{"docs/operations.md", chartDir + "/README.md"} {
+	for _, file := range []string{"docs/getting-started/install.md", "docs/tasks/upgrade.md", "docs/tasks/uninstall.md", chartDir + "/README.md"} {
 		text, err := os.ReadFile(filepath.Join(c.root, file))
 		if err != nil {
 			t.Fatal(err)
@@ -455,7 +455,7 @@ func (c *cluster) hasLocked(t *testing.T) bool {
 }
 
 // TestCluster installs, upgrades, rolls back and uninstalls the chart as
-// docs/operations.md says.
+// docs/tasks/uninstall.md says.
 func TestCluster(t *testing.T) {
 	c := startCluster(t)
 	c.kubectl(t, "create", "namespace", namespace)
@@ -708,10 +708,10 @@ func (c *cluster) testKeep(t *testing.T, current string) {
 	c.mustHelm(t, "uninstall", release)
 }
 
-// runDocumented runs the command of docs/operations.md that begins so.
+// runDocumented runs the command of docs/tasks/uninstall.md that begins so.
 func (c *cluster) runDocumented(t *testing.T, begin string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(c.root, "docs/operations.md"))
+	text, err := os.ReadFile(filepath.Join(c.root, "docs/tasks/uninstall.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -721,7 +721,7 @@ func (c *cluster) runDocumented(t *testing.T, begin string) {
 			return
 		}
 	}
-	t.Fatalf("docs/operations.md has no command that begins with %q", begin)
+	t.Fatalf("docs/tasks/uninstall.md has no command that begins with %q", begin)
 }
 
 // The uninstall of what somebody took apart before does not fail.

@@ -66,8 +66,8 @@ var (
 // conditions, events and times that it names are those of the catalog and of the settings.
 func TestDefaults(t *testing.T) {
 	rows := defaultsOf(t, "README.md")
-	if guide := defaultsOf(t, "docs/user-guide.md"); !slices.EqualFunc(rows, guide, slices.Equal[[]string]) {
-		t.Error("the tables of README.md and docs/user-guide.md differ")
+	if guide := defaultsOf(t, "docs/concepts/defaults.md"); !slices.EqualFunc(rows, guide, slices.Equal[[]string]) {
+		t.Error("the tables of README.md and docs/concepts/defaults.md differ")
 	}
 	for i, row := range defaultsOf(t, "README.zh-CN.md") {
 		if zh, en := codeShown.FindAllString(strings.Join(row, " "), -1), codeShown.FindAllString(strings.Join(rows[i], " "), -1); !slices.Equal(zh, en) {

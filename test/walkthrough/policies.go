@@ -113,7 +113,7 @@ func probe(app *App) Step {
 	step := Step{Title: "Without a server: a probe of your own, which fails while the rollout is held"}
 	if app == nil {
 		step.Acts = []Act{{Note: "A probe calls pods by their IPs. This machine has no address that could stand for one: the operator calls\n" +
-			"none of the loopback interface and of the link. So this step is left out; docs/policies.md describes it."}}
+			"none of the loopback interface and of the link. So this step is left out; docs/reference/checks.md describes it."}}
 		return step
 	}
 	answer := func(status int) Act {

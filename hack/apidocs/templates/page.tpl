@@ -7,9 +7,9 @@
 The kinds of `{{ $gv.GroupVersionString }}`: {{ range $i, $kind := $gv.SortedKinds }}{{ if $i }}, {{ end }}{{ markdownRenderTypeLink ($gv.TypeForKind $kind) }}{{ end }}.
 
 - Fields of `spec`, of `status` and of what is in them are required unless *optional* is said. Defaults are given where the schema has
-  them; those of the settings are in the [user guide](user-guide.md#settings), with what each setting does.
+  them; those of the settings are in the [settings](settings.md), with what each setting does.
 - `kubectl explain changeworkload.status` (and so on) has the same texts. Which states and conditions come after one another, and what
-  to do: [States](states.md). Labels, annotations and flags: [User guide](user-guide.md).
+  to do: [States](states.md). Labels and annotations: [Objects](objects.md).
 {{ range $gv.SortedKinds }}
 ## {{ . }}
 {{ template "type" $gv.TypeForKind . }}

@@ -35,9 +35,9 @@ const (
 	// recent is the age up to which a restart of the manager is a warning.
 	recent = time.Hour
 
-	pageDown       = "operations.md#altershielddown"
-	pageLeader     = "operations.md#altershieldnoleader"
-	pageServerDown = "operations.md#altershieldserverdown"
+	pageDown       = "tasks/respond-to-an-alert.md#altershielddown"
+	pageLeader     = "tasks/respond-to-an-alert.md#altershieldnoleader"
+	pageServerDown = "tasks/respond-to-an-alert.md#altershieldserverdown"
 )
 
 func (f *Facts) reachable(c Check) Check {
@@ -108,7 +108,7 @@ func (f *Facts) available(c Check) Check {
 	case status.AvailableReplicas == 0:
 		return c.fail(ready, kubectl+"describe pods; "+kubectl+"get events", pageDown)
 	case status.ObservedGeneration < d.Generation || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted:
-		return c.warn(ready, kubectl+"rollout status deployment/"+d.Name+"; "+kubectl+"describe pods", "operations.md#altershieldreplicadown")
+		return c.warn(ready, kubectl+"rollout status deployment/"+d.Name+"; "+kubectl+"describe pods", "tasks/respond-to-an-alert.md#altershieldreplicadown")
 	case wanted == 1:
 		return c.ok("%s, image %s; a second replica would replace it at once after a crash or a drain", ready, f.manager().Image)
 	}
@@ -183,7 +183,7 @@ func (f *Facts) restarts(c Check) Check {
 			ended = append(ended, fmt.Sprintf("%s: restart %d was %s ago: %s", p.Name, s.RestartCount,
 				f.Now.Sub(last.FinishedAt.Time).Round(time.Second), ending(last)))
 			if last.Reason == "OOMKilled" {
-				remedy, page = "raise the memory limit and GOMEMLIMIT together", "operations.md#sizing"
+				remedy, page = "raise the memory limit and GOMEMLIMIT together", "tasks/run-in-production.md#sizing"
 			}
 		}
 	}

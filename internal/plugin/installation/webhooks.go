@@ -30,11 +30,11 @@ import (
 )
 
 const (
-	pageMissing      = "operations.md#altershieldwebhookconfigurationmissing"
-	pageUnreachable  = "operations.md#altershieldwebhookunreachable"
-	pageExpiring     = "operations.md#altershieldcertificateexpiring"
-	pageCertificates = "operations.md#certificates"
-	pageBreakGlass   = "operations.md#break-the-glass"
+	pageMissing      = "tasks/respond-to-an-alert.md#altershieldwebhookconfigurationmissing"
+	pageUnreachable  = "tasks/respond-to-an-alert.md#altershieldwebhookunreachable"
+	pageExpiring     = "tasks/respond-to-an-alert.md#altershieldcertificateexpiring"
+	pageCertificates = "tasks/run-in-production.md#certificates"
+	pageBreakGlass   = "tasks/respond-to-an-alert.md#break-the-glass"
 
 	// expiring is the time before its end at which a certificate should have been renewed, or a tenth of its life if that is less.
 	expiring = 14 * 24 * time.Hour
