@@ -93,7 +93,7 @@ MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
 # Those beside the operator's own that have code of ours, not only pins.
 CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
 # What `make generate manifests build-installer chart` writes, as git pathspecs.
-GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference/api.md docs/reference/states.md docs/tasks/respond-to-an-alert.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
+GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference/api.md docs/reference/states.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
   quick-start.yaml charts
 
 # controller-gen refuses a path without Go files.
@@ -120,7 +120,7 @@ generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions 
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./apis/...
 	$(CRD_REF_DOCS) --source-path=apis --config=hack/apidocs/config.yaml --templates-dir=hack/apidocs/templates \
 	  --renderer=markdown --log-level=WARN --output-path=docs/reference/api.md
-	$(GO_RUN) ./hack/catalog docs/reference/states.md docs/tasks/respond-to-an-alert.md
+	$(GO_RUN) ./hack/catalog docs/reference/states.md
 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
@@ -128,6 +128,21 @@ manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the we
 	$(if $(strip $(RBAC_PATHS)),$(CONTROLLER_GEN) rbac:roleName=manager-role $(RBAC_PATHS) output:rbac:dir=config/rbac)
 	$(GO_RUN) ./hack/webhookmanifests > bin/webhook-manifests.yaml
 	mv bin/webhook-manifests.yaml config/webhook/manifests.yaml
+
+PYTHON ?= python3
+# The programs that make the site, in the versions and with the hashes that are pinned.
+DOCS_VENV := bin/docs
+
+$(DOCS_VENV)/bin/mkdocs: hack/docs/requirements.txt
+	$(PYTHON) -m venv --clear $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement hack/docs/requirements.txt
+	touch $@
+
+.PHONY: docs
+docs: $(DOCS_VENV)/bin/mkdocs ## Make the site of the documentation in bin/site, and its screens in docs/images. Needs Python 3.10 or later.
+	$(DOCS_VENV)/bin/python hack/docs/screens.py docs/reference/plugin.md docs/images
+	$(DOCS_VENV)/bin/mkdocs build --quiet --clean --site-dir $(CURDIR)/bin/site
+	git diff --exit-code -- docs/images
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the Go code and sort its imports.

@@ -40,20 +40,22 @@ import (
 var groupsOfDocuments = [][]string{
 	{
 		"docs/getting-started/install.md", "README.md", "README.zh-CN.md", "docs/getting-started/first-block.md", "docs/tasks/enroll.md",
-		"docs/reference/plugin.md", "docs/reference/plugin-act.md", "docs/reference/plugin-check.md", "docs/tasks/wait-in-ci.md",
+		"docs/reference/plugin.md", "docs/tasks/wait-in-ci.md",
 		"docs/tasks/run-in-production.md", "docs/tasks/monitor.md", "docs/tasks/respond-to-an-alert.md",
 		"docs/tasks/upgrade.md", "docs/tasks/uninstall.md", "docs/tasks/verify-a-download.md", "docs/tasks/gitops-and-helm.md",
 	},
 	{
 		"docs/concepts/release.md", "docs/concepts/block.md", "docs/tasks/handle-a-failed-release.md", "docs/concepts/rollback.md",
-		"docs/concepts/verification.md", "docs/tasks/connect-altershield-server.md", "docs/reference/altershield-server.md",
+		"docs/concepts/verification.md", "docs/concepts/compared.md",
+		"docs/tasks/connect-altershield-server.md", "docs/reference/altershield-server.md",
 		"docs/reference/states.md", "docs/reference/api.md", "docs/reference/settings.md", "docs/reference/objects.md",
-		"docs/concepts/defaults.md", "docs/concepts/security.md", "docs/reference/metrics.md", "docs/reference/flags.md",
-		"docs/reference/causes.md", "docs/reference/glossary.md", "docs/faq.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md",
+		"docs/concepts/defaults.md", "docs/concepts/architecture.md", "docs/concepts/security.md", "docs/reference/metrics.md",
+		"docs/reference/flags.md", "docs/reference/causes.md", "docs/reference/glossary.md", "docs/faq.md", "docs/index.md", "docs/roadmap.md",
+		"docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md",
 	},
 	{
 		"docs/tasks/write-policies.md", "docs/reference/checks.md", "docs/tasks/hold-rollouts.md", "docs/concepts/hold.md",
-		"docs/concepts/kinds.md", "docs/concepts/statefulsets.md", "docs/concepts/daemonsets.md",
+		"docs/concepts/kinds.md",
 	},
 }
 

@@ -93,7 +93,8 @@ var holdStories = map[string]told{
 		begin: func(s *story) {
 			s.standAlone()
 			s.policy(system, "default", "Enforce") // what is waited for
-			s.fresh()
+			s.set("holding", `{"enable":true,"content":"every,atMost=20m"}`)
+			s.hold()
 		},
 		end: func(s *story) {
 			s.startManager(false)
@@ -112,28 +113,27 @@ var holdStories = map[string]told{
 				command: "kubectl -n altershieldoperator-system patch oci timeouts --type=merge -p " + `'{"spec":{"content":"wait=30s,pre=60s,post=300s"}}'`,
 				after:   func(s *story) { s.set("timeouts", `{"content":"wait=60s,pre=120s,post=120s,settle=10s"}`) },
 			},
-			{
-				command: "kubectl -n altershieldoperator-system patch oci silence --type=merge -p " + `'{"spec":{"enable":true}}'`,
-				after:   func(s *story) { s.set("silence", `{"enable":false}`) },
-			},
 		},
 	},
 	"docs/reference/objects.md": {
 		begin: (*story).standAlone,
 	},
-	"docs/concepts/kinds.md": {
-		begin: func(s *story) {
-			s.do(`kubectl apply -f - <<'END'
-{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"kinds"},"spec":{"serviceName":"kinds","replicas":0,"selector":{"matchLabels":{"app":"kinds"}},
-"template":{"metadata":{"labels":{"app":"kinds"}},"spec":{"containers":[{"name":"kinds","image":"busybox"}]}}}}
-END`)
+	"docs/concepts/kinds.md": nativeStory(
+		native{
+			kind:    "StatefulSet",
+			spec:    `"serviceName":"db","replicas":0`,
+			halted:  `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2147483647}}}}`,
+			keeping: []string{`kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}'`},
 		},
-		end: func(s *story) { s.do("kubectl delete statefulset kinds --cascade=foreground") },
-	},
-	"docs/concepts/statefulsets.md": nativeStory("StatefulSet", `"serviceName":"db","replicas":0`,
-		`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2147483647}}}}`,
-		`kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}'`),
-	"docs/concepts/daemonsets.md": nativeStory("DaemonSet", `"minReadySeconds":0`, `{"spec":{"updateStrategy":{"type":"OnDelete"}}}`,
-		"kubectl wait daemonset/NAME --for=jsonpath='{.spec.updateStrategy.type}'=RollingUpdate --timeout=10m",
-		`kubectl patch daemonset/NAME --type=merge -p '{"spec":{"updateStrategy":{"type":"OnDelete"}}}'`),
+		native{
+			kind:   "DaemonSet",
+			spec:   `"minReadySeconds":0`,
+			halted: `{"spec":{"updateStrategy":{"type":"OnDelete"}}}`,
+			left:   `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`,
+			keeping: []string{
+				"kubectl wait daemonset/NAME --for=jsonpath='{.spec.updateStrategy.type}'=RollingUpdate --timeout=10m",
+				`kubectl patch daemonset/NAME --type=merge -p '{"spec":{"updateStrategy":{"type":"OnDelete"}}}'`,
+			},
+		},
+	),
 }

@@ -16,15 +16,40 @@ limitations under the License.
 
 package docs
 
-// serverStories are those of the documents about AlterShield Server.
+import "strings"
+
+// connectedStory begins with a manager that a server knows.
+func connectedStory(s *story) {
+	s.startManager(true)
+	s.env = append(s.env, "SERVER_URL="+s.server.URL())
+}
+
+// signing gives the commands of a document the token, and the function that signs.
+func (s *story) signing() {
+	s.t.Helper()
+	s.write("token", secret)
+	for _, c := range read(s.t, "docs/tasks/connect-altershield-server.md").commands() {
+		if strings.HasPrefix(c.text, "sign()") {
+			s.preamble = append(s.preamble, c.text)
+			return
+		}
+	}
+	s.t.Fatal("docs/tasks/connect-altershield-server.md has no function sign")
+}
+
+// serverStories are the stories of the documents about AlterShield Server.
 var serverStories = map[string]told{
 	"docs/tasks/connect-altershield-server.md": {
-		begin: func(s *story) {
-			s.startManager(true)
-			s.env = append(s.env, "SERVER_URL="+s.server.URL())
+		begin: connectedStory,
+		end: func(s *story) {
+			s.heard()
+			s.forget()
 		},
-		end: (*story).heard,
 		steps: []step{
+			{
+				command: "kubectl annotate namespace shop altershield.defense.antgroup.com/tenant=team-a altershield.defense.antgroup.com/phase=pre_phase",
+				before:  func(s *story) { s.do("kubectl get namespace shop || kubectl create namespace shop") },
+			},
 			{
 				command: "head -c 32 /dev/urandom | base64 > token",
 				after:   func(s *story) { s.write("token", secret) },
@@ -37,7 +62,7 @@ var serverStories = map[string]told{
 			},
 			{
 				command: "kubectl apply -k config/samples/server", before: (*story).removeWebhooks,
-				after: func(s *story) { s.startManager(false) },
+				after: connectedStory,
 			},
 			{
 				command: "kubectl -n altershieldoperator-system expose service altershieldoperator-callback-service --name=altershield-callbacks " +
@@ -46,7 +71,6 @@ var serverStories = map[string]told{
 					s.wait("192.0.2.10/32 callbacks", "kubectl -n %s get service altershield-callbacks -o 'jsonpath={.spec.loadBalancerSourceRanges[0]} {.spec.ports[0].targetPort}'", system)
 				},
 			},
-			{command: "curl -s -X POST http://<address>/openapi/altershield/liveTest", fill: callbacks},
 			{command: "curl -s -X POST http://<operator>/openapi/altershield/liveTest", fill: callbacks},
 			{
 				command: `kubectl -n altershieldoperator-system get pods -l control-plane=controller-manager -o custom-columns='POD:.metadata.name,HEALTHY:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].status,MESSAGE:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].message'`,
@@ -57,8 +81,9 @@ var serverStories = map[string]told{
 	},
 	"docs/reference/altershield-server.md": {
 		begin: func(s *story) {
-			s.startManager(true)
-			s.env = append(s.env, "SERVER_URL="+s.server.URL())
+			connectedStory(s)
+			s.forget() // an earlier document may have left it suspended
+			s.signing()
 		},
 		steps: []step{
 			{

@@ -46,14 +46,13 @@ const (
 	first     = walkthrough.FirstRelease
 	system    = "altershieldoperator-system"
 	staysUp   = system + "/default/stays-up"
-	quick     = "https://raw.githubusercontent.com/traas-stack/altershield-operator/main/quick-start.yaml"
 	secret    = "the token of the stories"
 	admission = "stories.admission"
 	needsPods = "the manager's pods are only played here: nothing listens, and they have no logs"
 )
 
-// download is where releases are; the story is told with the file that is here.
-var download = regexp.MustCompile(`https://raw\.githubusercontent\.com/\S+/quick-start\.yaml`)
+// download is where a manifest of the operator is; a story takes the file of this checkout.
+var download = regexp.MustCompile(`\S*/quick-start\.yaml`)
 
 type told struct {
 	begin, end func(s *story)
@@ -86,8 +85,6 @@ func (x shownText) is(path string, b block) bool {
 
 var texts = []shownText{
 	{"docs/tasks/connect-altershield-server.md", "# kustomization.yaml", ""},
-	{"docs/reference/plugin-check.md", "webhooks", ""},
-	{"docs/concepts/rollback.md", "PUT /openapi/altershield/", ""},
 	{"docs/tasks/connect-altershield-server.md", "volumes:", ""},
 	{"docs/reference/altershield-server.md", "sign = ", ""},
 	{"docs/tasks/connect-altershield-server.md", "altershield-operator: --altershield-token-file", "token"},
@@ -95,8 +92,6 @@ var texts = []shownText{
 	{"docs/reference/altershield-server.md", `{"batch":`, "results"},
 	{"docs/reference/altershield-server.md", "TIME default/sleep c6c45d23 request order submitted", "journal"},
 	{"docs/reference/altershield-server.md", "The release failed its verification: version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
-	{"README.md", "TIME default/sleep c6a7c50d callback batch", "failure"},
-	{translated, "TIME default/sleep c6a7c50d callback batch", "failure"},
 }
 
 // heard checks what the server hears and says, and what a manager says that is
@@ -215,51 +210,64 @@ func released(_ *story, command string) string {
 	return download.ReplaceAllString(command, "quick-start.yaml")
 }
 
-// nativeStory is the story of a page about a kind: of a workload without pods, which is
-// halted by a patch.
-func nativeStory(kind, spec, halted string, keeps ...string) told {
-	lower := strings.ToLower(kind)
-	name := func(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
-	resumed := func(s *story) { // as resuming it, or leaving, does
-		if kind == "DaemonSet" {
-			s.do(`kubectl patch daemonset/db --type=merge -p '{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}'`)
-		}
-	}
-	t := told{
-		begin: func(s *story) {
-			s.standAlone()
-			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+// native is a workload without pods, of a kind that has no pause, which a patch halts.
+type native struct {
+	kind, spec, halted string
+	// left is the patch that gives it back what it was halted by; empty where nothing waits for that.
+	left string
+	// keeping are the commands that keep its pods as they are when it leaves the defense.
+	keeping []string
+}
+
+// nativeStory is the story of a page about such kinds.
+func nativeStory(workloads ...native) told {
+	var t told
+	t.begin = func(s *story) {
+		s.standAlone()
+		s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+		for _, n := range workloads {
 			s.do(`kubectl apply -f - <<'END'
-{"apiVersion":"apps/v1","kind":%q,"metadata":{"name":"db"},"spec":{%s,"selector":{"matchLabels":{"app":"db"}},
-"template":{"metadata":{"labels":{"app":"db"}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
-END`, kind, spec)
-		},
-		end: func(s *story) {
-			s.do("kubectl delete %s db --cascade=foreground", lower)
-			s.do("kubectl delete cwl,cpd --all")
-		},
-		steps: []step{
-			{
-				command: "kubectl rollout undo " + lower + "/NAME", fill: name,
-				before: func(s *story) {
-					s.wait("1", "kubectl get controllerrevisions -l app=db --no-headers | wc -l")
-					s.do("kubectl set image %s/db db=busybox:2", lower)
-					s.wait("2", "kubectl get controllerrevisions -l app=db --no-headers | wc -l")
-					s.do("kubectl patch %s/db --type=merge -p '%s'", lower, halted)
-				},
-			},
-			{command: "kubectl altershield resume " + lower + "/NAME", skip: "it has no pods, so nothing halts it: the stories of the kinds do it"},
-			{command: "kubectl altershield wait " + lower + "/NAME", fill: name, before: resumed},
-		},
-	}
-	for _, command := range keeps {
-		st := step{command: command, fill: name}
-		if strings.HasPrefix(command, "kubectl wait ") {
-			st.before = resumed
+{"apiVersion":"apps/v1","kind":%[1]q,"metadata":{"name":"db"},"spec":{%[2]s,"selector":{"matchLabels":{"app":%[1]q}},
+"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
+END`, n.kind, n.spec)
 		}
-		t.steps = append(t.steps, st)
+	}
+	t.end = func(s *story) {
+		for _, n := range workloads {
+			s.do("kubectl delete %s db --cascade=foreground", n.kind)
+		}
+		s.do("kubectl delete cwl,cpd --all")
+	}
+	for _, n := range workloads {
+		t.steps = append(t.steps, n.steps()...)
 	}
 	return t
+}
+
+// steps are those of its commands.
+func (n native) steps() []step {
+	lower := strings.ToLower(n.kind)
+	name := func(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
+	of := []step{
+		{
+			command: "kubectl rollout undo " + lower + "/NAME", fill: name,
+			before: func(s *story) {
+				s.wait("1", "kubectl get controllerrevisions -l app=%s --no-headers | wc -l", n.kind)
+				s.do("kubectl set image %s/db db=busybox:2", lower)
+				s.wait("2", "kubectl get controllerrevisions -l app=%s --no-headers | wc -l", n.kind)
+				s.do("kubectl patch %s/db --type=merge -p '%s'", lower, n.halted)
+			},
+		},
+		{command: "kubectl altershield resume " + lower + "/NAME", skip: "it has no pods, so nothing halts it: the stories of the kinds do it"},
+	}
+	for i, command := range n.keeping {
+		st := step{command: command, fill: name}
+		if i == 0 && n.left != "" {
+			st.before = func(s *story) { s.do("kubectl patch %s/db --type=merge -p '%s'", lower, n.left) }
+		}
+		of = append(of, st)
+	}
+	return of
 }
 
 func named(_ *story, command string) string { return strings.Replace(command, "NAME", "sleep", 1) }

@@ -26,8 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Entry explains one condition with its status and reason, or one event: in the plugin, in docs/reference/states.md and in
-// docs/tasks/respond-to-an-alert.md, which are generated from the Catalog.
+// Entry explains one condition with its status and reason, or one event: in the plugin, and in docs/reference/states.md, whose
+// tables are generated from the Catalog.
 type Entry struct {
 	// Kind that has the condition; empty for an event.
 	Kind string

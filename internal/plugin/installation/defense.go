@@ -35,7 +35,7 @@ import (
 
 const (
 	pageSettings = "reference/settings.md"
-	pageDefault  = "concepts/verification.md#what-is-caught-out-of-the-box"
+	pageDefault  = "concepts/verification.md#the-default-policy"
 )
 
 // rights lists what the user may not do. That is no fault of the installation.
