@@ -26,6 +26,7 @@ var policiesStories = map[string]told{
 		begin: func(s *story) {
 			s.standAlone()
 			s.policy(system, "default", "Enforce") // it is there
+			s.fresh()                              // which enrols the namespace
 			// The policy of the operator would fail the pods, too.
 			s.do(`kubectl -n %s patch defensepolicy default --type merge -p '{"spec":{"mode":"Disabled"}}'`, system)
 			s.policy(system, "default", "Disabled")

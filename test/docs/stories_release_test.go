@@ -181,6 +181,9 @@ var verdicts = []step{
 	{
 		command: "kubectl set image deployment/sleep sleep=busybox:1.35",
 		before: func(s *story) {
+			s.do(`kubectl patch changepod --subresource=status %s--x--1 --type merge -p '{"status":{"podResults":[]}}'`, first)
+			s.state(first, "Success")
+			s.unblocked()
 			s.startManager(true)
 			s.server.Script(simulator.Script{
 				Match:   simulator.Match{Workload: "sleep"},
