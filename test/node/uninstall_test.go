@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/errand"
 )
 
 // chart takes the operator over that kubectl installed, and uninstalls it: with the Jobs
@@ -50,7 +51,7 @@ func chart() {
 
 	It("is adopted by the chart, which applies settings", func(ctx SpecContext) {
 		helm(ctx, "install", "altershield", filepath.Join(root, "charts", "altershield-operator"), "--take-ownership", "--force-conflicts", "--wait",
-			"--set", "settings.branch.enable=true", "--set-string", "settings.branch.content=1")
+			"--set", "settings.branch.content=1,crds.keep=false")
 		Expect(kubectl(ctx, "-n", operatorNamespace, "get", "opsconfiginfo", "branch", "-o", "jsonpath={.spec.enable} {.spec.content}")).To(Equal("true 1"))
 		installed(ctx)
 	}, SpecTimeout(5*time.Minute))
@@ -72,6 +73,13 @@ func chart() {
 			g.Expect(halted.Spec.Paused).To(BeTrue())
 		}).WithContext(ctx).Should(Succeed())
 
+		refused, err := tryHelm(ctx, "uninstall", "altershield")
+		Expect(err).To(HaveOccurred(), "the halted rollout would go on to the version that failed")
+		Expect(refused).To(And(
+			ContainSubstring("Deployment "+ns+"/blocked: [blocked]"), ContainSubstring("Deployment "+ns+"/halted: [blocked paused]"), ContainSubstring("nothing was changed"),
+		), "what the Job says is shown")
+		Expect(getDeployment(ctx, Default, ns, "halted").Spec.Paused).To(BeTrue())
+		kubectl(ctx, "-n", operatorNamespace, "annotate", operator, errand.ForceAnnotation+"=true")
 		Expect(helm(ctx, "uninstall", "altershield")).To(ContainSubstring("no workload is blocked, paused or held by the operator"), "what the Job says is shown")
 		for _, name := range []string{"blocked", "halted"} {
 			d := getDeployment(ctx, Default, ns, name)
@@ -115,13 +123,18 @@ func fail(ctx context.Context, change *v1alpha1.ChangeWorkload) {
 // helm runs the real Helm, which make test-node builds, where kubectl runs.
 func helm(ctx context.Context, args ...string) string {
 	GinkgoHelper()
+	out, err := tryHelm(ctx, args...)
+	Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+func tryHelm(ctx context.Context, args ...string) (string, error) {
+	GinkgoHelper()
 	home := GinkgoT().TempDir()
 	cmd := cluster.Kubectl(ctx, append(args, "--namespace", operatorNamespace)...)
 	program := slices.IndexFunc(cmd.Args, func(a string) bool { return filepath.Base(a) == "kubectl" })
 	Expect(program).To(BeNumerically(">", 0))
 	cmd.Args[program] = filepath.Join(root, "bin", "helm")
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	out, err := output(cmd)
-	Expect(err).NotTo(HaveOccurred())
-	return out
+	return output(cmd)
 }
