@@ -1,6 +1,6 @@
 # Build, check and try out the operator. `make help` lists the targets.
 #
-# What the targets need beyond Go, make and git is built from pinned sources into bin/ on first use. Where a kubectl or
+# Tools that the targets need beyond Go, make and git are built from pinned sources into bin/ on first use. Where a kubectl or
 # KUBEBUILDER_ASSETS of the pinned minor version are there, those programs are taken instead.
 
 SHELL = /usr/bin/env bash -o pipefail
@@ -8,7 +8,7 @@ SHELL = /usr/bin/env bash -o pipefail
 .DEFAULT_GOAL := help
 # The phases of verify build on one another and each of them uses all cores by itself.
 .NOTPARALLEL:
-# What is compiled names no directory, so a clone takes what another one compiled out of the cache of Go.
+# Compiled packages name no directory, so that clones share the cache of Go.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 # Arguments for `make run`, `make demo` and `make simulator`.
@@ -25,7 +25,7 @@ WEBHOOK_PORT ?= 9443
 IMG ?= $(RELEASED_IMG)
 PLATFORMS ?= linux/amd64,linux/arm64
 CONTAINER_TOOL ?= docker
-# What `make deploy` and `make undeploy` render: default, certmanager or samples/server.
+# The directory of config/ that `make deploy` and `make undeploy` render: default, certmanager or samples/server.
 OVERLAY ?= default
 # The kubectl of the local control plane where that was built; otherwise kubectl alone is built, which takes a minute.
 KUBECTL ?= $(or $(shell command -v kubectl),$(wildcard bin/k8s/kubectl),bin/kubectl)
@@ -34,7 +34,7 @@ LOCAL_KUBECTL = $(filter bin/kubectl,$(KUBECTL))
 TEST_TIMEOUT ?= 60m
 # Which specs `make test-node` runs, by their labels.
 NODE_LABELS ?= !soak
-# What tests report.
+# The reports of tests.
 REPORTS = bin/reports
 # Processes of the end-to-end suite: more than cores, for most of it is waiting.
 E2E_PROCS ?= 6
@@ -76,7 +76,7 @@ BINARIES := bin/released
 # The repository of the images, and where charts are pushed to.
 IMAGE_REPOSITORY = $(firstword $(subst :, ,$(RELEASED_IMG)))
 CHART_REPOSITORY ?= oci://$(patsubst %/,%,$(dir $(IMAGE_REPOSITORY)))/charts
-# What `make image` builds: IMG where that is given, else the version of the tree.
+# The name of the image of `make image`: IMG where that is given, else the version of the tree.
 IMAGE = $(if $(filter file,$(origin IMG)),$(IMAGE_REPOSITORY):$(VERSION),$(IMG))
 IMAGE_FILES = $(DIST)/altershield-operator-image-$(VERSION)
 # The digest of the image that was built.
@@ -92,7 +92,7 @@ RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":
 MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
 # Those beside the operator's own that have code of ours, not only pins.
 CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
-# What `make generate manifests build-installer chart` writes, as git pathspecs.
+# The files that `make generate manifests build-installer chart` writes, as git pathspecs.
 GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference/api.md docs/reference/states.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
   quick-start.yaml charts
 
@@ -155,7 +155,7 @@ tidy: ## Run go mod tidy in every module of the repository.
 ##@ Checks
 
 .PHONY: verify
-verify: generate manifests build-installer chart fmt-check tidy-check vet lint license ## Run all static checks; fail if generated files are out of date.
+verify: generate manifests build-installer chart fmt-check tidy-check vet lint license words ## Run all static checks; fail if generated files are out of date.
 	@git diff --exit-code -- $(GENERATED) \
 	  || { echo "verify: generated files are out of date: run 'make generate manifests build-installer chart' and commit the result" >&2; exit 1; }
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
@@ -180,6 +180,16 @@ vet: ## Run go vet.
 lint: $(GOLANGCI_LINT) ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
 	for dir in $(CODE_MODULES); do (cd "$$dir" && $(CURDIR)/$(GOLANGCI_LINT) run); done
+
+# Files of others, generated files, history, and the list of words itself.
+WORDS_OTHERS := ^(CHANGELOG|README\.zh-CN)\.md$$|zz_generated|^config/crd/bases/|^hack/words/|^test/node/(testdata|outcomes)
+# Packages that are still to be read with the rules of CONTRIBUTING, "Words".
+WORDS_LEFT := ^(controllers|webhooks|runnable)/|^internal/(cluster|certificates|errand|metrics|network|pages|servertime|settings|slots)/|^apis/|^test/(bench|chart|docs|e2e|manifests|node|observer|schema|walkthrough|world|wrappers)/|^hack/(controlplane|filecircles|nodes|release|simulator)/.*\.go$$|^main_test\.go$$
+
+.PHONY: words
+words: ## Find words and phrases that have to be read twice.
+	@git ls-files '*.go' '*.md' 'config/*.yaml' 'config/**/*.yaml' charts/altershield-operator/values.yaml '.github/**/*.yaml' '*.sh' .ci/run Makefile \
+	  | grep -vE '$(WORDS_OTHERS)' | grep -vE '$(WORDS_LEFT)' | CGO_ENABLED=0 xargs go run ./hack/words
 
 .PHONY: license
 license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
@@ -429,7 +439,7 @@ uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put t
 	$(KUBECTL) delete --ignore-not-found -k config/dev
 	$(KUBECTL) delete --ignore-not-found -k config/crd
 
-# The certificates outlive a run, because the webhook configuration in the cluster carries their CA. They are made anew only for a
+# The certificates outlive a run, because the webhook configuration in the cluster carries their CA. They are replaced only for a
 # WEBHOOK_HOST other than the one they were made for, which certs/.host remembers.
 CERT_HOST = $(or $(WEBHOOK_HOST),localhost)
 DEV_WEBHOOK_MANIFESTS = $(GO_RUN) ./hack/devwebhook manifests --dir certs --host '$(CERT_HOST)' --port $(WEBHOOK_PORT)

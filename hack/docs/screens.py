@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.text import Text
 
 SCREEN = re.compile(r"<!-- screen (?P<name>[a-z-]+) -->\n\n(?P<block>(?:    .*\n|\n(?=    ))+)")
-WIDTH = 100
+WIDTH = 112
 
 
 def draw(name, block):
