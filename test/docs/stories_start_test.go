@@ -70,8 +70,9 @@ var startStories = map[string]told{
 		},
 		steps: []step{
 			{
-				command: `kubectl patch deployment sleep -p '{"spec":{"template":{"spec":{"containers":[{"name":"sleep","command":["sh","-c","sleep 30; exit 1"]}]}}}}'`,
-				after:   (*story).crashAll,
+				command: "kubectl patch deployment sleep -p " +
+					`'{"spec":{"template":{"spec":{"containers":[{"name":"sleep","command":["sh","-c","sleep 30; exit 1"]}]}}}}'`,
+				after: (*story).crashAll,
 			},
 			{command: "kubectl altershield wait deployment/sleep --for=proven", code: 2},
 			{command: "kubectl altershield wait deployment/sleep"},

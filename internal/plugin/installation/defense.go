@@ -38,7 +38,7 @@ const (
 	pageDefault  = "concepts/verification.md#the-default-policy"
 )
 
-// rights lists what the user may not do. That is no fault of the installation.
+// rights lists what the user may not do, which is no fault of the installation.
 func (f *Facts) rights(c Check) Check {
 	var lacks []string
 	namespace := ""
@@ -171,7 +171,7 @@ func (f *Facts) namesOf(match func(*metav1.PartialObjectMetadata) bool) (names [
 	return names
 }
 
-// seenNamespaces are the enrolled namespaces that the webhooks select.
+// seenNamespaces returns the enrolled namespaces that the webhooks select.
 func (f *Facts) seenNamespaces() []string {
 	return f.namesOf(func(ns *metav1.PartialObjectMetadata) bool { return f.enrolled(ns) && f.seen(ns) })
 }
@@ -212,7 +212,7 @@ func (f *Facts) withoutEffect(c Check) Check {
 	return c.ok("")
 }
 
-// attention counts workloads that need attention. That is no fault of the installation.
+// attention counts workloads that need attention, which is no fault of the installation.
 func (f *Facts) attention(c Check) Check {
 	blocked, held := 0, 0
 	for i := range f.Workloads.Value {
