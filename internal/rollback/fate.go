@@ -31,11 +31,11 @@ import (
 type Fate int
 
 const (
-	// FateUnknown: nothing is known of the version.
+	// FateUnknown is a version without a record and without a history.
 	FateUnknown Fate = iota
-	// FateGood: the version is current, or succeeded.
+	// FateGood is a version that is current, or that succeeded.
 	FateGood
-	// FateBad: the version failed, was rolled back, or never succeeded.
+	// FateBad is a version that failed, was rolled back, or never succeeded.
 	FateBad
 )
 

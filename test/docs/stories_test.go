@@ -485,33 +485,6 @@ func (s *story) notHeld(minReady, deadline string) {
 	s.wait(strings.TrimSpace(minReady+" "+deadline), `kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
 }
 
-// crash lets a pod of the second release crash again and again once that has succeeded,
-// and waits until it is suspended.
-func (s *story) crash() {
-	s.t.Helper()
-	s.rolledOut()
-	release := current(s)
-	s.state(release, "Success")
-	s.do("kubectl label pod %s %s=%s", s.podOf(release+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
-	for range 4 { // the first restarts are forgiven
-		if s.poll(func() bool {
-			state, _ := s.shell("kubectl get cwl " + release + " -o jsonpath={.status.status}")
-			return state == "Suspend"
-		}) {
-			return
-		}
-	}
-	s.t.Fatalf("%s: %s is not suspended", s.path, release)
-}
-
-// breakImage releases an image that cannot be pulled, and waits until that is
-// rolled back.
-func (s *story) breakImage() {
-	s.t.Helper()
-	s.fresh()
-	s.play(walkthrough.Sooner(walkthrough.NeverStarts))
-}
-
 // hang waits until images cannot be pulled, and shortens the time they have.
 func (s *story) hang() {
 	s.t.Helper()
