@@ -1,6 +1,6 @@
 # Build, check and try out the operator. `make help` lists the targets.
 #
-# What the targets need beyond Go, make and git is built from pinned sources into bin/ on first use. Where a kubectl or
+# Tools that the targets need beyond Go, make and git are built from pinned sources into bin/ on first use. Where a kubectl or
 # KUBEBUILDER_ASSETS of the pinned minor version are there, those programs are taken instead.
 
 SHELL = /usr/bin/env bash -o pipefail
@@ -8,7 +8,7 @@ SHELL = /usr/bin/env bash -o pipefail
 .DEFAULT_GOAL := help
 # The phases of verify build on one another and each of them uses all cores by itself.
 .NOTPARALLEL:
-# What is compiled names no directory, so a clone takes what another one compiled out of the cache of Go.
+# Compiled packages name no directory, so that clones share the cache of Go.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 # Arguments for `make run`, `make demo` and `make simulator`.
@@ -25,7 +25,7 @@ WEBHOOK_PORT ?= 9443
 IMG ?= $(RELEASED_IMG)
 PLATFORMS ?= linux/amd64,linux/arm64
 CONTAINER_TOOL ?= docker
-# What `make deploy` and `make undeploy` render: default, certmanager or samples/server.
+# The directory of config/ that `make deploy` and `make undeploy` render: default, certmanager or samples/server.
 OVERLAY ?= default
 # The kubectl of the local control plane where that was built; otherwise kubectl alone is built, which takes a minute.
 KUBECTL ?= $(or $(shell command -v kubectl),$(wildcard bin/k8s/kubectl),bin/kubectl)
@@ -34,7 +34,7 @@ LOCAL_KUBECTL = $(filter bin/kubectl,$(KUBECTL))
 TEST_TIMEOUT ?= 60m
 # Which specs `make test-node` runs, by their labels.
 NODE_LABELS ?= !soak
-# What tests report.
+# The reports of tests.
 REPORTS = bin/reports
 # Processes of the end-to-end suite: more than cores, for most of it is waiting.
 E2E_PROCS ?= 6
@@ -76,7 +76,7 @@ BINARIES := bin/released
 # The repository of the images, and where charts are pushed to.
 IMAGE_REPOSITORY = $(firstword $(subst :, ,$(RELEASED_IMG)))
 CHART_REPOSITORY ?= oci://$(patsubst %/,%,$(dir $(IMAGE_REPOSITORY)))/charts
-# What `make image` builds: IMG where that is given, else the version of the tree.
+# The name of the image of `make image`: IMG where that is given, else the version of the tree.
 IMAGE = $(if $(filter file,$(origin IMG)),$(IMAGE_REPOSITORY):$(VERSION),$(IMG))
 IMAGE_FILES = $(DIST)/altershield-operator-image-$(VERSION)
 # The digest of the image that was built.
@@ -92,8 +92,8 @@ RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":
 MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
 # Those beside the operator's own that have code of ours, not only pins.
 CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
-# What `make generate manifests build-installer chart` writes, as git pathspecs.
-GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference.md docs/states.md docs/user-guide.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
+# The files that `make generate manifests build-installer chart` writes, as git pathspecs.
+GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference/api.md docs/reference/states.md config/crd/bases config/rbac/role.yaml config/webhook/manifests.yaml \
   quick-start.yaml charts
 
 # controller-gen refuses a path without Go files.
@@ -116,11 +116,11 @@ clean: ## Remove everything built or generated locally: bin/, dist/, local certi
 ##@ Development
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions of the API types, docs/reference.md, and the tables of the catalog.
+generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions of the API types, docs/reference/api.md, and the tables of the catalog.
 	$(CONTROLLER_GEN) object:headerFile=hack/boilerplate.go.txt paths=./apis/...
 	$(CRD_REF_DOCS) --source-path=apis --config=hack/apidocs/config.yaml --templates-dir=hack/apidocs/templates \
-	  --renderer=markdown --log-level=WARN --output-path=docs/reference.md
-	$(GO_RUN) ./hack/catalog docs/states.md docs/user-guide.md docs/operations.md
+	  --renderer=markdown --log-level=WARN --output-path=docs/reference/api.md
+	$(GO_RUN) ./hack/catalog docs/reference/states.md
 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
@@ -128,6 +128,21 @@ manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the we
 	$(if $(strip $(RBAC_PATHS)),$(CONTROLLER_GEN) rbac:roleName=manager-role $(RBAC_PATHS) output:rbac:dir=config/rbac)
 	$(GO_RUN) ./hack/webhookmanifests > bin/webhook-manifests.yaml
 	mv bin/webhook-manifests.yaml config/webhook/manifests.yaml
+
+PYTHON ?= python3
+# The programs that make the site, in the versions and with the hashes that are pinned.
+DOCS_VENV := bin/docs
+
+$(DOCS_VENV)/bin/mkdocs: hack/docs/requirements.txt
+	$(PYTHON) -m venv --clear $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement hack/docs/requirements.txt
+	touch $@
+
+.PHONY: docs
+docs: $(DOCS_VENV)/bin/mkdocs ## Make the site of the documentation in bin/site, and its screens in docs/images. Needs Python 3.10 or later.
+	$(DOCS_VENV)/bin/python hack/docs/screens.py docs/reference/plugin.md docs/images
+	$(DOCS_VENV)/bin/mkdocs build --quiet --clean --site-dir $(CURDIR)/bin/site
+	git diff --exit-code -- docs/images
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the Go code and sort its imports.
@@ -140,7 +155,7 @@ tidy: ## Run go mod tidy in every module of the repository.
 ##@ Checks
 
 .PHONY: verify
-verify: generate manifests build-installer chart fmt-check tidy-check vet lint license ## Run all static checks; fail if generated files are out of date.
+verify: generate manifests build-installer chart fmt-check tidy-check vet lint license words ## Run all static checks; fail if generated files are out of date.
 	@git diff --exit-code -- $(GENERATED) \
 	  || { echo "verify: generated files are out of date: run 'make generate manifests build-installer chart' and commit the result" >&2; exit 1; }
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
@@ -165,6 +180,16 @@ vet: ## Run go vet.
 lint: $(GOLANGCI_LINT) ## Run golangci-lint.
 	$(GOLANGCI_LINT) run
 	for dir in $(CODE_MODULES); do (cd "$$dir" && $(CURDIR)/$(GOLANGCI_LINT) run); done
+
+# Files of others, generated files, history, and the list of words itself.
+WORDS_OTHERS := ^(CHANGELOG|README\.zh-CN)\.md$$|zz_generated|^config/crd/bases/|^hack/words/|^test/node/(testdata|outcomes)
+# Packages that are still to be read with the rules of CONTRIBUTING, "Words".
+WORDS_LEFT := ^(controllers|webhooks|runnable)/|^internal/(cluster|certificates|errand|metrics|network|pages|servertime|settings|slots)/|^apis/|^test/(bench|chart|docs|e2e|manifests|node|observer|schema|walkthrough|world|wrappers)/|^hack/(controlplane|filecircles|nodes|release|simulator)/.*\.go$$|^main_test\.go$$
+
+.PHONY: words
+words: ## Find words and phrases that have to be read twice.
+	@git ls-files '*.go' '*.md' 'config/*.yaml' 'config/**/*.yaml' charts/altershield-operator/values.yaml '.github/**/*.yaml' '*.sh' .ci/run Makefile \
+	  | grep -vE '$(WORDS_OTHERS)' | grep -vE '$(WORDS_LEFT)' | CGO_ENABLED=0 xargs go run ./hack/words
 
 .PHONY: license
 license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
@@ -300,7 +325,7 @@ BUILD_ARGS = --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) \
 
 .PHONY: build-installer
 build-installer: manifests $(KUSTOMIZE) ## Render config/default into quick-start.yaml.
-	{ echo '# Generated by make build-installer from config/default. What it installs and how to use it: docs/operations.md'; \
+	{ echo '# Generated by make build-installer from config/default. What it installs and how to use it: docs/getting-started/install.md'; \
 	  $(call RENDER,default); } > bin/quick-start.yaml
 	mv bin/quick-start.yaml quick-start.yaml
 
@@ -350,7 +375,7 @@ release-check: ## Fail if VERSION may not be released from this tree; TRIAL=1 re
 release-manifests: RENDERED_IMG = $(IMAGE)@$(IMAGE_DIGEST)
 release-manifests: $(KUSTOMIZE) ## Render dist/quick-start.yaml, with the image that make image built, by its digest.
 	@[[ -n '$(IMAGE_DIGEST)' ]] || { echo "release-manifests: there is no image of $(VERSION) in $(DIST): run 'make image' first" >&2; exit 1; }
-	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/operations.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
+	@{ echo '# AlterShield Operator $(VERSION). What this installs and how to use it: docs/getting-started/install.md'; $(call RENDER,default); } > $(DIST)/quick-start.yaml
 	@grep -qF 'image: $(RENDERED_IMG)' $(DIST)/quick-start.yaml
 
 .PHONY: release-sboms
@@ -409,12 +434,12 @@ install: $(LOCAL_KUBECTL) $(if $(WEBHOOK_HOST),certs/.host) ## Install CRDs and 
 	$(if $(WEBHOOK_HOST),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) apply -f -)
 
 .PHONY: uninstall
-uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put there. See docs/operations.md first.
+uninstall: $(LOCAL_KUBECTL) ## Remove from the cluster what `make install` put there. See docs/tasks/uninstall.md first.
 	$(if $(wildcard certs/tls.crt),$(DEV_WEBHOOK_MANIFESTS) | $(KUBECTL) delete --ignore-not-found --timeout=3m -f -)
 	$(KUBECTL) delete --ignore-not-found -k config/dev
 	$(KUBECTL) delete --ignore-not-found -k config/crd
 
-# The certificates outlive a run, because the webhook configuration in the cluster carries their CA. They are made anew only for a
+# The certificates outlive a run, because the webhook configuration in the cluster carries their CA. They are replaced only for a
 # WEBHOOK_HOST other than the one they were made for, which certs/.host remembers.
 CERT_HOST = $(or $(WEBHOOK_HOST),localhost)
 DEV_WEBHOOK_MANIFESTS = $(GO_RUN) ./hack/devwebhook manifests --dir certs --host '$(CERT_HOST)' --port $(WEBHOOK_PORT)
@@ -439,7 +464,7 @@ deploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Install the operator with the image IMG
 	$(call RENDER,$(OVERLAY)) | $(KUBECTL) apply -f -
 
 .PHONY: undeploy
-undeploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Remove the operator from the cluster, its kinds and records included. See docs/operations.md first.
+undeploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Remove the operator from the cluster, its kinds and records included. See docs/tasks/uninstall.md first.
 	@# The webhooks first: while the rest goes, nobody's release waits for them.
 	$(KUBECTL) delete --ignore-not-found mutatingwebhookconfiguration/altershieldoperator-mutating-webhook-configuration \
 	  validatingwebhookconfiguration/altershieldoperator-validating-webhook-configuration

@@ -88,7 +88,11 @@ func main() {
 func end(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "altershield-operator:", err)
-		os.Exit(1)
+		code := 1
+		if refusal := (errand.Refusal{}); errors.As(err, &refusal) {
+			code = refusal.ExitCode()
+		}
+		os.Exit(code)
 	}
 }
 

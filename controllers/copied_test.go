@@ -46,13 +46,13 @@ func TestCopiedIDs(t *testing.T) {
 		restarted bool
 		told      string
 	}{
-		"to steal its verdicts":                     {release: map[string]any{}, batch: map[string]any{}, told: "which is not that of this"},
-		"of a batch, to steal its verdict":          {batch: map[string]any{}, told: "which is not that of this batch"},
-		"to finish its order":                       {release: map[string]any{"orderStage": "PostWait", "orderPostDueTimeUnix": 1}, told: "which is not that of this release"},
-		"to finish its batch":                       {batch: finishes, told: "which is not that of this batch"},
+		"to steal its verdicts":                     {release: map[string]any{}, batch: map[string]any{}, told: "which does not belong to this"},
+		"of a batch, to steal its verdict":          {batch: map[string]any{}, told: "which does not belong to this batch"},
+		"to finish its order":                       {release: map[string]any{"orderStage": "PostWait", "orderPostDueTimeUnix": 1}, told: "which does not belong to this release"},
+		"to finish its batch":                       {batch: finishes, told: "which does not belong to this batch"},
 		"of its node, to finish it":                 {batch: with(finishes, "orderId", ""), told: "in the status of another record"},
 		"of its node, to finish it after a restart": {batch: with(finishes, "orderId", ""), restarted: true, told: "in the status of another record"},
-		"to cancel its order":                       {release: map[string]any{"orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, told: "which is not that of this release"},
+		"to cancel its order":                       {release: map[string]any{"orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, told: "which does not belong to this release"},
 		"to cancel its order, and is removed":       {release: map[string]any{}, removed: true},
 		"of its node, to end it without success": {
 			release: map[string]any{"orderId": "", "orderStage": "PostWait", "orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}},

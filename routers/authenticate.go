@@ -30,22 +30,22 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
-// timestampWindow is how far a request's timestamp may be from our clock, in
-// both directions. The protocol has no expiry of its own.
+// timestampWindow is how far the timestamp of a request may be from the operator's clock, in
+// both directions. The protocol itself has no expiry.
 const timestampWindow = 5 * time.Minute
 
-// Causes of a refusal, for the log only: the client does not get them.
+// Causes of a refusal. Only the log has them; the client does not get them.
 var (
 	errWrongSign = errors.New("the signature is wrong: another token, or altered content")
 	errNoToken   = errors.New("no token is configured")
 	errReplayed  = errors.New("the signature was used before, or expired while the request was read")
 )
 
-// noToken is told to whoever asks where no request can be verified. That is no secret,
-// and nothing that the one who asks can try again.
+// noToken is the answer to every signed request of an operator without a token. It is no
+// secret, and a client cannot change it by trying again.
 const noToken = "this address serves signed requests only, and the operator has no token to verify them: set --altershield-token-file"
 
-// claim is what the headers of a request say of its signature.
+// claim has the values of the headers that belong to the signature of a request.
 type claim struct {
 	timestamp string
 	at        time.Time
@@ -53,9 +53,9 @@ type claim struct {
 	tokens    []string
 }
 
-// readClaim reads the headers. It fails when no content could make the
-// signature acceptable, so that such a request costs neither reading nor
-// hashing. Its errors quote nothing of the request.
+// readClaim reads the headers. It fails if no content can make the signature acceptable. So
+// the content of such a request is neither read nor hashed. Its errors quote nothing of the
+// request.
 func (s *Server) readClaim(r *http.Request) (*claim, error) {
 	if s.opts.Tokens == nil {
 		return nil, errNoToken
@@ -64,8 +64,8 @@ func (s *Server) readClaim(r *http.Request) (*claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Nothing reads the platform and the signature doesn't cover it. A request
-	// without it is not of the protocol all the same.
+	// The operator does not read the platform, and the signature does not cover it. But a
+	// request without it is not of the protocol.
 	if _, err := single(r.Header, altershield.HeaderPlatform); err != nil {
 		return nil, err
 	}
@@ -88,13 +88,13 @@ func (s *Server) readClaim(r *http.Request) (*claim, error) {
 	return c, nil
 }
 
-// verify says whether the signature is over this content.
+// verify reports whether the signature is of this content.
 func (c *claim) verify(content []byte) bool {
 	return altershield.Verify(c.sign, c.timestamp, content, c.tokens...)
 }
 
-// single reads a header that must be there once: of two, it is anybody's guess
-// which one another reader takes.
+// single reads a header that must be there exactly once. Of two headers, another reader might
+// take the other one.
 func single(h http.Header, key string) (string, error) {
 	values := h.Values(key)
 	switch {
@@ -116,14 +116,13 @@ func parseTimestamp(value string) (time.Time, error) {
 	return time.UnixMilli(millis), nil
 }
 
-// signedHandler handles a request whose body was verified. It says whether the
-// request is dealt with: if not, it may come again, byte for byte the same.
+// signedHandler handles a request whose body was verified. It reports whether the request is
+// done. If not, the same request may come again, byte for byte.
 type signedHandler func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool)
 
-// signedBody lets through requests whose body is signed, each once. What takes
-// longest comes last: the headers tell most of what is refused before the body
-// is read, and only what is verified may wait for a slot. The context of the request
-// ends when it has to be dealt with.
+// signedBody lets through requests whose body is signed, each request once. The slowest steps
+// come last: most bad requests are refused by their headers, without reading the body, and only
+// verified requests wait for a slot. The context of the request ends at its deadline.
 func (s *Server) signedBody(next signedHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), s.limits.record)
@@ -149,7 +148,7 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 		}
 		end, fresh, err := s.replays.begin(ctx, c.sign, c.at.Add(timestampWindow))
 		if err != nil {
-			s.refuseBusy(w, r, "the same request is still being dealt with")
+			s.refuseBusy(w, r, "the same request is still being handled")
 			return
 		}
 		if !fresh {
@@ -162,8 +161,8 @@ func (s *Server) signedBody(next signedHandler) http.Handler {
 	})
 }
 
-// signedQuery lets through requests whose query is signed. They only read, so
-// that one may be repeated while its timestamp is accepted.
+// signedQuery lets through requests whose query is signed. They only read, so a request may be
+// repeated while its timestamp is accepted.
 func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := s.readClaim(r)
@@ -171,7 +170,7 @@ func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 			s.refuse(w, r, err)
 			return
 		}
-		// Strictly: what is left out of the query here would not be signed.
+		// Strict: a part of the query that is left out here would not be verified.
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
 			s.refuse(w, r, errors.New("the query is malformed"))
@@ -185,8 +184,8 @@ func (s *Server) signedQuery(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// refuse is the one answer to whatever is wrong with the authentication. Only
-// the log has the cause, but where it is the operator's: there is no token.
+// refuse answers a request with a wrong authentication. The answer is always the same, and only
+// the log has the cause. An operator without a token says so in the answer.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, cause error) {
 	s.count(r, ResultRefused)
 	s.refusals.Info("refused a request", "cause", cause.Error(), "path", r.URL.Path, "remote", r.RemoteAddr)

@@ -51,12 +51,12 @@ func TestSignatureVector(t *testing.T) {
 		return serve(f.handler(t), r)
 	}
 	expect(t, send(`{"a":1} `), http.StatusUnauthorized, refusedBody)
-	// Authentic, though no callback.
+	// Authenticated, but no callback.
 	expect(t, send(`{"a":1}`), http.StatusBadRequest, `{"success":false,"retry":false,"msg":"changeCheckType is \"\""}`)
 }
 
-// TestNoTokenIsSaid: without a token nothing can be signed, and who asks is told what
-// is missing.
+// TestNoTokenIsSaid: without a token no request can be verified, and the answer says that the
+// token is missing.
 func TestNoTokenIsSaid(t *testing.T) {
 	const missing = "this address serves signed requests only, and the operator has no token to verify them: set --altershield-token-file"
 	body := `{"code":401,"message":"` + missing + `"}`
@@ -81,7 +81,7 @@ func TestNoTokenIsSaid(t *testing.T) {
 	}
 }
 
-// TestStandAlone: a token is all that signed requests need, of a server or not.
+// TestStandAlone: signed requests need only a token, with a server or without.
 func TestStandAlone(t *testing.T) {
 	newest := func(f *fixture) {
 		f.opts.StandAlone, f.opts.View = true, viewOf(newClient(t, interceptor.Funcs{}))
@@ -101,8 +101,8 @@ func TestStandAlone(t *testing.T) {
 		`{"success":false,"retry":false,"msg":"order unknown: the operator runs without AlterShield Server"}`)
 }
 
-// TestRefusals: whatever is wrong with the authentication, the answer is the
-// same; the log has the cause and no secrets.
+// TestRefusals: the answer to each wrong authentication is the same. The log has the cause and
+// no secrets.
 func TestRefusals(t *testing.T) {
 	set := func(key, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(key, value) }
@@ -243,14 +243,14 @@ func TestSignedQuery(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			h := f.handler(t)
-			// Reading may be repeated.
+			// A read may be repeated.
 			for range 2 {
 				w := serve(h, signedGet(tc.query, tc.content, tc.token, tc.at))
 				body := `{"code":200,"message":"suspended deployments: 0","deployments":[]}`
 				switch tc.want {
 				case http.StatusUnauthorized:
 					body = refusedBody
-				case http.StatusBadRequest: // signed, and of no use
+				case http.StatusBadRequest: // signed and invalid
 					body = `{"code":400,"message":"unknown or repeated parameter \"z\"; known: namespace"}`
 				}
 				expect(t, w, tc.want, body)

@@ -31,51 +31,50 @@ import (
 
 // Recorder stores verdicts.
 type Recorder interface {
-	// Record returns once the verdict is stored durably, or needs not be: the
-	// server sends it only once. Recording one again is harmless. An error means
-	// that it could not be stored now. The context is bounded in time and does
-	// not end with the client's connection.
+	// Record returns when the verdict is stored durably or is not needed, because the server
+	// sends a verdict only once. To record a verdict again is harmless. An error means that the
+	// verdict could not be stored now. The context is bounded in time, and does not end with
+	// the connection of the client.
 	Record(ctx context.Context, c *altershield.Callback) (Outcome, error)
 }
 
-// Outcome is what became of a verdict.
+// Outcome is the result of recording a verdict.
 type Outcome string
 
 // Outcomes of recording.
 const (
-	// OutcomeRecorded: it is stored, and will be acted on.
+	// OutcomeRecorded: the verdict is stored, and the leader will act on it.
 	OutcomeRecorded Outcome = "recorded"
-	// OutcomeDuplicate: it was there already.
+	// OutcomeDuplicate: the verdict was already stored.
 	OutcomeDuplicate Outcome = "duplicate"
-	// OutcomeIgnored: it is of no use any more, a PRE verdict after the finish
-	// for one.
+	// OutcomeIgnored: the verdict is no longer needed, such as a PRE verdict after the
+	// finish.
 	OutcomeIgnored Outcome = "ignored"
-	// OutcomeUnknown: no release has this order, or none yet.
+	// OutcomeUnknown: no release has this order yet.
 	OutcomeUnknown Outcome = "unknown"
 )
 
 // More results of a callback, for Options.OnCallback.
 const (
-	// ResultRefused: it was not authenticated.
+	// ResultRefused: the callback was not authenticated.
 	ResultRefused = "refused"
-	// ResultMalformed: it was authenticated and is not a callback.
+	// ResultMalformed: the request was authenticated and is no callback.
 	ResultMalformed = "malformed"
-	// ResultFailed: it could not be stored.
+	// ResultFailed: the verdict could not be stored.
 	ResultFailed = "failed"
 	// ResultLimited: there were too many requests.
 	ResultLimited = "limited"
-	// ResultOversized: its body was too large.
+	// ResultOversized: the body was too large.
 	ResultOversized = "oversized"
-	// ResultIncomplete: its body did not arrive.
+	// ResultIncomplete: the body did not arrive.
 	ResultIncomplete = "incomplete"
 )
 
-// callback takes verdicts. What it answers is for humans who read the server's
-// log: the server itself does not repeat a callback.
+// callback takes verdicts. Its answers are for humans who read the log of the server; the
+// server itself does not repeat a callback.
 //
-// The context a verdict is stored with is made from lifetime, not from the
-// request, which has the deadline only: a verdict that has arrived is worth keeping, also
-// when the server has hung up meanwhile.
+// The context to store a verdict comes from lifetime, with the deadline of the request. So a
+// verdict that has arrived is stored, even if the server closes the connection meanwhile.
 func (s *Server) callback(lifetime context.Context) signedHandler {
 	return func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
 		c, err := altershield.ParseCallback(r.Header.Get("Content-Type"), body)
@@ -94,7 +93,7 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 		if err != nil {
 			s.count(r, ResultFailed)
 			if s.keepTrying(lifetime, c, log) {
-				log.Info("could not store a verdict in time, and keeps trying", "cause", err.Error())
+				log.Info("a verdict could not be stored in time; trying again", "cause", err.Error())
 			} else {
 				log.Error(err, "store a verdict; it is polled for instead")
 			}
@@ -117,9 +116,9 @@ func (s *Server) callback(lifetime context.Context) signedHandler {
 	}
 }
 
-// keepTrying stores a verdict after its request was answered: the server sends each only
-// once, and an API server that is too slow now is not so for ever. It says whether
-// there is a place for that.
+// keepTrying stores a verdict after the answer to its request, because the server sends each
+// verdict only once, and a slow API server recovers. It reports whether there was a place to
+// keep the verdict.
 func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, log logr.Logger) bool {
 	select {
 	case s.late <- struct{}{}:
@@ -136,7 +135,7 @@ func (s *Server) keepTrying(lifetime context.Context, c *altershield.Callback, l
 		ctx, cancel := context.WithTimeout(lifetime, s.limits.lateRecord)
 		defer cancel()
 		backoff := wait.Backoff{Duration: s.limits.lateEvery, Factor: 2, Jitter: 0.5, Cap: s.limits.lateMost, Steps: math.MaxInt32}
-		// Not ExponentialBackoff: that ends where the wait reaches its cap.
+		// Not ExponentialBackoff, which ends when the wait reaches its cap.
 		err := backoff.DelayFunc().Until(ctx, false, true, func(ctx context.Context) (bool, error) {
 			once, cancel := context.WithTimeout(ctx, s.limits.record)
 			defer cancel()

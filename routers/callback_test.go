@@ -129,8 +129,8 @@ func TestRecorderGetsTheCallback(t *testing.T) {
 	}
 }
 
-// TestRecordingOutlivesTheClient: the server hangs up; what it delivered is
-// stored all the same.
+// TestRecordingOutlivesTheClient: the server closes the connection, and its verdict is still
+// stored.
 func TestRecordingOutlivesTheClient(t *testing.T) {
 	recording, gone, stored := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	f := newFixture(t, func(f *fixture) {
@@ -200,15 +200,15 @@ func TestLiveTest(t *testing.T) {
 	expect(t, serve(f.handler(t), httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
 }
 
-// TestStoredLate: a verdict that could not be stored while its request lasted is stored
-// later, because the server does not send it again; and given up in time.
+// TestStoredLate: a verdict that could not be stored while its request lasted is stored later,
+// because the server does not send it again. After a time the replica gives up.
 func TestStoredLate(t *testing.T) {
 	var tries atomic.Int32
 	stored := make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
 		f.limits.lateEvery, f.limits.lateMost, f.limits.late = time.Millisecond, 2*time.Millisecond, 1
 		f.record = func(context.Context, *altershield.Callback) (Outcome, error) {
-			// For longer than until the wait has become as long as it may.
+			// Longer than it takes until the wait has reached its maximum.
 			if n := tries.Add(1); n < 8 {
 				return "", errors.New("the API server is slow")
 			} else if n == 8 {
@@ -220,13 +220,13 @@ func TestStoredLate(t *testing.T) {
 	h := f.handler(t)
 	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
 	receive(t, stored, "the verdict to be stored")
-	told := func(context.Context) (bool, error) { return strings.Contains(f.log(), "stored a verdict late"), nil }
-	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, told); err != nil {
-		t.Error("the log does not tell of it:", err)
+	logged := func(context.Context) (bool, error) { return strings.Contains(f.log(), "stored a verdict late"), nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, logged); err != nil {
+		t.Error("the log has no line about it:", err)
 	}
 }
 
-// TestNoPlaceToStoreLate: more verdicts than there are places for are given up at once.
+// TestNoPlaceToStoreLate: a verdict without a place is given up at once.
 func TestNoPlaceToStoreLate(t *testing.T) {
 	f := newFixture(t, func(f *fixture) {
 		f.limits.late = 0

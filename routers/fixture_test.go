@@ -52,13 +52,13 @@ const (
 	passed              = `{"changeCheckType":"CHANGE_BATCH","callbackRequest":{"nodeId":"node-1","changeSceneKey":"scene","bizExecOrderId":"order-1",` +
 		`"verdict":{"verdict":"pass","allFinish":true,"checkPass":true},"defenseStageEnum":"POST"}}`
 	refusedBody = `{"success":false,"retry":false,"msg":"refused"}`
-	// patience bounds what is waited for; it is used up only when a test fails.
+	// patience bounds each wait. Only a test that fails waits so long.
 	patience = 10 * time.Second
 )
 
 var testNow = time.UnixMilli(1_700_000_000_123)
 
-// fixture is a server with all it depends on.
+// fixture is a server with its dependencies.
 type fixture struct {
 	opts   Options
 	limits limits
@@ -138,7 +138,7 @@ func (f *fixture) log() string {
 	return lines
 }
 
-// handler is what is served, for as long as the test.
+// handler returns the handler of the server, for the duration of the test.
 func (f *fixture) handler(t *testing.T) http.Handler {
 	t.Helper()
 	return f.server.Handler(t.Context())
@@ -164,7 +164,7 @@ func sign(r *http.Request, content, token string, at time.Time) {
 	r.Header.Set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(at), []byte(content), token))
 }
 
-// toAddress makes a request one that a client can send.
+// toAddress gives a request the address of a server, so that a client can send it.
 func toAddress(t *testing.T, r *http.Request, base string) *http.Request {
 	t.Helper()
 	body, err := io.ReadAll(r.Body)
@@ -185,7 +185,7 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// expect checks an answer, and that it has the headers every answer has.
+// expect checks an answer and the headers that every answer has.
 func expect(t *testing.T, w *httptest.ResponseRecorder, status int, body string) {
 	t.Helper()
 	if w.Code != status || w.Body.String() != body {
@@ -224,7 +224,7 @@ func viewOf(c client.Reader) cluster.View {
 	return cluster.View{Cached: c, Live: c, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}
 }
 
-// receive waits for what must come.
+// receive waits for a value that must arrive.
 func receive[T any](t *testing.T, from <-chan T, what string) T {
 	t.Helper()
 	select {

@@ -27,16 +27,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
-// replays remembers signatures for as long as their timestamp is accepted,
-// because the protocol has no nonce. It is of one replica and of bounded size;
-// when it is full, the signature goes that was not seen for longest. A repetition
-// that it misses is recognized as taken before by the Recorder and by the Rollbacker.
-// Safe for concurrent use.
+// replays remembers signatures while their timestamp is accepted, because the protocol has no
+// nonce. Each replica has its own replays, of bounded size. If it is full, it drops the
+// signature that was not seen for the longest time. The Recorder and the Rollbacker recognize a
+// repetition that replays misses. It is safe for concurrent use.
 type replays struct {
 	clock clock.PassiveClock
-	// used are the signatures of requests that were dealt with.
+	// used are the signatures of requests that are done.
 	used *cache.LRUExpireCache
-	// turns let requests with one signature be dealt with one after the other.
+	// turns makes requests with the same signature wait for each other.
 	turns *network.Places
 }
 
@@ -44,13 +43,13 @@ func newReplays(size int, c clock.PassiveClock) *replays {
 	return &replays{clock: c, used: cache.NewLRUExpireCacheWithClock(size, c), turns: network.NewPlaces(math.MaxInt64, 1)}
 }
 
-// begin lets a request be dealt with, unless its signature was used or has expired: a
-// request may have been checked long before its body was read, and by now the signature may
-// have been used and forgotten. While another request that has it is being dealt with, its
-// outcome is awaited: the server sends a request again when the connection breaks before an
-// answer, and that one has to do where the first fails. The request is dealt with once end is
-// called; unless it was handled, the same one may come again. The error is that of the
-// context.
+// begin lets a request through, unless its signature was used or has expired. The expiry is
+// checked here again, because the body may arrive long after the headers were checked, and the
+// signature may have been used and forgotten meanwhile. If another request with the signature
+// is under way, begin waits for its end. The server sends a request again when the connection
+// breaks without an answer, and the second request counts if the first one fails. The caller
+// calls end when the request is done. If it was not handled, the same request may come again.
+// The error is the error of the context.
 func (r *replays) begin(ctx context.Context, sign string, expires time.Time) (end func(handled bool), fresh bool, err error) {
 	release, err := r.turns.Take(ctx, sign, 1)
 	if err != nil {

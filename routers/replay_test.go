@@ -57,14 +57,14 @@ func TestReplays(t *testing.T) {
 	expectFresh("b", 0, 3, true)
 	expectFresh("c", 0, 9, true)
 	expectFresh("a", 1, 5, false)
-	expectFresh("b", 3, 3, false) // to the last moment
+	expectFresh("b", 3, 3, false) // until the last moment
 	expectFresh("expired", 3, 2, false)
 	expectFresh("c", 3, 9, false)
 	expectFresh("a", 3, 5, false)
 	if n := len(r.used.Keys()); n != 3 {
 		t.Errorf("%d signatures, want 3", n)
 	}
-	// Full: b goes, which was not seen for longest.
+	// Full: b goes, which was not seen for the longest time.
 	expectFresh("d", 1, 7, true)
 	expectFresh("a", 1, 5, false)
 	expectFresh("c", 1, 9, false)
@@ -74,13 +74,13 @@ func TestReplays(t *testing.T) {
 	begin("a", 1, 5, false, true) // it was not handled
 	expectFresh("a", 1, 5, true)
 	expectFresh("a", 1, 5, false)
-	// Whatever expired makes room.
+	// Expired signatures make room.
 	expectFresh("z", 20, 25, true)
 	if n := len(r.used.Keys()); n != 1 {
 		t.Errorf("%d signatures, want 1", n)
 	}
 	if r.turns.InUse() {
-		t.Error("a signature is still being dealt with")
+		t.Error("a request is still being handled")
 	}
 }
 
@@ -101,7 +101,7 @@ func TestReplaysAreBounded(t *testing.T) {
 func TestReplayIsRefused(t *testing.T) {
 	f := newFixture(t)
 	h := f.handler(t)
-	// The timestamp is ahead of our clock, so it is accepted for ten minutes.
+	// The timestamp is ahead of the operator's clock, so it is accepted for ten minutes.
 	sent := testNow.Add(5 * time.Minute)
 	expect(t, serve(h, signed(passed, tokenA, sent)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
 	for _, later := range []time.Duration{0, 5 * time.Minute, 10 * time.Minute, 10*time.Minute + time.Millisecond} {
@@ -111,13 +111,13 @@ func TestReplayIsRefused(t *testing.T) {
 	if f.records() != 1 {
 		t.Errorf("recorded %d times, want once", f.records())
 	}
-	// Sent again with a signature of its own is another matter.
+	// The same content with another signature is another request.
 	expect(t, serve(h, signed(passed, tokenA, sent.Add(time.Second))), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
 }
 
-// TestConcurrentReplay: the server sends a request again within milliseconds when
-// the connection breaks before an answer. What comes while the first is being dealt
-// with is refused only once that is stored; where it is not, the next one does.
+// TestConcurrentReplay: the server sends a request again within milliseconds when the
+// connection breaks without an answer. A repetition that arrives while the first request is
+// under way is refused only after the first is stored. Otherwise the repetition is stored.
 func TestConcurrentReplay(t *testing.T) {
 	for name, test := range map[string]struct {
 		failures int
@@ -197,7 +197,7 @@ func TestSlowBodiesAreNoWayAroundTheCache(t *testing.T) {
 	slow.Body = &slowBody{Reader: slow.Body, before: func() {
 		expect(t, serve(h, signed(passed, tokenA, sent)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
 		f.clock.SetTime(testNow.Add(time.Second))
-		// Makes the cache drop what has expired.
+		// Makes the cache drop expired signatures.
 		expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
 	}}
 	expect(t, serve(h, slow), http.StatusUnauthorized, refusedBody)

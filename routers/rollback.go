@@ -41,15 +41,14 @@ import (
 const (
 	// RollbackPath asks for a Deployment to be rolled back.
 	RollbackPath = "/openapi/altershield/deployment/rollback"
-	// RollbackWorkloadPath asks for a workload of any kind to be.
+	// RollbackWorkloadPath asks for a workload of any kind to be rolled back.
 	RollbackWorkloadPath = "/openapi/altershield/workload/rollback"
 )
 
-// deployments is the kind of workload that RollbackPath and SuspendPath are about:
-// their fields name Deployments, whatever else is defended.
+// deployments is the kind of RollbackPath and SuspendPath, whose fields name Deployments.
 var deployments = workload.Deployment{}
 
-// Rollbacker takes requests for rollbacks. Its errors are those of
+// Rollbacker takes requests for rollbacks. Its errors are the errors of
 // [cluster.Cluster.RequestRollback].
 type Rollbacker interface {
 	RequestRollback(ctx context.Context, key workload.Key, version string, at time.Time) (to string, err error)
@@ -59,29 +58,29 @@ type Rollbacker interface {
 type rollbackRequest struct {
 	Namespace      string `json:"namespace"`
 	DeploymentName string `json:"deploymentName"`
-	// Version to go back to; empty is the newest one that succeeded.
+	// Version to go back to; empty means the newest version that succeeded.
 	Version string `json:"version"`
 }
 
-// rollbackWorkloadRequest is the body of a request to RollbackWorkloadPath. Its fields
-// have other names: the signature does not cover the path, and what is signed for one
-// must not be taken for the other.
+// rollbackWorkloadRequest is the body of a request to RollbackWorkloadPath. Its fields have
+// other names than the fields of rollbackRequest. The signature does not cover the path, so a
+// body for one path must not be valid for the other.
 type rollbackWorkloadRequest struct {
 	Namespace  string `json:"namespace"`
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
-	// Version to go back to; empty is the newest one that succeeded.
+	// Version to go back to; empty means the newest version that succeeded.
 	Version string `json:"version"`
 }
 
-// asked is what a request for a rollback comes to.
+// asked is the workload and the version of a request for a rollback.
 type asked struct {
 	key     workload.Key
 	version string
 }
 
-// decodeOnly reads a body that is one JSON object with these fields and no others.
+// decodeOnly reads a body that must be one JSON object with the fields of into.
 func decodeOnly(body []byte, into any, fields string) error {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
@@ -134,7 +133,7 @@ func readRollbackOf(kinds *workload.Registry) func(body []byte) (asked, error) {
 	}
 }
 
-// describeKinds names the kinds that are defended.
+// describeKinds returns the names of the defended kinds.
 func describeKinds(kinds *workload.Registry) string {
 	var all []string
 	for _, k := range kinds.Kinds() {
@@ -144,7 +143,7 @@ func describeKinds(kinds *workload.Registry) string {
 	return strings.Join(all, ", ")
 }
 
-// takeRollback takes requests for rollbacks, which the leader carries out.
+// takeRollback takes requests for rollbacks. The leader carries them out.
 func (s *Server) takeRollback(read func(body []byte) (asked, error)) signedHandler {
 	return func(w http.ResponseWriter, r *http.Request, body []byte) (handled bool) {
 		request, err := read(body)
@@ -152,7 +151,7 @@ func (s *Server) takeRollback(read func(body []byte) (asked, error)) signedHandl
 			writeJSON(w, http.StatusBadRequest, codeAnswer{http.StatusBadRequest, err.Error()})
 			return true
 		}
-		// Verified with the signature.
+		// The signature covers the timestamp.
 		at, err := parseTimestamp(r.Header.Get(altershield.HeaderTimestamp))
 		if err != nil {
 			s.refuse(w, r, err)
@@ -163,7 +162,7 @@ func (s *Server) takeRollback(read func(body []byte) (asked, error)) signedHandl
 	}
 }
 
-// answerRollback says what a request for a rollback came to.
+// answerRollback answers a request for a rollback.
 func (s *Server) answerRollback(w http.ResponseWriter, request asked, to string, err error) (handled bool) {
 	name := strings.ToLower(request.key.Kind) + " " + request.key.NamespacedName.String()
 	refused, tooMany := (*cluster.RefusedError)(nil), (*cluster.TooManyError)(nil)

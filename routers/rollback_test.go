@@ -77,7 +77,7 @@ func TestRollback(t *testing.T) {
 			if w.Code != tc.wantCode || !strings.Contains(w.Body.String(), tc.wantBody) {
 				t.Errorf("answer %d %s, want %d %s", w.Code, w.Body, tc.wantCode, tc.wantBody)
 			}
-			// What was not dealt with may come again.
+			// A request that was not handled may come again.
 			asked = ""
 			again := serve(h, signedPut(tc.content, testNow))
 			if wanted := tc.wantCode == http.StatusServiceUnavailable || tc.wantCode == http.StatusTooManyRequests; (asked != "") != wanted || (again.Code == http.StatusUnauthorized) == wanted {
@@ -87,7 +87,7 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestRollbackOfAWorkload: the kind is named, and has to be one that is defended.
+// TestRollbackOfAWorkload: the request names the kind, which must be defended.
 func TestRollbackOfAWorkload(t *testing.T) {
 	const set = `{"namespace":"prod","apiVersion":"apps/v1","kind":"StatefulSet","name":"db"}`
 	for name, tc := range map[string]struct {
@@ -123,7 +123,7 @@ func TestRollbackOfAWorkload(t *testing.T) {
 			}
 		})
 	}
-	// What is signed for one path is refused at the other.
+	// A body that is signed for one path is refused at the other.
 	f := newFixture(t, func(f *fixture) { f.opts.View.Kinds = workload.Defended() })
 	r := httptest.NewRequest(http.MethodPut, RollbackPath, strings.NewReader(set))
 	sign(r, set, tokenA, testNow)

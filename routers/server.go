@@ -14,21 +14,21 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package routers serves the callback address: verdicts that AlterShield Server
-// delivers, and questions about suspended workloads. Every replica serves it.
+// Package routers serves the callback address. It takes verdicts of AlterShield Server and
+// requests for rollbacks, and lists suspended workloads. Every replica serves it.
 //
-// A request is untrusted until its signature has been verified over the raw
-// bytes. Until then a request may cost little: its rate, size and time and the
-// number of connections are limited, and nothing of it is parsed. And it may not
-// be in the way of what is true: what a source that has authenticated may send is its
-// own, the slots to handle requests are for verified ones, and of too many
-// connections those give way that delivered none, of the source with most of them.
+// A request is untrusted until its signature over the raw bytes is verified. Until then the
+// request costs little: its rate, size and time are limited, the number of connections is
+// limited, and the body is not parsed. Untrusted requests do not hinder verified requests. A
+// source that has authenticated has a rate of its own. Only verified requests take the slots in
+// which requests are handled. If there are too many connections, the server closes one that
+// delivered no verified request, from the source with the most connections.
 //
-//   - server.go: the limits, the paths, and whether a request is one too many
-//   - authenticate.go, replay.go: who may send a request, and that it comes once
-//   - callback.go, verdicts.go: takes verdicts, and stores them
-//   - suspend.go: lists blocked workloads
-//   - rollback.go: takes requests for rollbacks
+//   - server.go: the limits, the paths, and the rates
+//   - authenticate.go, replay.go: verify the signature, and refuse repeated requests
+//   - callback.go, verdicts.go: take verdicts, and store them
+//   - suspend.go: list blocked workloads
+//   - rollback.go: take requests for rollbacks
 package routers
 
 import (
@@ -53,12 +53,12 @@ import (
 )
 
 const (
-	// LiveTestPath answers anybody who asks whether the address is reachable. It needs no
-	// signature and reveals nothing.
+	// LiveTestPath shows that the address is reachable. It needs no signature and reveals
+	// nothing.
 	LiveTestPath = "/openapi/altershield/liveTest"
-	// off is the address that turns the callback address off.
+	// off is the value that turns the callback address off.
 	off = "0"
-	// Files of Options.CertPath, as a mounted Secret of type kubernetes.io/tls has them.
+	// Files in Options.CertPath, with their names in a Secret of type kubernetes.io/tls.
 	certName = "tls.crt"
 	keyName  = "tls.key"
 )
@@ -67,27 +67,26 @@ const (
 type Options struct {
 	// Address to listen on, as host:port or :port.
 	Address string
-	// CertPath is the directory of the certificate (tls.crt) and its key
-	// (tls.key), read again when they change. Without it the address is served
-	// over plain HTTP.
+	// CertPath is the directory of the certificate (tls.crt) and its key (tls.key). Both are
+	// read again when they change. Without it the address serves plain HTTP.
 	CertPath string
-	// Tokens by which signatures are verified. Without it, and while it gives
-	// none, all but LiveTestPath is refused.
+	// Tokens verify signatures. Without Tokens, and while there is no token, all requests
+	// except LiveTestPath are refused.
 	Tokens altershield.TokenSource
-	// StandAlone: no AlterShield Server is configured. Signed requests of others are
-	// served all the same.
+	// StandAlone: no AlterShield Server is configured. Signed requests of other clients are
+	// still served.
 	StandAlone bool
 	// Recorder stores verdicts.
 	Recorder Recorder
 	// Rollbacks takes requests for rollbacks.
 	Rollbacks Rollbacker
-	// NoPut turns the PUT paths off, which ask for rollbacks.
+	// NoPut turns off the PUT paths, which ask for rollbacks.
 	NoPut bool
 	// View reads the workloads that are suspended.
 	View cluster.View
-	// Clock has the time.
+	// Clock gives the time.
 	Clock clock.PassiveClock
-	// Log gets one line per event and never a token, a signature or a body.
+	// Log gets one line per event, and never a token, a signature or a body.
 	Log logr.Logger
 	// OnCallback is called with the result of each request to
 	// altershield.CallbackPath: an Outcome or one of the Result constants. May
@@ -95,27 +94,26 @@ type Options struct {
 	OnCallback func(result string)
 }
 
-// limits bound what requests may cost, beside those of the port.
+// limits bound the cost of requests.
 type limits struct {
-	// Limits of the port. A connection gives way until it has delivered an authenticated
-	// request.
+	// Limits of the port. A connection gives way to a new one until it has delivered an
+	// authenticated request.
 	network.Limits
-	// known are the requests of sources that have authenticated, each for itself, and
-	// strangers those of others, each for itself and all of them together.
+	// known are the rates of sources that have authenticated, for each source. strangers are
+	// the rates of other sources, for each source and for all together.
 	known, strangers network.RatesOptions
-	// inFlight is how many verified requests are handled at once. More wait up to
-	// slotWait.
+	// inFlight is how many verified requests are handled at once. Others wait up to slotWait.
 	inFlight int64
 	slotWait time.Duration
-	// record bounds the storing of one verdict, from when its request arrived; the
+	// record bounds the time from the arrival of a request until its verdict is stored. The
 	// server gives up after 6 s.
 	record time.Duration
-	// late is how many verdicts are tried to be stored at once after their requests
-	// were answered, each for lateRecord, first after lateEvery and then after waits
-	// that double up to lateMost.
+	// late is how many verdicts the replica still tries to store after it answered their
+	// requests. It tries each verdict for lateRecord, first after lateEvery and then after
+	// waits that double up to lateMost.
 	late                            int
 	lateRecord, lateEvery, lateMost time.Duration
-	// list bounds the listing of suspended workloads.
+	// list bounds the time to list suspended workloads.
 	list time.Duration
 	// replays is the number of signatures that are remembered.
 	replays int
@@ -129,17 +127,17 @@ func defaultLimits() limits {
 			Header:      16 << 10,
 			Body:        256 << 10,
 			SmallBody:   256 << 10,
-			// A stranger has little time; a true request comes in one piece.
+			// A stranger has little time. A real request comes in one piece.
 			ReadHeader: 2 * time.Second,
 			Read:       2 * time.Second,
-			// More than Read, slotWait and record together.
+			// Longer than Read, slotWait and record together.
 			Write: 15 * time.Second,
-			// The manager releases its lease after that, so it is short: storing a verdict
-			// takes milliseconds, or the API server is away.
+			// The manager releases its lease after Shutdown, so Shutdown is short. To store a
+			// verdict takes milliseconds, or the API server is unreachable.
 			Shutdown: 2 * time.Second,
 		},
-		// A large release draws hundreds of callbacks at once, and each is sent
-		// only once. The first one that is verified makes its source known.
+		// A large release causes hundreds of callbacks at once, and each is sent only once.
+		// The first verified callback makes its source known.
 		known: network.RatesOptions{Each: network.Rate{PerSecond: 1000, Burst: 4000}, Keys: 256, Keep: time.Hour},
 		strangers: network.RatesOptions{
 			Each: network.Rate{PerSecond: 100, Burst: 500}, All: network.Rate{PerSecond: 500, Burst: 2000}, Keys: 4096, Keep: time.Minute,
@@ -156,7 +154,7 @@ func defaultLimits() limits {
 	}
 }
 
-// Server serves the callback address. Each address under it has a file.
+// Server serves the callback address. Each of its paths has a file.
 type Server struct {
 	*network.Server
 	opts   Options
@@ -164,12 +162,11 @@ type Server struct {
 
 	known, strangers *network.Rates
 	replays          *replays
-	// handled bounds how many requests are handled at once.
+	// handled bounds the number of requests that are handled at once.
 	handled *semaphore.Weighted
-	// late has one element per verdict that is stored after its request.
+	// late has one element per verdict that is stored after the answer to its request.
 	late chan struct{}
-	// refusals and panics are what others can cause at will, so each has a ration of the
-	// log.
+	// refusals and panics limit log lines that clients can cause at will.
 	refusals, panics *network.Log
 }
 
@@ -201,9 +198,9 @@ func newServer(o Options, l limits) *Server {
 		refusals:  network.NewLog(o.Log, o.Clock),
 		panics:    network.NewLog(o.Log, o.Clock),
 	}
-	// One request per connection. One that is kept alive stays with this pod after its
-	// endpoint is gone, and whatever is written to it when the pod ends is lost, where the
-	// server sends a verdict only once.
+	// One request per connection. A connection that is kept alive stays with this pod after
+	// the endpoint of the pod is gone. A verdict that is sent over it while the pod ends is
+	// lost, because the server sends each verdict only once.
 	s.Server = network.NewServer(network.Options{
 		Name: "callbacks", Address: o.Address, AddressFlag: "callback-bind-address", Remedy: "give a free address as host:port or :port",
 		CertDir: o.CertPath, CertName: certName, KeyName: keyName, CertFlag: "callback-cert-path", Handler: s.Handler,
@@ -212,20 +209,20 @@ func newServer(o Options, l limits) *Server {
 	return s
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable. Every replica
-// serves: the replica that gets a verdict stores it, and the leader acts on it.
+// NeedLeaderElection implements manager.LeaderElectionRunnable. Every replica serves: the
+// replica that gets a verdict stores it, and the leader acts on it.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// route is what is served on one path.
+// route is the method and the handler of a path.
 type route struct {
 	method  string
 	handler http.Handler
 }
 
-// Handler serves all paths. What it begins ends with lifetime at the latest.
+// Handler serves all paths. Work that a request begins ends with lifetime at the latest.
 //
-// The routes are not patterns of http.ServeMux: that answers in text, not as the
-// contract says, redirects unclean paths, refuses "*" and takes HEAD for GET.
+// The routes are not patterns of http.ServeMux, because http.ServeMux answers in text,
+// redirects unclean paths, refuses "*" and takes HEAD for GET.
 func (s *Server) Handler(lifetime context.Context) http.Handler {
 	routes := map[string]route{
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
@@ -251,7 +248,7 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 	})))
 }
 
-// limited bounds rate and size of requests, the cheapest test first.
+// limited bounds the rate and the size of requests. The cheapest test comes first.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if cause := s.tooMany(r); cause != "" {
@@ -267,9 +264,9 @@ func (s *Server) limited(next http.Handler) http.Handler {
 	})
 }
 
-// tooMany says for the log why a request is one too many; empty when it is not. A source that
-// has authenticated has a budget of its own, which no other can spend. The others have a
-// small one each, and one together.
+// tooMany returns why a request is over a rate, for the log; empty if it is not. A source that
+// has authenticated has a budget that no other source can spend. Each other source has a small
+// budget, and all others share one.
 func (s *Server) tooMany(r *http.Request) (cause string) {
 	source := network.SourceOf(r.RemoteAddr)
 	if s.known.Remembers(source) {
@@ -288,9 +285,8 @@ func (s *Server) tooMany(r *http.Request) (cause string) {
 	}
 }
 
-// admitted handles an authenticated request once there is a slot for it, or
-// answers that there was none in time: a burst of verdicts is worth waiting, because
-// the server sends each only once.
+// admitted handles an authenticated request as soon as there is a slot, or answers that there
+// was no slot in time. Requests wait for a slot because the server sends each verdict only once.
 func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func()) {
 	s.known.Remember(network.SourceOf(r.RemoteAddr))
 	network.Delivered(r.Context())
@@ -304,7 +300,7 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request, handle func())
 	handle()
 }
 
-// refuseBusy answers a request that would have had to wait for too long.
+// refuseBusy answers a request that waited too long for its turn.
 func (s *Server) refuseBusy(w http.ResponseWriter, r *http.Request, cause string) {
 	w.Header().Set("Retry-After", "1")
 	s.reject(w, r, ResultLimited, cause, http.StatusServiceUnavailable, cause, true)
@@ -322,7 +318,7 @@ func (s *Server) reject(w http.ResponseWriter, r *http.Request, result, cause st
 	writeJSON(w, status, altershield.CallbackResponse{Retry: retry, Msg: msg})
 }
 
-// recovered answers for a handler that panicked, and says so.
+// recovered answers for a handler that panicked, and logs the panic.
 func (s *Server) recovered(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -336,7 +332,7 @@ func (s *Server) recovered(next http.Handler) http.Handler {
 	})
 }
 
-// count counts the result of a callback; other paths are not counted.
+// count counts the result of a callback. It does not count requests to other paths.
 func (s *Server) count(r *http.Request, result string) {
 	if s.opts.OnCallback != nil && r.URL.Path == altershield.CallbackPath {
 		s.opts.OnCallback(result)
@@ -347,18 +343,17 @@ func liveTest(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, codeAnswer{0, "Hello world"})
 }
 
-// codeAnswer is the form of the answers to all but callbacks.
+// codeAnswer is the form of answers, except to callbacks.
 type codeAnswer struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
 
-// writeJSON answers, whole and at once.
+// writeJSON writes a whole answer at once.
 func writeJSON(w http.ResponseWriter, status int, answer any) {
 	body, err := json.Marshal(answer)
 	if err != nil {
-		// The answers are structs of plain fields: there is nothing that can't be
-		// encoded.
+		// The answers are structs of plain fields, which can always be encoded.
 		panic(err)
 	}
 	header := w.Header()

@@ -43,7 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
-// start runs the server until stop, which returns what Start did.
+// start runs the server until stop, which returns the result of Start.
 func (f *fixture) start(t *testing.T) (address string, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +84,7 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// rawHeader is that of a callback signed over other content.
+// rawHeader returns the header of a callback with the signature of other content.
 func rawHeader(more string) string {
 	r := signed(passed, tokenA, testNow)
 	var b strings.Builder
@@ -165,7 +165,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestNoPut: without the PUT paths nothing asks for a rollback; the others are served.
+// TestNoPut: without the PUT paths no request asks for a rollback. The other paths are served.
 func TestNoPut(t *testing.T) {
 	f := newFixture(t, func(f *fixture) { f.opts.NoPut = true })
 	h := f.handler(t)
@@ -205,14 +205,14 @@ func TestRateLimit(t *testing.T) {
 		return serve(h, from(known, signed(passed, tokenA, testNow.Add(after))))
 	}
 	const recorded = `{"success":true,"retry":false,"msg":"recorded"}`
-	// The first verdict makes its source known: it spends what is its own from then on.
+	// The first verdict makes its source known. From then on the source spends its own budget.
 	expect(t, verdict(0), http.StatusOK, recorded)
 	for range 3 {
 		hello(a)
 	}
-	tooMany(live(a)) // it has spent what is its own
+	tooMany(live(a)) // it has spent its own budget
 	tooMany(live("192.0.2.1:2"))
-	tooMany(live(b)) // and with the first verdict what all strangers have
+	tooMany(live(b)) // and, with the first verdict, the budget of all strangers
 	for i := range 2 {
 		expect(t, verdict(time.Duration(i+1)*time.Millisecond), http.StatusOK, recorded)
 	}
@@ -225,15 +225,15 @@ func TestRateLimit(t *testing.T) {
 	tooMany(live(a))
 	tooMany(live(b))
 	expect(t, verdict(4*time.Millisecond), http.StatusOK, recorded)
-	// It is forgotten in time.
+	// The source is forgotten after a while.
 	f.clock.SetTime(testNow.Add(f.limits.known.Keep + 2*time.Second))
 	if f.server.known.Remembers(network.SourceOf(known)) {
 		t.Errorf("%s is known after %s", known, f.limits.known.Keep)
 	}
 }
 
-// TestFlood: one source sends ten times what a source may, while verdicts come from
-// another. None of them is lost, whichever is known.
+// TestFlood: one source sends ten times as many requests as it may, while verdicts come from
+// another source. No verdict is lost, whichever of the sources is known.
 func TestFlood(t *testing.T) {
 	const verdicts = 100
 	f := newFixture(t)
@@ -259,8 +259,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestRequestsAtOnce: one more than there are slots for waits in vain, and may
-// come again. A panic frees its slot.
+// TestRequestsAtOnce: a request for which there is no slot waits in vain, and may come again.
+// A panic frees its slot.
 func TestRequestsAtOnce(t *testing.T) {
 	recording, goOn := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
@@ -290,8 +290,8 @@ func TestRequestsAtOnce(t *testing.T) {
 	expect(t, receive(t, first, "its answer"), http.StatusInternalServerError, `{"success":false,"retry":true,"msg":"internal error"}`)
 }
 
-// TestSlotsAreForVerifiedRequests: whatever is not, or not yet, is answered
-// without one, and takes none from a true callback.
+// TestSlotsAreForVerifiedRequests: other requests are answered without a slot, so they take
+// no slot from a verified callback.
 func TestSlotsAreForVerifiedRequests(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) { f.limits.inFlight, f.limits.slotWait = 1, 10*time.Millisecond })
@@ -391,7 +391,7 @@ func TestOversizedBodyIsNotRead(t *testing.T) {
 	})
 }
 
-// TestSlowClients: each is closed by the timeout of its own; the others are long.
+// TestSlowClients: each connection is closed by its own timeout; the other timeouts are long.
 func TestSlowClients(t *testing.T) {
 	const short = 50 * time.Millisecond
 	start := func(t *testing.T, edit func(*limits)) string {
@@ -438,7 +438,7 @@ func TestSlowClients(t *testing.T) {
 	})
 }
 
-// TestOneRequestPerConnection: none is kept alive, and the client is told.
+// TestOneRequestPerConnection: no connection is kept alive, and the answer says so.
 func TestOneRequestPerConnection(t *testing.T) {
 	f := newFixture(t)
 	address, _ := f.start(t)
@@ -450,8 +450,8 @@ func TestOneRequestPerConnection(t *testing.T) {
 	}
 }
 
-// TestStrangersGiveWay: connections that never get to a verified request keep no
-// true callback waiting, however many they are.
+// TestStrangersGiveWay: any number of connections without a verified request keeps no verified
+// callback waiting.
 func TestStrangersGiveWay(t *testing.T) {
 	for name, text := range map[string]string{
 		"silent":  "",
@@ -487,7 +487,7 @@ func TestStrangersGiveWay(t *testing.T) {
 	}
 }
 
-// TestVerifiedConnectionsStay: they give way to nobody; what is new waits.
+// TestVerifiedConnectionsStay: they do not give way to new connections, which wait.
 func TestVerifiedConnectionsStay(t *testing.T) {
 	recording, goOn := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(f *fixture) {
@@ -600,8 +600,8 @@ func TestGracefulShutdown(t *testing.T) {
 	}
 }
 
-// TestShutdownServesWhatIsOpen: also a connection whose request comes only after
-// the end began.
+// TestShutdownServesWhatIsOpen: also an open connection whose request arrives only after the
+// shutdown began.
 func TestShutdownServesWhatIsOpen(t *testing.T) {
 	f := newFixture(t, func(f *fixture) { f.limits.Shutdown, f.limits.ReadHeader = patience, patience })
 	address, stop := f.start(t)
@@ -765,7 +765,7 @@ func TestTLS(t *testing.T) {
 	}); err != nil {
 		t.Errorf("the new certificate is not served: %v", err)
 	}
-	// Failed handshakes are anybody's to cause, so the log has a ration of them.
+	// Any client can cause failed handshakes, so log lines about them are limited.
 	f.log()
 	for range 3 * network.Burst {
 		conn := dial(t, address)

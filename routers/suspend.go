@@ -61,8 +61,8 @@ type suspendWorkloadAnswer struct {
 	Workloads []suspendedWorkload `json:"workloads"`
 }
 
-// suspendedWorkload is a workload of any kind whose releases are blocked. The name is
-// in deploymentName, too.
+// suspendedWorkload is a workload of any kind whose releases are blocked. Its name is also in
+// deploymentName.
 type suspendedWorkload struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -74,16 +74,15 @@ type suspendedWorkload struct {
 type suspended struct {
 	DeploymentName string `json:"deploymentName"`
 	Namespace      string `json:"namespace"`
-	// NowVersion is the version it was released with last.
+	// NowVersion is the version of the current release.
 	NowVersion string `json:"nowVersion"`
-	// SuccessVersion is the newest other version that was a success, one to go
-	// back to.
+	// SuccessVersion is the newest other version that succeeded, to go back to.
 	HasSuccessVersion bool   `json:"hasSuccessVersion"`
 	SuccessVersion    string `json:"successVersion"`
-	// SuspendedAt is in Unix seconds; 0 where the label says nothing readable.
+	// SuspendedAt is in Unix seconds; 0 if the label cannot be read.
 	SuspendedAt int64 `json:"suspendedAt"`
-	// FailedPods are names of pods of the version it is blocked because of, as
-	// far as its ChangeWorkload lists them.
+	// FailedPods are the failed pods of the version that caused the block, if its
+	// ChangeWorkload lists them.
 	FailedPods []string `json:"failedPods"`
 }
 
@@ -111,13 +110,13 @@ func (s *Server) listSuspendedWorkloads(w http.ResponseWriter, r *http.Request) 
 	})
 }
 
-// suspendedBy lists the blocked workloads of these kinds that a request asks for, by these
-// parameters. Where it cannot, problem is the answer.
+// suspendedBy lists the blocked workloads of these kinds that a request selects by these
+// parameters. If it fails, problem is the answer.
 func (s *Server) suspendedBy(r *http.Request, kinds []workload.Kind, parameters ...string) (found []suspendedWorkload, problem *codeAnswer) {
 	query := r.URL.Query()
 	for key, values := range query {
-		// The signature covers neither path nor method: what is signed to be
-		// read must not be taken for something else.
+		// The signature covers neither the path nor the method. So a query must not be valid
+		// for another path.
 		if !slices.Contains(parameters, key) || len(values) > 1 {
 			return nil, &codeAnswer{http.StatusBadRequest, fmt.Sprintf("unknown or repeated parameter %q; known: %s", key, strings.Join(parameters, ", "))}
 		}
@@ -148,9 +147,8 @@ func (s *Server) suspendedBy(r *http.Request, kinds []workload.Kind, parameters 
 	return found, nil
 }
 
-// listSuspended lists the defended workloads of a kind that are blocked. The
-// lists share their objects with the cache and are only
-// read.
+// listSuspended lists the defended workloads of a kind that are blocked. The lists share their
+// objects with the cache, so the objects are only read.
 func listSuspended(ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time) ([]suspendedWorkload, error) {
 	list := kind.ObjectList()
 	if err := view.Cached.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
@@ -201,14 +199,14 @@ func describeSuspended(w metav1.Object, past rollback.Past, now time.Time) suspe
 	if at, err := strconv.ParseInt(labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
 		d.SuspendedAt = at
 	}
-	// A release that passed the block may be under way: the block is still
-	// because of an earlier one.
+	// An override release may be under way. The cause of the block is still an earlier
+	// release.
 	blocked, _, _ := strings.Cut(w.GetAnnotations()[v1alpha1.SuspendedByAnnotation], " ")
 	if blocked == "" {
 		blocked = d.NowVersion
 	}
-	// What succeeded and is not in the history: it is turned off, or no pod was
-	// verified.
+	// Add releases that succeeded and are not in the history, because the history is turned
+	// off or no pod was verified.
 	history, changes := slices.Clone(past.History), slices.Clone(past.Changes)
 	slices.SortFunc(changes, func(a, b v1alpha1.ChangeWorkload) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for i := range changes {

@@ -42,7 +42,7 @@ const (
 	version3 = "33333333333333333333333333333333"
 )
 
-// blocked makes a Deployment that is.
+// blocked makes a blocked Deployment.
 func blocked(namespace, name string) *wrappers.DeploymentWrapper {
 	return wrappers.MakeDeployment(namespace, name).UID(types.UID(namespace + "/" + name)).Version(version2).Suspended()
 }
@@ -82,7 +82,7 @@ func TestSuspended(t *testing.T) {
 			releaseOfWeb(version1, 1, v1alpha1.ChangeWorkloadSuccess).Failed("old").Obj(),
 			releaseOfWeb(version2, 2, v1alpha1.ChangeWorkloadSuspend).Failed("web-b", "web-a").Obj()},
 			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version1 + `","suspendedAt":1700000000,"failedPods":["web-b","web-a"]`)},
-		"blocked by nobody knows what": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
+		"blocked without a cause": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
 			releaseOfWeb(version2, 2, v1alpha1.ChangeWorkloadSuspend).Failed("web-a").Obj()},
 			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":["web-a"]`)},
 		"blocked by the version before": {objects: []client.Object{prod, blocked("prod", "web").SuspendedBy(version1 + " 1").Obj(),
@@ -101,7 +101,7 @@ func TestSuspended(t *testing.T) {
 		"of a deleted workload of the same name": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
 			releaseOfWeb(version1, 1, v1alpha1.ChangeWorkloadSuccess).OwnedBy(blocked("prod", "web").UID("before").Obj()).Obj()},
 			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]`)},
-		"label somebody wrote, and a baseline": {objects: []client.Object{prod,
+		"label of a user, and a baseline": {objects: []client.Object{prod,
 			blocked("prod", "web").Label(v1alpha1.SuspendLabel, "yes").WithoutLabel(v1alpha1.VersionLabel).Obj()},
 			want: one(`"nowVersion":"","hasSuccessVersion":false,"successVersion":"","suspendedAt":0,"failedPods":[]`)},
 	}
@@ -135,7 +135,7 @@ func TestSuspendedAreSorted(t *testing.T) {
 	}
 }
 
-// TestSuspendedWorkloads: those of all kinds are listed, or of one.
+// TestSuspendedWorkloads: workloads of all kinds are listed, or of one kind.
 func TestSuspendedWorkloads(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "web", UID: "s",
 		Labels: map[string]string{v1alpha1.SuspendLabel: "1700000000", v1alpha1.VersionLabel: version1}}}

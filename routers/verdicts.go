@@ -44,36 +44,35 @@ import (
 )
 
 const (
-	// entryWait is how long a verdict waits for its subject to be recorded: a
-	// callback may be faster than the write of the answer to the submission
-	// that caused it, and two writes at once cost a third. It is short, because a
-	// server that waits for one answer sends no other callback meanwhile.
+	// entryWait is how long a verdict waits until its order entry is recorded. A callback may
+	// be faster than the write that records the answer to the submission, and concurrent
+	// writes conflict. The wait is short, because a server that waits for an answer sends no
+	// other callback meanwhile.
 	entryWait = time.Second
-	// entryLook is between two looks meanwhile.
+	// entryLook is the time between two reads in that wait.
 	entryLook = 10 * time.Millisecond
-	// conflictWait is between two tries to put a verdict into an object that another
-	// replica writes to, and is spread.
+	// conflictWait is the time between two tries to write a verdict into an object that
+	// another replica writes, with a random part.
 	conflictWait = 20 * time.Millisecond
 )
 
-// Verdicts stores the verdicts of the server where the controllers find them:
-// on the batch or the release they are about, in fields that nothing else
-// writes. What a verdict leads to is written with it, as the controllers would
-// have decided, where nothing else is to be done. Any replica may do it, at the
-// same time as others.
+// Verdicts stores the verdicts of the server for the controllers: in the status of the batch
+// or of the release, in fields that nothing else writes. If a verdict changes only that status,
+// the change is decided as in the controllers and written with the verdict. Several replicas may
+// store verdicts at the same time.
 type Verdicts struct {
 	cluster.View
 	Client client.Client
 	Clock  clock.PassiveClock
 	// wait is entryWait, except in tests.
 	wait time.Duration
-	// writing lets the verdicts on one object in one after the other.
+	// writing makes verdicts on the same object wait for each other.
 	writing *network.Places
 }
 
 var _ Recorder = &Verdicts{}
 
-// NewVerdicts stores verdicts through a client.
+// NewVerdicts returns a Verdicts that writes through the client.
 func NewVerdicts(view cluster.View, c client.Client, by clock.PassiveClock) *Verdicts {
 	return &Verdicts{View: view, Client: c, Clock: by, wait: entryWait, writing: network.NewPlaces(math.MaxInt64, 1)}
 }
@@ -106,7 +105,7 @@ func (v *Verdicts) Record(ctx context.Context, c *altershield.Callback) (Outcome
 	}
 }
 
-// place finds what a verdict is about and stores it there.
+// place finds the batch or the release of a verdict, and stores the verdict there.
 func (v *Verdicts) place(ctx context.Context, d server.Delivered) (server.Placement, error) {
 	var change *v1alpha1.ChangeWorkload
 	var batch *v1alpha1.ChangePod
@@ -129,10 +128,10 @@ func (v *Verdicts) place(ctx context.Context, d server.Delivered) (server.Placem
 		if placement, err := v.placeOnBatch(ctx, batch, d); placement != server.PlacementGone {
 			return placement, err
 		}
-		// It was folded: its release knows its entry.
+		// The batch was folded. Its release knows its entry.
 	}
 	if version := server.VersionOfOrder(d.OrderID); change == nil && version != "" {
-		// This replica's cache may be behind. The id has the version in it.
+		// The cache of this replica may be behind. The id contains the version.
 		var err error
 		if change, err = ownerOfOrder(ctx, v.Live, client.MatchingLabels{v1alpha1.VersionLabel: version}, d.OrderID, not); err != nil {
 			return server.PlacementElsewhere, err
@@ -144,7 +143,7 @@ func (v *Verdicts) place(ctx context.Context, d server.Delivered) (server.Placem
 	return v.placeOnChange(ctx, change, d)
 }
 
-// batchOf finds the batch that is an entry of the server; nil when none is, yet.
+// batchOf finds the batch of an order entry; nil if there is none yet.
 func (v *Verdicts) batchOf(ctx context.Context, d server.Delivered, not foreign) (*v1alpha1.ChangePod, error) {
 	if d.OfOrder {
 		return nil, nil
@@ -176,8 +175,8 @@ func (v *Verdicts) batchOf(ctx context.Context, d server.Delivered, not foreign)
 	return found, nil
 }
 
-// foreign are the records whose ids were not believed, each told of once for one
-// verdict.
+// foreign has the records with ids that belong to another record. Each is reported once for
+// one verdict.
 type foreign map[types.UID]bool
 
 func (f foreign) note(ctx context.Context, kind string, record client.Object) {
@@ -189,10 +188,10 @@ func (f foreign) note(ctx context.Context, kind string, record client.Object) {
 	log.FromContext(ctx).Info("a verdict is not for a record although its status has the id", "kind", kind, "record", client.ObjectKeyFromObject(record))
 }
 
-// errSeveral says that neither of several records gets what is for one.
+// errSeveral means that several records name one order entry, so that none of them gets the verdict.
 var errSeveral = errors.New("several changepods of one order")
 
-// releaseOf is the release of a batch; nil when there is none.
+// releaseOf returns the release of a batch; nil if there is none.
 func (v *Verdicts) releaseOf(ctx context.Context, batch *v1alpha1.ChangePod) (*v1alpha1.ChangeWorkload, error) {
 	ref := metav1.GetControllerOf(batch)
 	if ref == nil {
@@ -206,8 +205,8 @@ func (v *Verdicts) releaseOf(ctx context.Context, batch *v1alpha1.ChangePod) (*v
 	return &change, nil
 }
 
-// ownerOfOrder is the release whose own order it is; nil when there is none among those that
-// are listed. The id has the record in it, so there are no two.
+// ownerOfOrder returns the release that owns the order; nil if it is not in the list. The id
+// names the record, so two releases cannot own an order.
 func ownerOfOrder(ctx context.Context, from client.Reader, by client.ListOption, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
 	var list v1alpha1.ChangeWorkloadList
 	if err := from.List(ctx, &list, by); err != nil {
@@ -272,8 +271,8 @@ func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWor
 	})
 }
 
-// settingsOf are those in force for a defended release; nil when it is not
-// defended: nothing is written about it then.
+// settingsOf returns the settings in force for a defended release; nil if the release is not
+// defended, and then nothing is written about it.
 func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*settings.Settings, error) {
 	w, err := v.DefendedOwner(ctx, change)
 	if err != nil || w == nil {
@@ -283,8 +282,8 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 	return &inForce.Settings, err
 }
 
-// store puts a verdict into the status of an object, and again into the object
-// as it has become when it changed meanwhile.
+// store writes a verdict into the status of an object. If the object changed meanwhile, store
+// reads it again and repeats the write.
 func store(ctx context.Context, v *Verdicts, object client.Object, put func() server.Placement) (server.Placement, error) {
 	uid := object.GetUID()
 	unlock, err := v.writing.Take(ctx, string(uid), 1)
@@ -293,8 +292,8 @@ func store(ctx context.Context, v *Verdicts, object client.Object, put func() se
 	}
 	defer unlock()
 	for {
-		// Not as the cache has it: what the submission wrote that the verdict answers
-		// is a moment old, and a write that conflicts costs more than a read.
+		// Not from the cache: the answer to the submission was written a moment ago, and a
+		// write that conflicts costs more than a read.
 		if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
 			return server.PlacementGone, client.IgnoreNotFound(err)
 		}

@@ -51,7 +51,7 @@ type verdictWorld struct {
 	batch     *wrappers.ChangePodWrapper
 }
 
-// storing stores verdicts, and waits for less than in earnest.
+// storing returns a Verdicts that waits for a shorter time than the real one.
 func storing(view cluster.View, c client.Client) *Verdicts {
 	v := NewVerdicts(view, c, clocktesting.NewFakePassiveClock(testNow))
 	v.wait = 20 * time.Millisecond
@@ -109,8 +109,8 @@ func TestLatePreFailureIsRecorded(t *testing.T) {
 	}
 }
 
-// TestVerdictsOfCopies: ids of another release in a status get no verdict, and keep
-// none from whoever it is for.
+// TestVerdictsOfCopies: a status with ids of another release gets no verdict, and keeps no
+// verdict from the record that owns the ids.
 func TestVerdictsOfCopies(t *testing.T) {
 	copies := func(w *verdictWorld) (objects []client.Object) {
 		// First and last in every list: in namespaces of their own, under the same names.
@@ -121,7 +121,7 @@ func TestVerdictsOfCopies(t *testing.T) {
 			objects = append(objects,
 				wrappers.MakeNamespace(ns).Enrolled().Obj(), web, release,
 				wrappers.MakeChangePod(ns, "batch").UID(types.UID(ns+"-batch-uid")).Of(release).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
-				// One that says it is of the release that is copied.
+				// A copy that claims to belong to the original release.
 				wrappers.MakeChangePod(ns, "another").UID(types.UID(ns+"-other-uid")).Of(w.release.Obj()).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
 			)
 		}
@@ -183,7 +183,7 @@ func TestVerdictsOfCopies(t *testing.T) {
 }
 
 func TestVerdictsRecord(t *testing.T) {
-	// Order and Batch are how far they have come, where a verdict moved them.
+	// Order and Batch are the states, if a verdict changed them.
 	type stored struct{ OrderPre, OrderPost, Order, Pre, Post, Batch, Unclaimed string }
 	text := func(v *v1alpha1.CheckVerdict) string {
 		if v == nil {
@@ -267,9 +267,9 @@ func TestVerdictsRecord(t *testing.T) {
 	}
 }
 
-// TestVerdictsDecideWithPolicies: a pass that the server delivered counts at the callback
-// address as it counts for the controllers: where a policy fails what has no verdict, a
-// poll has to confirm it, because the server delivers its own timeout as a pass.
+// TestVerdictsDecideWithPolicies: a delivered pass counts at the callback address as it counts
+// for the controllers. If a policy fails checks without a verdict, a poll has to confirm the
+// pass, because the server delivers its own timeout as a pass.
 func TestVerdictsDecideWithPolicies(t *testing.T) {
 	fails := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "server", Generation: 1}}
 	fails.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "server", OnError: v1alpha1.SilenceFails, Altershield: &v1alpha1.AltershieldCheck{}}}
@@ -309,8 +309,8 @@ func TestVerdictsDecideWithPolicies(t *testing.T) {
 	}
 }
 
-// TestVerdictsOfTheOperator: its own namespace is never enrolled, whatever
-// its labels say.
+// TestVerdictsOfTheOperator: the operator's own namespace is never enrolled, whatever its
+// labels are.
 func TestVerdictsOfTheOperator(t *testing.T) {
 	c := newClient(t, interceptor.Funcs{}, verdictObjects(nil)...)
 	view := viewOf(c)
@@ -346,7 +346,7 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 	}
 }
 
-// TestVerdictsRecordFails: what could not be stored is not acknowledged.
+// TestVerdictsRecordFails: a verdict that could not be stored is not acknowledged.
 func TestVerdictsRecordFails(t *testing.T) {
 	for name, err := range map[string]error{
 		"down":            errors.New("connection refused"),
@@ -395,9 +395,9 @@ func TestVerdictsRecordAtOnce(t *testing.T) {
 	}
 }
 
-// TestVerdictsBurst: 48 verdicts that fail come at once on one release, to two
-// replicas, on entries that are not known yet, and the API server takes its time. All
-// are stored within the time that the server waits.
+// TestVerdictsBurst: 48 failing verdicts on one release arrive at once at two replicas, for
+// order entries that are not known yet, and the API server is slow. All are stored within the
+// time that the server waits.
 func TestVerdictsBurst(t *testing.T) {
 	slow := func() { <-time.After(5 * time.Millisecond) } // as a round trip takes
 	c := newClient(t, interceptor.Funcs{

@@ -88,7 +88,7 @@ func TestPast(t *testing.T) {
 				mutated.Object.Raw = applyPatch(t, string(mutated.Object.Raw), response.Patch)
 			}
 			verdict := review(t, newValidating(o, deployments), mutated)
-			if want := test.back || !test.asked && test.past != nil; verdict.Allowed != want || strings.Contains(verdict.Result.Message, ". To go back: ") != test.ways {
+			if want := test.back || !test.asked && test.past != nil; verdict.Allowed != want || strings.Contains(verdict.Result.Message, ". To undo the release: ") != test.ways {
 				t.Errorf("validation: %t, want %t, %q", verdict.Allowed, want, verdict.Result.Message)
 			}
 		})

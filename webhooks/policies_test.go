@@ -146,7 +146,7 @@ func testPolicy(t *testing.T, k kindOfTest) {
 		"for other workloads":                   {policies: []v1alpha1.DefensePolicy{onlyCritical}, before: stored, after: changed},
 		"a namespace weakens the operator's":    {policies: []v1alpha1.DefensePolicy{policyOf("default", "yes", "true"), selecting("ops", nil)}, before: stored, after: changed, denied: "/ops/check: it is ops"},
 		"two":                                   {policies: []v1alpha1.DefensePolicy{no, selecting("ops", nil)}, before: stored, after: changed, denied: "is refused by 2 checks: " + operatorsNamespace + "/ops/check: it is ops | default/no/check: it is no"},
-		"a rule that cannot be evaluated":       {policies: []v1alpha1.DefensePolicy{policyOf("default", "wrong", "object.spec.nothing == 1")}, before: stored, after: changed, warnings: []string{"default/wrong/check unseen, which could not be made: rules[0]: no such key: nothing"}},
+		"a rule that cannot be evaluated":       {policies: []v1alpha1.DefensePolicy{policyOf("default", "wrong", "object.spec.nothing == 1")}, before: stored, after: changed, warnings: []string{"without the check default/wrong/check, which could not be made: rules[0]: no such key: nothing"}},
 		"a rule that does not compile any more": {policies: []v1alpha1.DefensePolicy{policyOf("default", "wrong", "pod.spec.nothing == 1")}, before: stored, after: changed, warnings: []string{"could not be made: rules[0].expression: it does not compile"}},
 		"what rules know of a request that is one": {policies: []v1alpha1.DefensePolicy{policyOf("default", "known",
 			"object.metadata.name == 'sleep' && object.kind == oldObject.kind && type(object.spec.replicas) == int",
@@ -366,7 +366,7 @@ func TestPolicyTimeout(t *testing.T) {
 	p.Spec.Checks[0].Timeout = &metav1.Duration{Duration: time.Millisecond}
 	o := withPolicies(accepted(p))
 	got := review(t, newPolicy(o, deployments, newEvaluator(&o)), manyRequest())
-	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "default/slow/check unseen, which could not be made: it took longer than 1ms") {
+	if !got.Allowed || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0], "without the check default/slow/check, which could not be made: it took longer than 1ms") {
 		t.Errorf("allowed: %t, warnings %q", got.Allowed, got.Warnings)
 	}
 }

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command kubectl-altershield is the kubectl plugin of the AlterShield Operator:
-// what is blocked, why, since when, and what to do about it.
+// Command kubectl-altershield is the kubectl plugin of the AlterShield Operator: it shows what is blocked, why and since when, with
+// the next steps.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// Libraries log what commands tell, too; without a logger they say so after a while.
+	// Commands print errors themselves, so libraries need not log them. Without a logger, libraries complain after a while.
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}

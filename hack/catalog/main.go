@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Command catalog writes the tables of conditions and events into the documents, from the Catalog of
-// the API: between the lines "<!-- catalog KIND -->" and "<!-- end of catalog -->". KIND is a kind, or Event.
+// the API: between the lines "<!-- catalog KIND -->" and "<!-- end of catalog -->". KIND is a kind, Event or Step.
 package main
 
 import (
@@ -31,8 +31,7 @@ const (
 	begin     = "<!-- catalog "
 	end       = "<!-- end of catalog -->"
 	forEvents = "Event"
-	// forRunbook begins the mark of an alert's runbook.
-	forRunbook = "runbook "
+	forSteps  = "Step"
 )
 
 func main() {
@@ -81,39 +80,42 @@ func fill(text string) (string, error) {
 	return out.String(), nil
 }
 
+// steps are the next steps that several entries share. A table of conditions or events has their names, and the table of
+// the kind Step explains the names. Any other step stands in the row of its entry.
+var steps = []struct {
+	name string
+	step v1alpha1.NextStep
+}{
+	{"allow write", v1alpha1.StepDenied},
+	{"ask user", v1alpha1.StepReview},
+	{"check operator", v1alpha1.StepOperator},
+	{"check server", v1alpha1.StepServer},
+	{"correct setting", v1alpha1.StepSettings},
+	{"delete pod", v1alpha1.StepDeletePod},
+	{"end halt", v1alpha1.StepHalted},
+	{"end hold", v1alpha1.StepHold},
+	{"enforce", v1alpha1.StepEnforce},
+	{"fix", v1alpha1.StepFix},
+	{"look at events", v1alpha1.StepCluster},
+	{"look at pods", v1alpha1.StepPods},
+	{"look at policy", v1alpha1.StepPolicy},
+	{"watch", v1alpha1.StepWatch},
+}
+
+// actors are the short names of actors.
+var actors = map[v1alpha1.Actor]string{
+	v1alpha1.ActorOwner: "owner", v1alpha1.ActorAdmin: "administrator", v1alpha1.ActorServerAdmin: "server administrator",
+}
+
 func table(kind string) string {
-	switch {
-	case kind == forEvents:
+	switch kind {
+	case forEvents:
 		return eventTable()
-	case strings.HasPrefix(kind, forRunbook):
-		return runbook(strings.Fields(kind)[1:])
+	case forSteps:
+		return stepTable()
 	default:
 		return conditions(kind)
 	}
-}
-
-// runbook is the table of an alert: the conditions `Type=Status` and the events that it is about. It is empty where the
-// catalog lacks one.
-func runbook(names []string) string {
-	var out strings.Builder
-	out.WriteString("| condition or event | meaning | who acts, next step |\n| --- | --- | --- |\n")
-	for _, name := range names {
-		found := false
-		for _, e := range v1alpha1.Catalog() {
-			says := "`" + e.Reason + "`"
-			if e.Kind != "" {
-				says = fmt.Sprintf("`%s` %s `%s`", e.Condition, e.Status, e.Reason)
-			}
-			if condition := e.Condition + "=" + string(e.Status); name == e.Reason && e.Kind == "" || name == condition || name == condition+"/"+e.Reason {
-				found = true
-				fmt.Fprintf(&out, "| %s | %s | %s |\n", says, e.Sentence, action(e))
-			}
-		}
-		if !found {
-			return ""
-		}
-	}
-	return out.String()
 }
 
 func conditions(kind string) string {
@@ -124,33 +126,50 @@ func conditions(kind string) string {
 			continue
 		}
 		if out.Len() == 0 {
-			out.WriteString("| condition | status, reason | meaning | who acts, next step |\n| --- | --- | --- | --- |\n")
+			out.WriteString("| condition, status, reason | meaning | next step |\n| --- | --- | --- |\n")
 		}
-		name := ""
 		if e.Condition != condition {
-			condition, name = e.Condition, "`"+e.Condition+"`"
+			condition = e.Condition
+			fmt.Fprintf(&out, "| **`%s`** |\n", e.Condition)
 		}
-		fmt.Fprintf(&out, "| %s | %s `%s` | %s | %s |\n", name, e.Status, e.Reason, e.Sentence, action(e))
+		fmt.Fprintf(&out, "| %s `%s` | %s |%s\n", e.Status, e.Reason, e.Sentence, action(e))
 	}
 	return out.String()
 }
 
 func eventTable() string {
 	var out strings.Builder
-	out.WriteString("| event | meaning | who acts, next step |\n| --- | --- | --- |\n")
+	out.WriteString("| event | meaning | next step |\n| --- | --- | --- |\n")
 	for _, e := range v1alpha1.Catalog() {
 		if e.Kind == "" {
-			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", e.Reason, e.Sentence, action(e))
+			fmt.Fprintf(&out, "| `%s` | %s |%s\n", e.Reason, e.Sentence, action(e))
 		}
 	}
 	return out.String()
 }
 
-// action is who acts, and the next step.
-func action(e v1alpha1.Entry) string {
-	if e.Who == "" {
-		return string(e.Next)
+func stepTable() string {
+	var out strings.Builder
+	out.WriteString("| next step | in full |\n| --- | --- |\n")
+	for _, s := range steps {
+		fmt.Fprintf(&out, "| *%s* | %s |\n", s.name, s.step)
 	}
-	who := string(e.Who)
-	return strings.ToUpper(who[:1]) + who[1:] + ": " + string(e.Next)
+	return out.String()
+}
+
+// action is the cell of who acts and of the next step. It is empty where there is no next step.
+func action(e v1alpha1.Entry) string {
+	if e.Next == "" {
+		return ""
+	}
+	who, next := "", string(e.Next)
+	if e.Who != "" {
+		who = actors[e.Who] + ": "
+	}
+	for _, s := range steps {
+		if s.step == e.Next {
+			next = "*" + s.name + "*"
+		}
+	}
+	return " " + who + next + " |"
 }

@@ -33,7 +33,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const namespace = "altershieldoperator-system"
+const (
+	namespace = "altershieldoperator-system"
+	// prefix of the names of all objects.
+	prefix = "altershieldoperator-"
+)
 
 // part is the template of objects, and the condition under which they are rendered.
 type part struct{ file, condition string }
@@ -52,7 +56,7 @@ func sources() []source {
 		{"default", map[string]part{
 			"CustomResourceDefinition":     {"crds.yaml", ".Values.crds.enabled"},
 			"MutatingWebhookConfiguration": webhooks, "ValidatingWebhookConfiguration": webhooks,
-			"ServiceAccount": roles, "Role": roles, "RoleBinding": roles, "ClusterRole": roles, "ClusterRoleBinding": roles,
+			"ServiceAccount": {"rbac.yaml", ".Values.serviceAccount.create"}, "Role": roles, "RoleBinding": roles, "ClusterRole": roles, "ClusterRoleBinding": roles,
 		}},
 		{"prometheus", map[string]part{
 			"ServiceMonitor": monitor("serviceMonitor"), "PrometheusRule": monitor("rules"), "ConfigMap": monitor("dashboard"),
@@ -131,6 +135,9 @@ const (
 	keep   = "    {{- if .Values.crds.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n"
 	inject = "  {{- if .Values.webhook.certManager.enabled }}\n  annotations:\n" +
 		"    cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/altershieldoperator-webhook-serving-cert\n  {{- end }}\n"
+	account  = "  {{- with .Values.serviceAccount.annotations }}\n  annotations:\n    {{- toYaml . | nindent 4 }}\n  {{- end }}\n"
+	interval = "    {{- with .Values.metrics.serviceMonitor.interval }}\n    interval: {{ . | quote }}\n    {{- end }}\n" +
+		"    {{- with .Values.metrics.serviceMonitor.scrapeTimeout }}\n    scrapeTimeout: {{ . | quote }}\n    {{- end }}\n"
 	caBundle = "    {{- with .Values.webhook.certificate.caBundle }}\n    caBundle: {{ . | b64enc }}\n    {{- end }}\n"
 	own      = "    {{- with .Values.metrics.%s.labels }}\n    {{- toYaml . | nindent 4 }}\n    {{- end }}\n"
 )
@@ -142,6 +149,20 @@ var (
 	generator      = regexp.MustCompile(`(?m)^    controller-gen\.kubebuilder\.io/version: .*\n`)
 )
 
+// named replaces the prefix of names, and the name of the manager's account. The name of one ConfigMap is fixed in the program.
+func named(kind, text string) string {
+	if kind == "CustomResourceDefinition" {
+		return text
+	}
+	const fixed = prefix + "rollbacks"
+	if kind != "PrometheusRule" && kind != "ConfigMap" {
+		text = strings.ReplaceAll(text, prefix+"controller-manager", `{{ include "altershield-operator.serviceAccountName" . }}`)
+	}
+	text = strings.ReplaceAll(text, fixed, "\x00")
+	text = strings.ReplaceAll(text, prefix, `{{ include "altershield-operator.fullname" . }}-`)
+	return strings.ReplaceAll(text, "\x00", fixed)
+}
+
 // template returns the template of an object.
 func template(o unstructured.Unstructured) (string, error) {
 	out, err := yaml.Marshal(o.Object)
@@ -151,14 +172,18 @@ func template(o unstructured.Unstructured) (string, error) {
 	text := strings.ReplaceAll(string(out), "{{", `{{ "{{" }}`)
 	text = wholeNamespace.ReplaceAllString(text, "${1}{{ .Release.Namespace | quote }}")
 	text = strings.ReplaceAll(text, namespace, "{{ .Release.Namespace }}")
+	text = named(o.GetKind(), text)
 	added := labels
 	switch o.GetKind() {
 	case "CustomResourceDefinition":
 		text = generator.ReplaceAllString(text, "${0}"+keep)
 	case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
-		text = strings.Replace(text, "\nmetadata:\n", "\nmetadata:\n"+inject, 1)
+		text = strings.Replace(text, "\nmetadata:\n", "\nmetadata:\n"+named("", inject), 1)
 		text = strings.ReplaceAll(text, "  clientConfig:\n", "  clientConfig:\n"+caBundle)
+	case "ServiceAccount":
+		text = strings.Replace(text, "\nmetadata:\n", "\nmetadata:\n"+account, 1)
 	case "ServiceMonitor":
+		text = strings.Replace(text, "  endpoints:\n  - ", "  endpoints:\n  -\n"+interval+"    ", 1)
 		added = fmt.Sprintf(own, "serviceMonitor") + labels
 	case "PrometheusRule":
 		added = fmt.Sprintf(own, "rules") + labels

@@ -36,7 +36,7 @@ func TestTemplate(t *testing.T) {
 	}}}))
 	want := `kind: ValidatingWebhookConfiguration
 metadata:
-` + inject + `  labels:
+` + named("", inject) + `  labels:
     a: '{{ "{{" }} $labels.x }}'
 ` + labels + `  name: x
 webhooks:

@@ -31,7 +31,7 @@ fuzz() {
     echo "$3: $(grep -oE 'execs: [0-9]+|[0-9]+/[0-9]+ completed' <<<"${output}" | tail -1)"
     return
   fi
-  # The end of the time may come in the middle of an input. That is no failure (https://go.dev/issue/48591).
+  # The end of the time may come in the middle of an input, which is no failure (https://go.dev/issue/48591).
   if ! grep -q 'Failing input' <<<"${output}" && grep -qE '^ +context deadline exceeded$' <<<"${output}"; then
     echo "$3: no failure until the end of the time"
     return

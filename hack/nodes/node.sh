@@ -66,7 +66,7 @@ fi
 ip addr add "172.30.0.$number/24" dev "$device"
 ip link set "$device" up
 sysctl -qw net.ipv4.ip_forward=1
-# What goes to a Service needs a route before kube-proxy redirects it.
+# Packets to a Service need a route before kube-proxy redirects them.
 ip route add 10.96.0.0/16 dev "$device"
 for other in $(seq 1 "$nodes"); do
   [[ $other == "$number" ]] || ip route add "10.244.$other.0/24" via "172.30.0.$other"

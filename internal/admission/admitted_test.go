@@ -25,13 +25,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
-// readmitted applies a template again that led to the one that is stored.
+// readmitted applies a template again that led to the stored one.
 func readmitted(w *admissionWrapper) *admissionWrapper {
 	return w.bothAnnotations(v1alpha1.AdmittedAnnotation, "v0=v9,v2=v1").release()
 }
 
-// TestReadmitted: a template that led to the one that is stored is no release for
-// mutation. What else is in the request is about the release that is there.
+// TestReadmitted: for mutation, a template that led to the stored one is no release. The rest of the request is about
+// the current release.
 func TestReadmitted(t *testing.T) {
 	quarantine := func(w *admissionWrapper) *admissionWrapper {
 		q := rollback.ParseQuarantine(nil, testNow).With("v0", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted})
@@ -48,18 +48,22 @@ func TestReadmitted(t *testing.T) {
 		request *admissionWrapper
 		want    []Change
 	}{
-		"applied":                           {request: readmitted(makeUpdate())},
-		"replaced by a manifest":            {request: readmitted(makeUpdate()).nothing(), want: lost},
-		"with a version label":              {request: readmitted(makeUpdate()).templateLabel(v1alpha1.VersionLabel, "v2"), want: []Change{setTemplateLabel("v1")}},
+		"applied":                {request: readmitted(makeUpdate())},
+		"replaced by a manifest": {request: readmitted(makeUpdate()).nothing(), want: lost},
+		"with a version label": {request: readmitted(makeUpdate()).templateLabel(v1alpha1.VersionLabel, "v2"),
+			want: []Change{setTemplateLabel("v1")}},
 		"a baseline":                        {request: readmitted(makeUpdate()).without().loseTemplateLabel()},
 		"blocked":                           {request: readmitted(makeBlocked())},
 		"blocked, with a label to override": {request: readmitted(makeBlocked()).label(v1alpha1.IgnoredSuspendLabel, "true")},
 		"blocked, one from before":          {request: readmitted(makeBlocked()).both(v1alpha1.IgnoredSuspendLabel, "true")},
-		"halted":                            {request: readmitted(makeBlocked()).bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true)},
-		"halted, not blocked":               {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(true, true)},
-		"with a request to roll back":       {request: readmitted(makeUpdate()).annotation(v1alpha1.RollbackToAnnotation, "last-success")},
-		"with other settings":               {request: readmitted(makeUpdate()).annotation(prefix+"rollback", "disabled")},
-		"after a rollback":                  {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.ChangeCauseAnnotation, rollback.ChangeCausePrefix+"x")},
+		"halted": {request: readmitted(makeBlocked()).bothAnnotations(v1alpha1.HaltedAnnotation,
+			"v1").paused(true, true)},
+		"halted, not blocked": {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.HaltedAnnotation,
+			"v1").paused(true, true)},
+		"with a request to roll back": {request: readmitted(makeUpdate()).annotation(v1alpha1.RollbackToAnnotation, "last-success")},
+		"with other settings":         {request: readmitted(makeUpdate()).annotation(prefix+"rollback", "disabled")},
+		"after a rollback": {request: readmitted(makeUpdate()).bothAnnotations(v1alpha1.ChangeCauseAnnotation,
+			rollback.ChangeCausePrefix+"x")},
 		"with the end of a quarantine": {
 			request: quarantine(readmitted(makeUpdate())).annotation(v1alpha1.UnquarantineAnnotation, "v0"),
 			want: []Change{
@@ -91,8 +95,8 @@ func TestReadmitted(t *testing.T) {
 	}
 }
 
-// TestReleasesAllTheSame: what is remembered makes no difference to these.
-func TestReleasesAllTheSame(t *testing.T) {
+// TestStillReleases: the remembered templates make no difference to these requests.
+func TestStillReleases(t *testing.T) {
 	const key = v1alpha1.AdmittedAnnotation
 	for name, request := range map[string]*admissionWrapper{
 		"another template":                 makeUpdate().bothAnnotations(key, "v3=v1").release(),
@@ -117,8 +121,7 @@ func TestReleasesAllTheSame(t *testing.T) {
 	}
 }
 
-// TestUndoToAdmitted: a template that led to a good version is an undo, if it
-// leads there this time, too.
+// TestUndoToAdmitted: a template that led to a good version is an undo, if it leads there again.
 func TestUndoToAdmitted(t *testing.T) {
 	for name, test := range map[string]struct {
 		admitted, stored string
@@ -153,9 +156,8 @@ func TestUndoToAdmitted(t *testing.T) {
 	}
 }
 
-// TestForgedAdmitted: whoever writes the annotation, as editors of the status may,
-// gets past neither the block nor the quarantine with it, nor past the loss of a
-// block.
+// TestForgedAdmitted: a user who writes the annotation, like editors of the status, passes neither the block nor the
+// quarantine, and cannot remove a block.
 func TestForgedAdmitted(t *testing.T) {
 	tests := admissionTests()
 	forge := func(w *admissionWrapper) map[string]*admissionWrapper {
@@ -196,9 +198,8 @@ func TestForgedAdmitted(t *testing.T) {
 	}
 }
 
-// TestSeenBefore: what the first call for a request saw is remembered with what the
-// second one sees after another webhook. The marks of the first one tell them apart
-// from a client's object.
+// TestSeenBefore: the version of the first call for a request is remembered with the version of the second call, after
+// another webhook. The marks of the first call distinguish the calls from a client's object.
 func TestSeenBefore(t *testing.T) {
 	twice := func(w *admissionWrapper) Request {
 		request := w.Request

@@ -24,22 +24,22 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// The checks of policies at the stage Admission. They answer a request to release; what
-// cannot be measured lets pass.
+// The checks of policies at the stage Admission. They answer a request to release; a check that cannot be evaluated
+// passes.
 
-// Check is what one check of a policy came to about a request.
+// Check is the result of one check of a policy for a request.
 type Check struct {
 	// Name is namespace/policy/check.
 	Name       string
 	Mode       v1alpha1.PolicyMode
 	Suggestion string
-	// False is the message of the first rule that is false; empty when none is.
+	// False is the message of the first rule that is false; empty for none.
 	False string
-	// Problem says why not all rules could be evaluated; empty when they could.
+	// Problem is why not all rules could be evaluated; empty if all were.
 	Problem string
 }
 
-// Phase is what the check came to in one word.
+// Phase returns the result of the check in one word.
 func (c *Check) Phase() v1alpha1.CheckPhase {
 	switch {
 	case c.False != "":
@@ -51,7 +51,7 @@ func (c *Check) Phase() v1alpha1.CheckPhase {
 	}
 }
 
-// describe says what it came to, and its suggestion where it failed.
+// describe describes the result, with the suggestion if the check failed.
 func (c *Check) describe() string {
 	if c.False == "" {
 		return c.Problem
@@ -59,36 +59,35 @@ func (c *Check) describe() string {
 	return strings.Join(wording.NonEmpty(c.False, c.Suggestion), "; ")
 }
 
-// Checks are those of one request.
+// Checks are the checks of one request.
 type Checks struct {
-	// Kind in lower case, and Name, of the workload.
+	// Kind, in lower case, and Name are of the workload.
 	Kind, Name string
-	// ObservedBy is what makes the workload in observe mode; empty when it is not.
+	// ObservedBy is the reason for which the workload is in observe mode; empty in enforce mode.
 	ObservedBy string
 	Checks     []Check
 }
 
-// Answer is the answer to it.
+// Answer is the answer to the request.
 type Answer struct {
-	// Denial says why the request is refused; empty when it is not.
+	// Denial is why the request is refused; empty if it is not.
 	Denial string
-	// Warnings tell of what it is not refused for.
+	// Warnings describe failed checks that do not refuse the request.
 	Warnings []string
-	// WouldDeny: it is not refused because the workload is in observe mode.
+	// WouldDeny: only observe mode allows the request.
 	WouldDeny bool
 }
 
 const (
-	// maxTold is how many bytes are told of all checks that refuse a request, beside
-	// their names.
-	maxTold = 4 << 10
-	// maxWarned is how many bytes are told of a check that refuses none, and maxWarnings
-	// how many such checks are told of: clients have a limit, too.
+	// maxDenial bounds the texts of all checks that refuse a request, in bytes, without their names.
+	maxDenial = 4 << 10
+	// maxWarned bounds the text of a check that does not refuse, in bytes, and maxWarnings the number of such checks:
+	// clients have a limit, too.
 	maxWarned   = 512
 	maxWarnings = 8
 )
 
-// Decide says what becomes of the request.
+// Decide returns the answer to the request.
 func (a Checks) Decide() (answer Answer) {
 	var refuse []*Check
 	warned := 0
@@ -105,12 +104,12 @@ func (a Checks) Decide() (answer Answer) {
 		case c.False != "":
 			warn("%s %s would be refused, in enforce mode, by the check %s: %s", c)
 		case c.Problem != "":
-			warn("%s %s passed the check %s unseen, which could not be made: %s", c)
+			warn("%s %s passed without the check %s, which could not be made: %s", c)
 		default: // it passed
 		}
 	}
 	if more := warned - maxWarnings; more > 0 {
-		answer.Warnings = append(answer.Warnings, fmt.Sprintf("the same of %d more checks", more))
+		answer.Warnings = append(answer.Warnings, fmt.Sprintf("%d more checks have warnings", more))
 	}
 	denial := a.refusal(refuse)
 	if denial != "" && a.ObservedBy != "" {
@@ -123,21 +122,21 @@ func (a Checks) Decide() (answer Answer) {
 
 // refusal names all checks that refuse a request; empty for none.
 func (a Checks) refusal(by []*Check) string {
-	told := make([]string, len(by))
+	reasons := make([]string, len(by))
 	for i, c := range by {
-		told[i] = c.Name + ": " + briefly(c.describe(), maxTold/len(by))
+		reasons[i] = c.Name + ": " + briefly(c.describe(), maxDenial/len(by))
 	}
 	switch len(by) {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("%s %s is refused by the check %s", a.Kind, a.Name, told[0])
+		return fmt.Sprintf("%s %s is refused by the check %s", a.Kind, a.Name, reasons[0])
 	default:
-		return fmt.Sprintf("%s %s is refused by %d checks: %s", a.Kind, a.Name, len(by), strings.Join(told, " | "))
+		return fmt.Sprintf("%s %s is refused by %d checks: %s", a.Kind, a.Name, len(by), strings.Join(reasons, " | "))
 	}
 }
 
-// briefly is a text in one line of at most so many bytes.
+// briefly returns a text in one line of at most limit bytes.
 func briefly(text string, limit int) string {
 	return wording.Shortened(strings.Join(strings.Fields(text), " "), limit)
 }

@@ -24,8 +24,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// TestIsChecked: only what releases is checked, and neither what the operator writes nor
-// an undo.
+// TestIsChecked: only releases are checked, except the operator's own and undos.
 func TestIsChecked(t *testing.T) {
 	at := func(version string) Object { return Object{Version: version} }
 	optedOut := at("b")
@@ -56,7 +55,7 @@ func TestIsChecked(t *testing.T) {
 	}
 }
 
-// TestAdmissionChecks: what a request comes to by what its checks came to.
+// TestAdmissionChecks: the answer to a request follows from its checks.
 func TestAdmissionChecks(t *testing.T) {
 	failed := func(name, message string) Check {
 		return Check{Name: name, Mode: v1alpha1.ModeEnforce, False: message}
@@ -78,17 +77,23 @@ func TestAdmissionChecks(t *testing.T) {
 	}{
 		"nothing to check": {},
 		"passed":           {checks: []Check{passed}},
-		"refused":          {checks: []Check{passed, advised}, denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook"},
+		"refused": {checks: []Check{passed, advised},
+			denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook"},
 		"refused by a false rule beside an error": {checks: []Check{both}, denial: "deployment sleep is refused by the check shop/p/d: no owner"},
-		"refused by two":    {checks: []Check{advised, both}, denial: "deployment sleep is refused by 2 checks: shop/p/a: no limits; see the handbook | shop/p/d: no owner"},
-		"in observe mode":   {checks: []Check{observed}, warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits"}},
-		"could not be made": {checks: []Check{unmade}, warnings: []string{"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
-		"all of it": {checks: []Check{observed, unmade, advised}, denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
+		"refused by two": {checks: []Check{advised, both},
+			denial: "deployment sleep is refused by 2 checks: shop/p/a: no limits; see the handbook | shop/p/d: no owner"},
+		"in observe mode": {checks: []Check{observed},
+			warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits"}},
+		"could not be made": {checks: []Check{unmade},
+			warnings: []string{"deployment sleep passed without the check shop/p/c, which could not be made: it took longer than 2s"}},
+		"all of it": {checks: []Check{observed, unmade, advised},
+			denial: "deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
 			warnings: []string{"deployment sleep would be refused, in enforce mode, by the check shop/p/b: no limits",
-				"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
+				"deployment sleep passed without the check shop/p/c, which could not be made: it took longer than 2s"}},
 		"of an observed workload": {observedBy: "the annotation x", checks: []Check{unmade, advised}, would: true, warnings: []string{
-			"allowed in observe mode, by the annotation x; enforce mode denies it: deployment sleep is refused by the check shop/p/a: no limits; see the handbook",
-			"deployment sleep passed the check shop/p/c unseen, which could not be made: it took longer than 2s"}},
+			"allowed in observe mode, by the annotation x; enforce mode denies it: deployment sleep is refused by the check shop/p/a: no " +
+				"limits; see the handbook",
+			"deployment sleep passed without the check shop/p/c, which could not be made: it took longer than 2s"}},
 		"of an observed workload that passes": {observedBy: "the annotation x", checks: []Check{passed}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,8 +105,7 @@ func TestAdmissionChecks(t *testing.T) {
 	}
 }
 
-// TestAdmissionChecksAreBrief: however much checks have to say, all of those that refuse
-// are named, and the answer is bounded.
+// TestAdmissionChecksAreBrief: the answer names all checks that refuse, and its length is bounded.
 func TestAdmissionChecksAreBrief(t *testing.T) {
 	checks := Checks{Kind: "deployment", Name: "sleep"}
 	for i := range 32 {
@@ -120,7 +124,8 @@ func TestAdmissionChecksAreBrief(t *testing.T) {
 		checks.Checks[i].Mode = v1alpha1.ModeObserve
 	}
 	got = checks.Decide()
-	if got.Denial != "" || len(got.Warnings) != maxWarnings+1 || got.Warnings[maxWarnings] != "the same of 24 more checks" || len(got.Warnings[0]) > 1024 {
+	if got.Denial != "" || len(got.Warnings) != maxWarnings+1 || got.Warnings[maxWarnings] != "24 more checks have warnings" ||
+		len(got.Warnings[0]) > 1024 {
 		t.Errorf("%d warnings: %q", len(got.Warnings), got.Warnings)
 	}
 }

@@ -28,10 +28,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// What the block answers: what failed, since when releases are denied, and two commands.
+// The message of a denial by the block: the failure, the time of the block, and commands to continue.
 
-// describeBlock is the message of a request that the block denies. CI shows no warnings,
-// so it says everything.
+// describeBlock returns the message of a request that the block denies. CI shows no warnings, so the message is
+// complete.
 func describeBlock(r *Request) string {
 	since := ""
 	if seconds, err := strconv.ParseInt(r.Old.Labels[v1alpha1.SuspendLabel], 10, 64); err == nil {
@@ -41,8 +41,7 @@ func describeBlock(r *Request) string {
 		r.Kind, r.Name, wording.Brief(describeFailure(r)), since, overrideCommand(r), waysOn(r))
 }
 
-// describeFailure says which release blocks the workload, and why. The text of the cause
-// is of others.
+// describeFailure describes which release blocks the workload, and why. Others wrote the text of the cause.
 func describeFailure(r *Request) string {
 	if r.blockedByUser() {
 		return "a user blocked its releases"
@@ -65,8 +64,7 @@ func describeFailure(r *Request) string {
 	return strings.Join(wording.NonEmpty(which+" failed", why), ": ")
 }
 
-// blockingRecord is the record of the release that blocks the workload; nil where it is
-// not known.
+// blockingRecord returns the record of the release that blocks the workload; nil if unknown.
 func blockingRecord(r *Request) *v1alpha1.ChangeWorkload {
 	if r.Past == nil {
 		return nil
@@ -81,8 +79,8 @@ func blockingRecord(r *Request) *v1alpha1.ChangeWorkload {
 	return nil
 }
 
-// overrideCommand sets the label that lets one release pass. One that was there before the
-// block counts only when it is set again.
+// overrideCommand returns the command for an override label. A label that is older than the block counts only if it is
+// set again.
 func overrideCommand(r *Request) string {
 	label := fmt.Sprintf("label %s %s %s", r.Kind, wording.ShellWord(r.Name), v1alpha1.IgnoredSuspendLabel)
 	set := wording.Kubectl(label+"="+v1alpha1.IgnoredSuspendValue+" --overwrite", r.Namespace)
@@ -92,7 +90,7 @@ func overrideCommand(r *Request) string {
 	return set
 }
 
-// waysOn says what helps beside an override; empty where nothing does.
+// waysOn returns the alternatives to an override; empty for none.
 func waysOn(r *Request) string {
 	if r.restores() {
 		return ". Or wait: version " + r.Old.Version + " is being restored, and the block ends when its rollout is complete"
@@ -108,6 +106,7 @@ func waysOn(r *Request) string {
 	if r.failedRecord() != nil && !r.blockedByUser() {
 		again = "apply version " + wording.Brief(target.Version) + " again, or "
 	}
-	return ". To go back: " + again +
-		wording.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite", r.Kind, wording.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, rollback.LastSuccess), r.Namespace)
+	return ". To undo the release: " + again +
+		wording.Kubectl(fmt.Sprintf("annotate %s %s %s=%s --overwrite",
+			r.Kind, wording.ShellWord(r.Name), v1alpha1.RollbackToAnnotation, rollback.LastSuccess), r.Namespace)
 }

@@ -14,15 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package admission decides about requests to write a workload: what of them is changed, and which are denied. Its functions are
-// pure; package webhooks reads what they need and answers the API server.
+// Package admission decides about requests to write a workload: which parts it changes, and which requests it denies. Its
+// functions are pure; package webhooks reads their input and answers the API server.
 //
-//	request.go             a request, and what it asks for
-//	denial.go              why a request is denied, and what to do
+//	request.go             a request
+//	denial.go              the message of a denial
 //	undo.go                a user releases a good version again
-//	rollout.go             what becomes of the operator's halt and hold
+//	rollout.go             the operator's halt and hold
 //	optout.go              a workload leaves the defense
 //	checks.go              checks of policies before a release is stored
-//	unknown.go             labels and annotations that have no effect
+//	unknown.go             labels and annotations without effect
 //	mutate.go              all of it, in the order of a request
 package admission

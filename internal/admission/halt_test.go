@@ -25,8 +25,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestMutateHalt: what a manifest brings back leaves the halt of a StatefulSet or a DaemonSet.
-// An override, another release and a value of the user's own resume it.
+// TestMutateHalt: a manifest that is applied again leaves the halt of a StatefulSet or a DaemonSet. An override,
+// another release and a value of the user's own resume it.
 func TestMutateHalt(t *testing.T) {
 	const own, stale, by = v1alpha1.IgnoredSuspendLabel, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation
 	// set is a StatefulSet that was halted at partition 2, and daemon a DaemonSet.
@@ -44,7 +44,7 @@ func TestMutateHalt(t *testing.T) {
 	deployment.Old.Words, deployment.New.Words = workload.Words{}, workload.Words{}
 	for name, c := range map[string]struct {
 		request *admissionWrapper
-		// stays: the halt does. used: the override is used up.
+		// stays: the halt stays. used: the override is used up.
 		stays, used bool
 	}{
 		"set, applied again":                          {set(2), true, false},
@@ -92,19 +92,19 @@ func TestMutateHalt(t *testing.T) {
 	}
 }
 
-// liftedBefore has no block in what is stored.
+// liftedBefore removes the block from the stored object.
 func (w *admissionWrapper) liftedBefore() *admissionWrapper {
 	delete(w.Old.Labels, v1alpha1.SuspendLabel)
 	return w
 }
 
-// ownedBy has another object own both objects.
+// ownedBy sets the owner of both objects.
 func (w *admissionWrapper) ownedBy(owner string) *admissionWrapper {
 	w.Old.Owner, w.New.Owner = owner, owner
 	return w
 }
 
-// TestHaltMarksStale: an override that was there before the halt does not resume it.
+// TestHaltMarksStale: an override that is older than the halt does not resume it.
 func TestHaltMarksStale(t *testing.T) {
 	w := makeBlocked().both(v1alpha1.IgnoredSuspendLabel, "true").own().annotation(v1alpha1.HaltedAnnotation, "v1")
 	once := admitted(w.Request, Mutate(w.Request))

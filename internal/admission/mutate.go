@@ -32,9 +32,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Mutate returns what has to be changed in the new object, in a fixed
-// order. Applied to its own result for the same request it changes nothing, as
-// the API server may ask again after other webhooks.
+// Mutate returns the changes to the new object, in a fixed order. It changes nothing in its own result for the same
+// request, because the API server may call again after other webhooks.
 func Mutate(r Request) []Change {
 	want := Object{
 		Labels:         cloned(r.New.Labels),
@@ -70,7 +69,7 @@ func Mutate(r Request) []Change {
 	return changes
 }
 
-// Validate says whether a request passes the block of a workload.
+// Validate denies a request that does not pass the block of a workload.
 func Validate(r Request) Verdict {
 	if r.Operation != Update || !r.Old.suspended() || r.Own || workload.OptedOut(r.New.Labels) ||
 		!r.touches() || r.overrides() || r.wentBack() {
@@ -79,8 +78,8 @@ func Validate(r Request) Verdict {
 	return Verdict{Message: describeBlock(&r)}
 }
 
-// ValidateQuarantine says whether a request releases a version that was rolled
-// back. While the workload is blocked the block decides.
+// ValidateQuarantine denies a request that releases a version that was rolled back. While the workload is blocked, the
+// block decides.
 func ValidateQuarantine(r Request) Verdict {
 	if r.Operation != Update || !r.quarantined() || r.Old.suspended() || r.Own || workload.OptedOut(r.New.Labels) || r.overrides() {
 		return Verdict{Allowed: true}
@@ -89,12 +88,13 @@ func ValidateQuarantine(r Request) Verdict {
 	if r.New.ignoresSuspend() {
 		set = "remove this label, which was there before the rollback, and set it again:"
 	}
+	quarantine := rollback.DescribeQuarantine(r.New.Version, rollback.ParseQuarantine(r.Old.Annotations, r.Now))
 	return Verdict{Message: fmt.Sprintf("%s %s: %s; release another version, or, to release this one anyway, %s %s=%q",
-		r.Kind, r.Name, wording.Brief(rollback.DescribeQuarantine(r.New.Version, rollback.ParseQuarantine(r.Old.Annotations, r.Now))), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
+		r.Kind, r.Name, wording.Brief(quarantine), set, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)}
 }
 
-// mutateCreated takes off what a manifest cloned from another workload brought
-// along, what the operator halted that one by included; the settings in it are the user's.
+// mutateCreated removes the operator's marks, and a halt, from a manifest that was copied from another workload; its
+// settings are the user's.
 func mutateCreated(r *Request, want *Object) {
 	if r.New.Annotations[v1alpha1.HaltedAnnotation] != "" {
 		want.Paused = false
@@ -112,9 +112,8 @@ func mutateCreated(r *Request, want *Object) {
 	noteSeen(r, want)
 }
 
-// mutateOwn records the release that the operator's own write is. The template
-// stays as it was written: a rollback sets back the one of a ReplicaSet, which
-// is found again only if nothing in it changes.
+// mutateOwn records the release of the operator's own write. Its template stays unchanged: a rollback restores the
+// template of a ReplicaSet, which is found again only if it is identical.
 func mutateOwn(r *Request, want *Object) {
 	if r.released() {
 		release(r, want)
@@ -123,15 +122,14 @@ func mutateOwn(r *Request, want *Object) {
 	markStale(r, want)
 }
 
-// noteRestored corrects what a rollback says of the version that it goes to. A revision
-// that an older control plane wrote may lack fields of the template that the API server
-// sets by now, so that it comes to another version. Only by that one it is known that
-// the release was made by a rollback.
+// noteRestored corrects the version that a rollback recorded as its target. A revision of an older control plane may
+// lack fields of the template that the API server sets now, so its version changes. Only the recorded version shows
+// that a rollback made the release.
 func noteRestored(r *Request, want *Object) {
 	if !r.rollsBack() {
 		return
 	}
-	q := rollback.ParseQuarantine(want.Annotations, time.Time{}) // of one whose time is over, too
+	q := rollback.ParseQuarantine(want.Annotations, time.Time{}) // also of an expired quarantine
 	why, ok := q.Reasons[r.Old.Version]
 	if said := why.To; ok && said != r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]) {
 		why.To = r.New.Version
@@ -146,7 +144,8 @@ func noteRestored(r *Request, want *Object) {
 func mutateUpdated(r *Request, want *Object) {
 	restore(want.Labels, r.Old.Labels, restoredLabels())
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
-	if to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]; ok && workload.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, rollback.BeforeOptIn) {
+	to, ok := want.Annotations[v1alpha1.RollbackToAnnotation]
+	if ok && workload.OptedOut(r.Old.Labels) && !strings.HasPrefix(to, rollback.BeforeOptIn) {
 		want.Annotations[v1alpha1.RollbackToAnnotation] = rollback.BeforeOptIn + wording.CutAtRune(to, record.MaxText)
 	}
 	if r.Releases() {
@@ -154,12 +153,12 @@ func mutateUpdated(r *Request, want *Object) {
 		noteSeen(r, want)
 		dropChangeCause(want)
 		noteAltered(r, want)
-		// A request is about the release it was made at, not about this one: kubectl
-		// rollout undo even brings those of earlier ones back.
+		// A rollback request is about its release, not about this one: kubectl rollout undo even restores requests of
+		// earlier releases.
 		delete(want.Annotations, v1alpha1.RollbackToAnnotation)
 		stamp(r, want)
 	} else {
-		// Also when there was none: putting it in would restart all pods.
+		// Also if the label was missing: adding it would restart all pods.
 		restore(want.TemplateLabels, r.Old.TemplateLabels, []string{v1alpha1.VersionLabel})
 	}
 	if r.overrides() && (r.Releases() || r.suspendTouched()) || r.overridesHalt() || r.overridesHold() {
@@ -174,9 +173,8 @@ func mutateUpdated(r *Request, want *Object) {
 	markStale(r, want)
 }
 
-// markStale keeps the mark that tells a label that was there before the block
-// from an override. Only here is the object known as it is stored when the block
-// is set, by the operator or by hand, so only here it cannot be missed.
+// markStale keeps the mark of a label that is older than the block, so it does not count as an override. Only here the
+// object is known as it is stored with the block, by the operator or by hand.
 func markStale(r *Request, want *Object) {
 	switch {
 	case want.Labels[v1alpha1.IgnoredSuspendLabel] != v1alpha1.IgnoredSuspendValue:
@@ -184,14 +182,13 @@ func markStale(r *Request, want *Object) {
 	case (!r.Old.suspended() && r.New.suspended() || r.rollsBack() || r.halts()) && r.Old.ignoresSuspend():
 		want.Annotations[v1alpha1.OverrideStaleAnnotation] = "true"
 	case !r.Old.ignoresSuspend():
-		// Set in this request. A mark is of an earlier label, lost while
-		// mutation was down.
+		// Set in this request. The mark is of an earlier label, which was lost while mutation was down.
 		delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
 	}
 }
 
-// stamp labels a template with its version. Where templates are not labelled the label
-// is one that a manifest brought along, which would restart pods when it changed.
+// stamp labels a template with its version. In kinds without labelled templates it removes a label that a manifest
+// brought, which would restart pods when it changed.
 func stamp(r *Request, want *Object) {
 	if r.Unstamped {
 		delete(want.TemplateLabels, v1alpha1.VersionLabel)
@@ -210,16 +207,14 @@ func release(r *Request, want *Object) {
 	releasedBy(r, want)
 }
 
-// noteAltered records the settings that the release changes, for an event once
-// it is recorded.
+// noteAltered records the settings that the release changes, for an event.
 func noteAltered(r *Request, want *Object) {
 	if altered := settings.DescribeAltered(r.Old.Annotations, r.New.Annotations); altered != "" {
 		want.Annotations[v1alpha1.SettingsAlteredAnnotation] = want.Annotations[v1alpha1.ReleaseAnnotation] + " " + altered
 	}
 }
 
-// dropChangeCause keeps what explained the operator's rollback from explaining
-// this release, too.
+// dropChangeCause removes the cause of the operator's rollback, which does not explain this release.
 func dropChangeCause(want *Object) {
 	if strings.HasPrefix(want.Annotations[v1alpha1.ChangeCauseAnnotation], rollback.ChangeCausePrefix) {
 		delete(want.Annotations, v1alpha1.ChangeCauseAnnotation)
@@ -230,7 +225,7 @@ func releasedBy(r *Request, want *Object) {
 	want.Annotations[v1alpha1.ReleasedByAnnotation] = r.releaser()
 }
 
-// useOverride records the override and uses it up.
+// useOverride records and uses up the override.
 func useOverride(r *Request, want *Object) {
 	delete(want.Labels, v1alpha1.IgnoredSuspendLabel)
 	delete(want.Annotations, v1alpha1.OverrideStaleAnnotation)
@@ -243,11 +238,12 @@ func useOverride(r *Request, want *Object) {
 		delete(want.Annotations, v1alpha1.SuspendedByAnnotation)
 	}
 	if r.quarantined() {
-		rollback.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)).Annotate(want.Annotations)
+		user := wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)
+		rollback.ParseQuarantine(want.Annotations, r.Now).Override(r.New.Version, user).Annotate(want.Annotations)
 	}
 }
 
-// mapChanges returns what turns one map into the other, sorted by key.
+// mapChanges returns the changes from one map to the other, sorted by key.
 func mapChanges(target Target, from, to map[string]string) []Change {
 	var changes []Change
 	for key := range from {
@@ -264,8 +260,7 @@ func mapChanges(target Target, from, to map[string]string) []Change {
 	return changes
 }
 
-// AsWarning makes a denial of a request about a workload in observe mode a
-// warning.
+// AsWarning turns a denial into a warning, for a workload in observe mode.
 func (v Verdict) AsWarning(by string) Verdict {
 	if v.Allowed {
 		return v
@@ -273,7 +268,7 @@ func (v Verdict) AsWarning(by string) Verdict {
 	return Verdict{Allowed: true, Warning: WouldDeny(by, v.Message)}
 }
 
-// WouldDeny is the warning about a request that would have been denied.
+// WouldDeny returns the warning about a request that enforce mode would have denied.
 func WouldDeny(observedBy, message string) string {
 	return fmt.Sprintf("allowed in observe mode, by %s; enforce mode denies it: %s", observedBy, message)
 }

@@ -34,14 +34,14 @@ import (
 
 const suspendedAt = "1700000000"
 
-// admissionWrapper builds requests on a workload that has been released once,
-// is not blocked, and is not changed.
+// admissionWrapper builds requests on a workload that was released once, is not blocked, and is not changed.
 type admissionWrapper struct{ Request }
 
 func makeUpdate() *admissionWrapper {
 	object := func() Object {
 		return Object{
-			Labels:         map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1", v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
+			Labels: map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1",
+				v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
 			Annotations:    map[string]string{v1alpha1.ReleaseAnnotation: "4"},
 			TemplateLabels: map[string]string{"app": "sleep", v1alpha1.VersionLabel: "v1"},
 			Version:        "v1",
@@ -55,7 +55,7 @@ func makeUpdate() *admissionWrapper {
 	return w
 }
 
-// makeBlocked is makeUpdate on a workload that is blocked.
+// makeBlocked is makeUpdate on a blocked workload.
 func makeBlocked() *admissionWrapper {
 	return makeUpdate().
 		both(v1alpha1.SuspendLabel, suspendedAt).
@@ -69,7 +69,7 @@ func makeCreate() *admissionWrapper {
 	}}
 }
 
-// unstamped makes the workload one of a kind whose templates are not labelled.
+// unstamped makes templates of the workload's kind unlabelled.
 func (w *admissionWrapper) unstamped() *admissionWrapper {
 	w.Kind, w.Unstamped = "statefulset", true
 	delete(w.Old.TemplateLabels, v1alpha1.VersionLabel)
@@ -77,7 +77,7 @@ func (w *admissionWrapper) unstamped() *admissionWrapper {
 }
 func (w *admissionWrapper) named(name string) *admissionWrapper { w.Name = name; return w }
 
-// quarantines has a version in quarantine before and after the request.
+// quarantines puts a version in quarantine before and after the request.
 func (w *admissionWrapper) quarantines(version string, why rollback.QuarantineReason) *admissionWrapper {
 	for _, o := range []*Object{&w.Old, &w.New} {
 		rollback.ParseQuarantine(nil, testNow).With(version, why).Annotate(o.Annotations)
@@ -126,7 +126,7 @@ func (w *admissionWrapper) loseTemplateLabel() *admissionWrapper {
 	return w
 }
 
-// baseline makes the workload one that was there before the operator.
+// baseline makes the workload older than the operator.
 func (w *admissionWrapper) baseline() *admissionWrapper {
 	for _, o := range []*Object{&w.Old, &w.New} {
 		o.Labels, o.Annotations, o.TemplateLabels = nil, nil, nil
@@ -165,10 +165,10 @@ func dropTemplateLabel() Change {
 
 type admissionTest struct {
 	request *admissionWrapper
-	// want is what mutation changes.
+	// want are the changes of mutation.
 	want []Change
-	// wantMutatedDenied and wantDenied say what validation answers with
-	// mutation before it, and without (it was not reached).
+	// wantMutatedDenied and wantDenied are the answers of validation with mutation before it, and without (the webhook
+	// was not reached).
 	wantMutatedDenied, wantDenied bool
 }
 
@@ -200,11 +200,13 @@ func admissionTests() map[string]admissionTest {
 		setLabel(v1alpha1.VersionLabel, "v1"),
 		dropLabel(v1alpha1.DefenseStatusLabel), dropLabel(v1alpha1.IgnoredSuspendLabel), dropLabel(v1alpha1.SuspendLabel),
 	}
-	for _, key := range []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel, v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel, "app"} {
+	for _, key := range []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel, v1alpha1.SuspendLabel,
+		v1alpha1.IgnoredSuspendLabel, "app"} {
 		cloned.label(key, "x")
 	}
 	for _, key := range []string{
-		v1alpha1.AdmittedAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
+		v1alpha1.AdmittedAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.OverrideAnnotation,
+		v1alpha1.OverrideReportedAnnotation,
 		v1alpha1.OverrideStaleAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.QuarantinedAnnotation,
 		v1alpha1.ReleaseAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.SettingsAlteredAnnotation, v1alpha1.SuspendedByAnnotation,
 	} {
@@ -229,7 +231,8 @@ func admissionTests() map[string]admissionTest {
 		},
 		"create: paused by its user": {request: makeCreate().paused(false, true), want: created},
 		"create: of a kind that is not held, cloned from one that was": {
-			request: makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: sorted(created, dropAnnotation(v1alpha1.HeldAnnotation)),
+			request: makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()),
+			want:    sorted(created, dropAnnotation(v1alpha1.HeldAnnotation)),
 		},
 		"a hold that is put on a kind that is not held": {
 			request: makeUpdate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), want: []Change{dropAnnotation(v1alpha1.HeldAnnotation)},
@@ -249,7 +252,8 @@ func admissionTests() map[string]admissionTest {
 		},
 		"unstamped, released": {
 			request: makeUpdate().unstamped().release(),
-			want:    []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
+			want: []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
+				setAnnotation(v1alpha1.ReleaseAnnotation, "5")},
 		},
 		"unstamped, nothing changes but the label": {
 			request: makeUpdate().unstamped().templateLabel(v1alpha1.VersionLabel, "old"), want: []Change{dropTemplateLabel()},
@@ -273,8 +277,9 @@ func admissionTests() map[string]admissionTest {
 			want:    noted(setAnnotation(v1alpha1.SettingsAlteredAnnotation, `5 rollback from none to "disabled"`)),
 		},
 		"the next one that does not": {
-			request: makeUpdate().release().bothAnnotations(prefix+"rollback", "disabled").bothAnnotations(v1alpha1.SettingsAlteredAnnotation, `4 rollback from none to "disabled"`),
-			want:    noted(dropAnnotation(v1alpha1.SettingsAlteredAnnotation)),
+			request: makeUpdate().release().bothAnnotations(prefix+"rollback", "disabled").bothAnnotations(v1alpha1.SettingsAlteredAnnotation,
+				`4 rollback from none to "disabled"`),
+			want: noted(dropAnnotation(v1alpha1.SettingsAlteredAnnotation)),
 		},
 		"settings without a release": {
 			request: makeUpdate().annotation(prefix+"rollback", "disabled"),
@@ -391,7 +396,7 @@ func admissionTests() map[string]admissionTest {
 				lose(v1alpha1.IgnoredSuspendLabel),
 			want: []Change{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
 		},
-		"stale override goes when its label does not ignore any more": {
+		"stale override goes when its label no longer ignores": {
 			request: makeUpdate().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").
 				label(v1alpha1.IgnoredSuspendLabel, "false"),
 			want: []Change{dropAnnotation(v1alpha1.OverrideStaleAnnotation)},
@@ -423,7 +428,8 @@ func admissionTests() map[string]admissionTest {
 			request: makeBlocked().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).annotation("a", "b"),
 		},
 		"blocked: the operator takes its block back after opting out": {
-			request: makeBlocked().own().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).lose(v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation),
+			request: makeBlocked().own().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).lose(v1alpha1.SuspendLabel,
+				v1alpha1.SuspendedByAnnotation),
 		},
 		"in quarantine: opting out, and losing what is known": {
 			request: makeUpdate().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v0").lose(v1alpha1.QuarantinedAnnotation).
@@ -433,11 +439,13 @@ func admissionTests() map[string]admissionTest {
 			},
 		},
 		"opting out: what is known of an earlier time goes": {
-			request: makeUpdate().bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled),
-			want:    []Change{dropAnnotation(v1alpha1.OptedOutAnnotation)},
+			request: makeUpdate().bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").label(v1alpha1.DefenseLabel,
+				v1alpha1.DefenseDisabled),
+			want: []Change{dropAnnotation(v1alpha1.OptedOutAnnotation)},
 		},
 		"opted out: what the operator wrote stays as it is": {
-			request: makeUpdate().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).bothAnnotations(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall").
+			request: makeUpdate().both(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).bothAnnotations(v1alpha1.OptedOutAnnotation,
+				"4 1 Blocked oncall").
 				lose(v1alpha1.OptedOutAnnotation).annotation(v1alpha1.ReleaseAnnotation, "100").annotation(v1alpha1.HaltedAnnotation, "v1"),
 			want: []Change{
 				dropAnnotation(v1alpha1.HaltedAnnotation), setAnnotation(v1alpha1.OptedOutAnnotation, "4 1 Blocked oncall"),
@@ -512,7 +520,7 @@ func admissionTests() map[string]admissionTest {
 				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), dropAnnotation(v1alpha1.OverrideStaleAnnotation),
 			}),
 		},
-		"override: set anew after the stale one": {
+		"override: set again after the stale one": {
 			request: makeBlocked().release().bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1").label(v1alpha1.IgnoredSuspendLabel, "true"),
 			want: released([]Change{dropLabel(v1alpha1.IgnoredSuspendLabel)}, []Change{
 				setAnnotation(v1alpha1.OverrideAnnotation, "v2 77 jane"), dropAnnotation(v1alpha1.OverrideStaleAnnotation),
@@ -573,7 +581,7 @@ func admissionTests() map[string]admissionTest {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").paused(true, true),
 			want:    overridden("jane"),
 		},
-		"override: of a halted workload that somebody resumed, paused by the release": {
+		"override: of a halted workload that a user resumed, paused by the release": {
 			request: makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true").
 				bothAnnotations(v1alpha1.HaltedAnnotation, "v1").paused(false, true),
 			want: sorted(overridden("jane"), dropAnnotation(v1alpha1.HaltedAnnotation)),
@@ -584,12 +592,15 @@ func admissionTests() map[string]admissionTest {
 				Change{Target: WorkloadPaused, Remove: true}),
 		},
 		"release of a halted workload: what was changed is given back": {
-			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").paused(true, true),
+			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation,
+				"v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").paused(true, true),
 			want: []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel), dropAnnotation(v1alpha1.HaltedAnnotation),
-				dropAnnotation(v1alpha1.HaltedFromAnnotation), setAnnotation(v1alpha1.ReleaseAnnotation, "5"), {Target: WorkloadPaused, Remove: true, Value: "2"}},
+				dropAnnotation(v1alpha1.HaltedFromAnnotation), setAnnotation(v1alpha1.ReleaseAnnotation, "5"),
+				{Target: WorkloadPaused, Remove: true, Value: "2"}},
 		},
 		"release of a halted workload by a manifest without annotations: what was changed is given back": {
-			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation, "v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").
+			request: makeUpdate().unstamped().release().bothAnnotations(v1alpha1.HaltedAnnotation,
+				"v1").bothAnnotations(v1alpha1.HaltedFromAnnotation, "2").
 				lose(v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation).paused(true, true),
 			want: []Change{setLabel(v1alpha1.VersionLabel, "v2"), dropLabel(v1alpha1.DefenseStatusLabel),
 				setAnnotation(v1alpha1.ReleaseAnnotation, "5"), {Target: WorkloadPaused, Remove: true, Value: "2"}},
@@ -609,7 +620,8 @@ func admissionTests() map[string]admissionTest {
 	}
 	for _, key := range []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.OverrideReportedAnnotation,
-		v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.AdmittedAnnotation,
+		v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation,
+		v1alpha1.AdmittedAnnotation,
 	} {
 		if key == v1alpha1.HaltedAnnotation || key == v1alpha1.HaltedFromAnnotation {
 			// Only while the workload is paused.
@@ -643,20 +655,19 @@ func admissionTests() map[string]admissionTest {
 	return tests
 }
 
-// without takes the version label off the template of the stored object, too.
+// without also removes the version label from the template of the stored object.
 func (w *admissionWrapper) without() *admissionWrapper {
 	delete(w.Old.TemplateLabels, v1alpha1.VersionLabel)
 	return w
 }
 
-// nothing takes all metadata off the new object.
+// nothing removes all metadata from the new object.
 func (w *admissionWrapper) nothing() *admissionWrapper {
 	w.New.Labels, w.New.Annotations, w.New.TemplateLabels = nil, nil, nil
 	return w
 }
 
-// sorted puts a change of an annotation where it belongs.
-// withoutReleasedBy splits off the change that names who released.
+// withoutReleasedBy returns the changes without the user of the release, and this user.
 func withoutReleasedBy(changes []Change) (rest []Change, by string) {
 	for _, c := range changes {
 		if c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleasedByAnnotation {
@@ -706,9 +717,10 @@ func TestMutateAdmission(t *testing.T) {
 			if diff := cmp.Diff(tt.want, rest); diff != "" {
 				t.Error("changes (-want +got):\n", diff)
 			}
-			// Whoever releases is named, and nobody else.
+			// Only the user of a release is named.
 			counted := slices.ContainsFunc(got, func(c Change) bool {
-				return c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation && !c.Remove && (request.released() || request.Operation == Create)
+				return c.Target == WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation && !c.Remove &&
+					(request.released() || request.Operation == Create)
 			})
 			user := wording.CutAtRune(request.User, workload.MaxUser)
 			if by != "" && by != user || counted && by == "" {
@@ -726,9 +738,8 @@ func TestMutateAdmission(t *testing.T) {
 	}
 }
 
-// TestMutateAdmissionAfterOtherWebhook changes the template between two calls
-// for the same request: the result is that of one call with that template, and what
-// the first call saw is remembered.
+// TestMutateAdmissionAfterOtherWebhook changes the template between two calls for the same request: the result is like
+// one call with that template, and the version of the first call is remembered.
 func TestMutateAdmissionAfterOtherWebhook(t *testing.T) {
 	for name, tt := range admissionTests() {
 		if !tt.request.released() {
@@ -778,7 +789,7 @@ func TestValidateAdmission(t *testing.T) {
 	}
 }
 
-// TestDescribeBlock: the message of a denial says what failed, since when, and what works.
+// TestDescribeBlock: the message of a denial has the failure, its time, and the commands that work.
 func TestDescribeBlock(t *testing.T) {
 	const (
 		label    = "kubectl label deployment sleep altershield.defense.antgroup.com/ignored-suspend"
@@ -804,7 +815,8 @@ func TestDescribeBlock(t *testing.T) {
 		"a pod failed": {failed(nil), "release 4 (version v1) failed: pod sleep-1: unpass: find error" + override},
 		"the whole release failed": {failed(func(c *v1alpha1.ChangeWorkload) {
 			c.Status.DefenseCheckFailPods = nil
-			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Message: "the order's PRE check failed"}}
+			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse,
+				Message: "the order's PRE check failed"}}
 		}), "release 4 (version v1) failed: the order's PRE check failed" + override},
 		"a hostile message": {failed(pod("\x1b[31mfind\n\u202e\u009b2J\x07 error \xff" + strings.Repeat("x", 200))),
 			"release 4 (version v1) failed: pod sleep-1: unpass: [31mfind 2J error \ufffd" + strings.Repeat("x", 180) + "..." + override},
@@ -816,12 +828,14 @@ func TestDescribeBlock(t *testing.T) {
 		"of an older build": {failed(nil).bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1"), "version v1 failed" + override},
 		"nothing is known":  {failed(nil).unknown(), "release 4 (version v1) failed" + override},
 		"a user's block":    {failed(nil).oldLoses(v1alpha1.SuspendedByAnnotation), "a user blocked its releases" + override},
-		"nobody knows since when": {failed(nil).both(v1alpha1.SuspendLabel, "yes").oldLoses(v1alpha1.SuspendedByAnnotation),
+		"at an unknown time": {failed(nil).both(v1alpha1.SuspendLabel, "yes").oldLoses(v1alpha1.SuspendedByAnnotation),
 			"a user blocked its releases. Override it, then release again: " + set},
-		"the label was there before": {failed(nil).both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "1"),
+		"the label was there before": {failed(nil).both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation,
+			"1"),
 			"release 4 (version v1) failed: pod sleep-1: unpass: find error" + strings.Replace(override, set, label+"- -n default && "+set, 1)},
 		"a name that a shell would read": {failed(nil).named("$(id)"),
-			"release 4 (version v1) failed: pod sleep-1: unpass: find error" + strings.Replace(override, "deployment sleep", "deployment '$(id)'", 1)},
+			"release 4 (version v1) failed: pod sleep-1: unpass: find error" + strings.Replace(override, "deployment sleep",
+				"deployment '$(id)'", 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := fmt.Sprintf("deployment %s is suspended: %s", tt.request.Name, tt.want)
@@ -833,49 +847,60 @@ func TestDescribeBlock(t *testing.T) {
 	}
 }
 
-// TestQuarantineBounded: the message of a denial has nothing in it that moves a terminal, and an end.
+// TestQuarantineBounded: the message of a denial has no control characters, and its length is bounded.
 func TestQuarantineBounded(t *testing.T) {
-	request := makeUpdate().release().quarantines("v2", rollback.QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).Request
+	request := makeUpdate().release().quarantines("v2",
+		rollback.QuarantineReason{Cause: "RolloutStuck", Message: "\x1b[2J" + strings.Repeat("y", 5000)}).Request
 	if got := ValidateQuarantine(request); got.Allowed || strings.ContainsRune(got.Message, 0x1b) || len(got.Message) > 1000 {
 		t.Errorf("allowed %t, %d bytes: %q", got.Allowed, len(got.Message), got.Message)
 	}
 }
 
-// TestQuarantineAdmission: a version that was rolled back is released again only
-// by an override, which ends its quarantine.
+// TestQuarantineAdmission: a version that was rolled back is released again only by an override, which ends its
+// quarantine.
 func TestQuarantineAdmission(t *testing.T) {
 	quarantined := func(w *admissionWrapper, versions ...string) *admissionWrapper {
 		q := rollback.ParseQuarantine(nil, testNow)
 		for _, v := range versions {
-			q = q.With(v, rollback.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Container: "main", Reason: "ErrImagePull"})
+			q = q.With(v, rollback.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1",
+				Container: "main", Reason: "ErrImagePull"})
 		}
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
 		return w
 	}
-	const message = `deployment sleep: version v2 was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod sleep-1: container main: ErrImagePull; ` +
-		`release another version, or, to release this one anyway, `
+	const message = `deployment sleep: version v2 was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod sleep-1: ` +
+		`container main: ErrImagePull; release another version, or, to release this one anyway, `
 	const set = message + `set the label altershield.defense.antgroup.com/ignored-suspend="true"`
 	for name, test := range map[string]struct {
 		request *admissionWrapper
-		// denied is the message; empty when it passes.
+		// denied is the message; empty if the request passes.
 		denied string
-		// held says whether v2 is in quarantine afterwards, overridden that the
-		// override was used.
-		held, overridden bool
+		// quarantined reports whether v2 is in quarantine afterwards, overridden whether the override was used.
+		quarantined, overridden bool
 	}{
-		"the version that was rolled back":      {quarantined(makeUpdate().release(), "v0", "v2"), set, true, false},
-		"another version":                       {quarantined(makeUpdate().release(), "v3"), "", false, false},
-		"no release":                            {quarantined(makeUpdate(), "v1", "v2"), "", true, false},
-		"with the label":                        {quarantined(makeUpdate().release().label(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"), "", false, true},
-		"with the label, set before":            {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"), "", false, true},
-		"with one from before the rollback":     {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "true"), "v2"), message + `remove this label, which was there before the rollback, and set it again: altershield.defense.antgroup.com/ignored-suspend="true"`, true, false},
-		"a client that drops the annotations":   {quarantined(makeUpdate().release(), "v2").lose(v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation), set, true, false},
-		"by the operator":                       {quarantined(makeUpdate().own().release(), "v2"), "", true, false},
-		"opted out":                             {quarantined(makeUpdate().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), "v2"), "", true, false},
-		"blocked: the block says so":            {quarantined(makeBlocked().release(), "v2"), "", true, false},
-		"blocked, with the label":               {quarantined(makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"), "", false, true},
-		"another one, with a label that is old": {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v3"), "", false, false},
+		"the version that was rolled back": {quarantined(makeUpdate().release(), "v0", "v2"), set, true, false},
+		"another version":                  {quarantined(makeUpdate().release(), "v3"), "", false, false},
+		"no release":                       {quarantined(makeUpdate(), "v1", "v2"), "", true, false},
+		"with the label": {quarantined(makeUpdate().release().label(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"),
+			"", false, true},
+		"with the label, set before": {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"),
+			"", false, true},
+		"with one from before the rollback": {
+			quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true").bothAnnotations(v1alpha1.OverrideStaleAnnotation, "true"),
+				"v2"), message +
+				`remove this label, which was there before the rollback, and set it again: ` +
+				`altershield.defense.antgroup.com/ignored-suspend="true"`, true, false},
+		"a client that drops the annotations": {quarantined(makeUpdate().release(), "v2").lose(v1alpha1.QuarantinedAnnotation,
+			v1alpha1.QuarantineReasonAnnotation), set, true, false},
+		"by the operator": {quarantined(makeUpdate().own().release(), "v2"), "", true, false},
+		"opted out": {quarantined(makeUpdate().release().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), "v2"),
+			"", true, false},
+		"blocked: the block says so": {quarantined(makeBlocked().release(), "v2"), "", true, false},
+		"blocked, with the label": {quarantined(makeBlocked().release().label(v1alpha1.IgnoredSuspendLabel, "true"), "v0", "v2"),
+			"", false, true},
+		"another one, with a label that is old": {quarantined(makeUpdate().release().both(v1alpha1.IgnoredSuspendLabel, "true"), "v3"),
+			"", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := test.request.Request
@@ -884,8 +909,8 @@ func TestQuarantineAdmission(t *testing.T) {
 				t.Errorf("%+v, want %q", got, test.denied)
 			}
 			q := rollback.ParseQuarantine(request.New.Annotations, testNow)
-			if q.Holds("v2") != test.held {
-				t.Errorf("held is %t, want %t", q.Holds("v2"), test.held)
+			if q.Holds("v2") != test.quarantined {
+				t.Errorf("quarantined: %t, want %t", q.Holds("v2"), test.quarantined)
 			}
 			if q.Holds("v0") != rollback.ParseQuarantine(request.Old.Annotations, testNow).Holds("v0") {
 				t.Error("the quarantine of another version changed")
@@ -901,7 +926,7 @@ func TestQuarantineAdmission(t *testing.T) {
 	}
 }
 
-// TestRollbackRequest: a request is about the release it was made at.
+// TestRollbackRequest: a rollback request is about the release at that time.
 func TestRollbackRequest(t *testing.T) {
 	const to = v1alpha1.RollbackToAnnotation
 	for name, test := range map[string]struct {
@@ -926,17 +951,18 @@ func TestRollbackRequest(t *testing.T) {
 	}
 }
 
-// TestChangeCause: what explained a rollback does not explain the next release;
-// what a user says stays.
+// TestChangeCause: the cause of a rollback does not explain the next release; the cause of a user stays.
 func TestChangeCause(t *testing.T) {
 	const ours, other = rollback.ChangeCausePrefix + "version v1", "my release"
 	for name, test := range map[string]struct {
 		request *admissionWrapper
 		want    string
 	}{
-		"a release":            {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release(), ""},
-		"rollout undo":         {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release().annotation(v1alpha1.ChangeCauseAnnotation, ours+" again"), ""},
-		"that says why":        {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release().annotation(v1alpha1.ChangeCauseAnnotation, other), other},
+		"a release": {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release(), ""},
+		"rollout undo": {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release().annotation(v1alpha1.ChangeCauseAnnotation,
+			ours+" again"), ""},
+		"that says why": {
+			makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours).release().annotation(v1alpha1.ChangeCauseAnnotation, other), other},
 		"no release":           {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, ours), ours},
 		"a cause of the users": {makeUpdate().bothAnnotations(v1alpha1.ChangeCauseAnnotation, other).release(), other},
 		"a rollback":           {makeUpdate().own().release().annotation(v1alpha1.ChangeCauseAnnotation, ours), ours},
@@ -950,8 +976,7 @@ func TestChangeCause(t *testing.T) {
 	}
 }
 
-// TestRollbackMakesStale: a label that was there before the rollback is not
-// meant for what it puts into quarantine.
+// TestRollbackMakesStale: a label that is older than the rollback does not count for its quarantine.
 func TestRollbackMakesStale(t *testing.T) {
 	w := makeUpdate().own().release().both(v1alpha1.IgnoredSuspendLabel, "true")
 	rollback.ParseQuarantine(nil, testNow).With("v1", rollback.QuarantineReason{Release: 4, To: "v2"}).Annotate(w.New.Annotations)
@@ -959,13 +984,14 @@ func TestRollbackMakesStale(t *testing.T) {
 	if _, stale := got.Annotations[v1alpha1.OverrideStaleAnnotation]; !stale {
 		t.Errorf("not marked as stale: %v", got.Annotations)
 	}
-	if got.TemplateLabels[v1alpha1.VersionLabel] != "v1" || got.Labels[v1alpha1.VersionLabel] != "v2" || got.Annotations[v1alpha1.ReleaseAnnotation] != "5" {
+	if got.TemplateLabels[v1alpha1.VersionLabel] != "v1" || got.Labels[v1alpha1.VersionLabel] != "v2" ||
+		got.Annotations[v1alpha1.ReleaseAnnotation] != "5" {
 		t.Errorf("the template is touched, or the release is not recorded: %+v", got)
 	}
 }
 
-// TestReleaseSaturates: whatever a user made of the number while the workload was
-// out of the defense, the next release has one that counts.
+// TestReleaseSaturates: whatever number a user wrote while the workload was out of the defense, the next release has a
+// valid number.
 func TestReleaseSaturates(t *testing.T) {
 	for stored, want := range map[string]string{
 		"4":                     "5",
@@ -995,7 +1021,8 @@ func TestReleaseSaturates(t *testing.T) {
 func TestVerdictObserved(t *testing.T) {
 	denied := Verdict{Message: "deployment sleep is suspended", Warning: "releases are blocked"}
 	got := denied.AsWarning("a test")
-	if !got.Allowed || got.Message != "" || !strings.Contains(got.Warning, "deployment sleep is suspended") || !strings.Contains(got.Warning, "a test") {
+	if !got.Allowed || got.Message != "" || !strings.Contains(got.Warning, "deployment sleep is suspended") ||
+		!strings.Contains(got.Warning, "a test") {
 		t.Errorf("a denial became %+v", got)
 	}
 	if got := (Verdict{Allowed: true}).AsWarning("a test"); got != (Verdict{Allowed: true}) {

@@ -26,8 +26,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// mutateOptedOut keeps what the operator wrote on a workload, so that opting in again
-// finds it, and records who opts out while the defense has an effect.
+// mutateOptedOut keeps the operator's annotations on a workload for a later opt-in, and records a user who opts out
+// while the defense has an effect.
 func mutateOptedOut(r *Request, want *Object) {
 	restore(want.Annotations, r.Old.Annotations, restoredAnnotations())
 	if !workload.OptedOut(r.Old.Labels) {
@@ -35,8 +35,8 @@ func mutateOptedOut(r *Request, want *Object) {
 	}
 }
 
-// noteOwner records who gives a workload an owner, because of which it is in observe mode,
-// while the defense has an effect.
+// noteOwner records a user who gives a workload an owner, and so puts it in observe mode, while the defense has an
+// effect.
 func noteOwner(r *Request, want *Object) {
 	if owner := r.New.ObservingOwner(); owner != "" && r.Old.ObservingOwner() == "" && !workload.OptedOut(r.Old.Labels) {
 		noteLeaving(r, want, wording.CutAtRune(strings.ReplaceAll(owner, " ", "/"), record.MaxText))
@@ -44,7 +44,7 @@ func noteOwner(r *Request, want *Object) {
 }
 
 func noteLeaving(r *Request, want *Object, owner string) {
-	// Not what is known of an earlier time.
+	// An annotation of an earlier opt-out is outdated.
 	delete(want.Annotations, v1alpha1.OptedOutAnnotation)
 	if while := defense.DefenseOf(r.Old.Labels, r.Old.Annotations, r.Now); while != "" {
 		want.Annotations[v1alpha1.OptedOutAnnotation] = defense.OptOut{

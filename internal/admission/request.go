@@ -31,7 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Operation is what a request does to a workload.
+// Operation is the kind of a request to write a workload.
 type Operation string
 
 const (
@@ -41,8 +41,7 @@ const (
 	Update Operation = "UPDATE"
 )
 
-// Object is what admission looks at in a workload. All maps may be
-// nil.
+// Object is the part of a workload that admission reads. All maps may be nil.
 type Object struct {
 	Labels      map[string]string
 	Annotations map[string]string
@@ -54,43 +53,41 @@ type Object struct {
 	Version string
 	// ResourceVersion is empty in a workload that is being created.
 	ResourceVersion string
-	// Paused says that the workload does not roll out changes, and Words are how people
-	// speak of that. Unknown is as in Stopping.
+	// Paused reports whether the rollout of the workload is stopped, and Words describe that for people. Unknown is as
+	// in Stopping.
 	Paused, Unknown bool
 	Words           workload.Words
-	// Pacing is nil of a kind whose rollouts cannot be held.
+	// Pacing is nil for a kind whose rollouts cannot be held.
 	*workload.Pacing
 }
 
-// ObservingOwner is the owner because of which a workload is in observe mode.
+// ObservingOwner returns the owner that puts a workload in observe mode.
 func (o *Object) ObservingOwner() string { return workload.ObservingOwner(o.Owner, o.Labels) }
 
-// Request is one request to write a workload. Its methods are questions about it; what admission changes is decided by functions.
+// Request is one request to write a workload. Its methods are questions about it; functions decide the changes.
 type Request struct {
 	Operation Operation
 	// Now is the time by the clock of the API server: quarantines end by it.
 	Now time.Time
-	// Own says that the operator itself sent the request.
+	// Own reports whether the operator itself sent the request.
 	Own bool
-	// Kind is the kind of the workload in lower case, as in messages, and Unstamped says
-	// that no template of this kind is labelled with its version.
+	// Kind is the kind of the workload in lower case, as in messages. Unstamped reports whether templates of this kind
+	// have no label with their version.
 	Kind            string
 	Unstamped       bool
 	Namespace, Name string
 	User            string
-	// Old is what is stored; it is empty when a workload is created. New is
-	// what the request would store, with what other webhooks, or this one in
-	// an earlier call for the same request, have made of it.
+	// Old is the stored workload; empty when a workload is created. New is the workload that the request would store,
+	// with the changes of other webhooks, and of this webhook in an earlier call for the same request.
 	Old, New Object
-	// Past is nil when it is not known, or not needed: see NeedsPast.
+	// Past is nil if unknown or not needed: see NeedsPast.
 	Past *rollback.Past
-	// Hold is nil when it is not known whether a rollout is to be held, or not needed:
-	// see NeedsHold.
+	// Hold is nil if unknown or not needed: see NeedsHold.
 	Hold *WantedHold
 }
 
-// ObservingOwner is the owner because of which nothing is denied to a request. A request that
-// gives a workload an owner, or takes away the label that defends it, is judged as before it.
+// ObservingOwner returns the owner because of which the request is not denied. A request that adds an owner, or removes
+// the label that defends the workload, is judged without that change.
 func (r *Request) ObservingOwner() string {
 	if r.Operation == Update && r.Old.ObservingOwner() == "" {
 		return ""
@@ -98,7 +95,7 @@ func (r *Request) ObservingOwner() string {
 	return r.New.ObservingOwner()
 }
 
-// Target is the part of a workload that a change is about.
+// Target is the part of a workload that a change sets.
 type Target int
 
 // Change sets or removes one key of a workload.
@@ -108,40 +105,40 @@ type Change struct {
 	// Value is empty when a key is removed.
 	Value  string
 	Remove bool
-	// Pace is that of WorkloadPace.
+	// Pace is the pace of WorkloadPace.
 	Pace workload.Pace
 }
 
 // Verdict is the answer to a request.
 type Verdict struct {
 	Allowed bool
-	// Message says in one line why a request is denied, and what its user can do.
+	// Message is, in one line, why a request is denied, and what its user can do.
 	Message string
-	// Warning says of a request that is allowed why it would have been denied.
+	// Warning is why an allowed request would have been denied.
 	Warning string
 }
 
-// WantedHold is what settings and policies say of the rollouts of a workload.
+// WantedHold are the settings and policies for rollouts of a workload.
 type WantedHold struct {
 	Until  v1alpha1.HoldUntil
 	AtMost time.Duration
-	// Batch is how many pods a batch takes.
+	// Batch is the number of pods of a batch.
 	Batch int32
 	hold.Times
 }
 
-// NeedsOverride says that a release passes only by an override, or as an undo:
-// the workload is blocked, or this version of it was rolled back.
+// NeedsOverride reports whether a release passes only by an override, or as an undo: the workload is blocked, or this
+// version was rolled back.
 func (r *Request) NeedsOverride() bool { return r.Old.suspended() || r.quarantined() }
 
-// released says that the request changes the pod template, the version label
-// aside, as far as it is seen now: see Releases.
+// released reports whether the request changes the pod template, without the version label, as it is known now: see
+// Releases.
 func (r *Request) released() bool {
 	return r.Old.Version != r.New.Version
 }
 
-// templateTouched says that the request changes the pod template in any way:
-// where mutation failed, a change of the version label restarts pods, too.
+// templateTouched reports whether the request changes the pod template in any way: if mutation failed, a change of the
+// version label restarts pods, too.
 func (r *Request) templateTouched() bool {
 	return r.released() || differs(r.Old.TemplateLabels, r.New.TemplateLabels, v1alpha1.VersionLabel)
 }
@@ -149,19 +146,19 @@ func (r *Request) templateTouched() bool {
 // touches reports whether the request changes the pod template or the block.
 func (r *Request) touches() bool { return r.templateTouched() || r.suspendTouched() }
 
-// suspendTouched says that the request loses or changes the block.
+// suspendTouched reports whether the request removes or changes the block.
 func (r *Request) suspendTouched() bool {
 	return r.Old.suspended() && differs(r.Old.Labels, r.New.Labels, v1alpha1.SuspendLabel)
 }
 
-// quarantined says that the request releases a version that was rolled back.
+// quarantined reports whether the request releases a version that was rolled back.
 func (r *Request) quarantined() bool {
 	return r.released() && rollback.ParseQuarantine(r.Old.Annotations, r.Now).Holds(r.New.Version)
 }
 
-// rollsBack says that the request is the operator's rollback.
+// rollsBack reports whether the request is the operator's rollback.
 func (r *Request) rollsBack() bool {
-	// A version that was rolled back before changes only the reasons.
+	// For a version that was already rolled back once, only the reasons change.
 	return r.Own && r.released() && (differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantinedAnnotation) ||
 		differs(r.Old.Annotations, r.New.Annotations, v1alpha1.QuarantineReasonAnnotation))
 }
@@ -174,14 +171,13 @@ func (r *Request) hasOverride() bool {
 	if r.New.ignoresSuspend() && !r.staleOverride() {
 		return true
 	}
-	// Mutation, earlier in this very request, used the label up. An override
-	// of an earlier request names an older resource version.
+	// Mutation used up the label earlier in this request. An override of an earlier request names an older resource
+	// version.
 	o, ok := record.ParseOverride(r.New.Annotations[v1alpha1.OverrideAnnotation])
 	return ok && o.ResourceVersion == r.Old.ResourceVersion
 }
 
-// staleOverride says that the label was there before the block, the rollback or the halt,
-// and so was not meant for it.
+// staleOverride reports whether the label is older than the block, the rollback or the halt, so it does not count.
 func (r *Request) staleOverride() bool {
 	_, stale := r.Old.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return stale && r.Old.ignoresSuspend()
@@ -196,7 +192,7 @@ func (o *Object) ignoresSuspend() bool {
 	return o.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue
 }
 
-// restore makes the given keys of a map what they were before.
+// restore restores the old values of the given keys of a map.
 func restore(to, from map[string]string, keys []string) {
 	for _, key := range keys {
 		if value, ok := from[key]; ok {
@@ -213,7 +209,7 @@ func differs(a, b map[string]string, key string) bool {
 	return inA != inB || va != vb
 }
 
-// cloned is maps.Clone that can be written to when there is nothing to clone.
+// cloned is maps.Clone with a writable result for nil.
 func cloned(m map[string]string) map[string]string {
 	if m == nil {
 		return map[string]string{}
@@ -221,7 +217,7 @@ func cloned(m map[string]string) map[string]string {
 	return maps.Clone(m)
 }
 
-// haltedBy is the version because of which the operator paused the workload.
+// haltedBy returns the version because of which the operator paused the workload.
 func (o *Object) haltedBy() string {
 	if !o.Paused {
 		return ""
@@ -239,11 +235,10 @@ func restoredAnnotations() []string {
 	}
 }
 
-// restoredLabels and restoredAnnotations are the operator's own on a workload:
-// an update neither loses, changes nor adds them. Not among them are
-// SuspendLabel, whose loss is denied rather than undone, HeldAnnotation, which goes with
-// what it describes, and what users set: IgnoredSuspendLabel, RollbackToAnnotation, UnquarantineAnnotation and the
-// settings.
+// restoredLabels and restoredAnnotations are the operator's own on a workload: an update neither removes, changes nor
+// adds them. They exclude SuspendLabel, whose removal is denied rather than undone, HeldAnnotation, which stays with
+// the fields that it describes, and the labels and annotations of users: IgnoredSuspendLabel, RollbackToAnnotation,
+// UnquarantineAnnotation and the settings.
 func restoredLabels() []string {
 	return []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel}
 }
@@ -255,38 +250,39 @@ const (
 	WorkloadAnnotation
 	// TemplateLabel is a label of the pod template.
 	TemplateLabel
-	// WorkloadPaused is what halts the rollout. It has no key. Removed, the value is that
-	// of HaltedFromAnnotation; else it is what the operator halts by, and empty.
+	// WorkloadPaused is the halt of the rollout. It has no key. If removed, its value is the value of
+	// HaltedFromAnnotation, else empty.
 	WorkloadPaused
-	// WorkloadPace is what a hold changes. It has no key.
+	// WorkloadPace is the pace that a hold changes. It has no key.
 	WorkloadPace
 )
 
-// seenBefore is the version that an earlier call for this request saw and released;
-// empty where there was none. It left the marks of a release, which no client sends.
-// One that forges them only spoils what is remembered of its own workload.
+// seenBefore returns the version that an earlier call for this request released; empty for none. Such a call leaves the
+// marks of a release, which no client sends. A client that forges them only spoils the memory of its own workload.
 func (r *Request) seenBefore() string {
 	_, processed := r.New.Labels[v1alpha1.DefenseStatusLabel]
 	seen := r.New.Labels[v1alpha1.VersionLabel]
 	release := workload.NextRelease(workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
-	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] || !r.Unstamped && seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
-		workload.ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release || r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
+	if processed || seen == r.Old.Labels[v1alpha1.VersionLabel] ||
+		!r.Unstamped && seen != r.New.TemplateLabels[v1alpha1.VersionLabel] ||
+		workload.ParseRelease(r.New.Annotations[v1alpha1.ReleaseAnnotation]) != release ||
+		r.New.Annotations[v1alpha1.ReleasedByAnnotation] != r.releaser() {
 		return ""
 	}
 	return seen
 }
 
-// releaser names the user of a request.
+// releaser returns the user of a request.
 func (r *Request) releaser() string {
 	return cmp.Or(wording.CutAtRune(r.User, workload.MaxUser), workload.UnknownUser)
 }
 
-// noteSeen adds what an earlier call for this request saw, before another webhook
-// changed it: applied again, the template is first that one.
+// noteSeen adds the version that an earlier call for this request saw before another webhook changed the template: if a
+// manifest is applied again, admission first sees that version.
 func noteSeen(r *Request, want *Object) {
 	seen := r.seenBefore()
 	if seen == r.New.Version {
-		// That call saw this template, too, and maybe noted what one before it saw.
+		// The earlier call saw this template, too, and may have recorded the version of the call before it.
 		noted := defense.ParseAdmitted(r.New.Annotations[v1alpha1.AdmittedAnnotation])
 		if len(noted) == 0 || noted[len(noted)-1].Stored != seen {
 			return
@@ -299,24 +295,22 @@ func noteSeen(r *Request, want *Object) {
 	}
 }
 
-// leadsTo is the version that would be stored, as far as mutation can tell.
+// leadsTo returns the version that would be stored, as far as mutation knows.
 func (r *Request) leadsTo() string {
 	return defense.ParseAdmitted(r.Old.Annotations[v1alpha1.AdmittedAnnotation]).LeadsTo(r.New.Version)
 }
 
-// Releases says that a request is a release, as far as mutation can tell: it changes
-// what is stored of the template. A template that led to the one that is stored
-// leads there again.
+// Releases reports whether a request is a release, as far as mutation knows: it changes the stored template. A template
+// that led to the stored template leads there again.
 //
-// Only mutation asks this, before the API server drops anything. Validation sees what
-// would be stored, and compares that. So whatever somebody made of the annotation,
-// and whatever becomes of a template this time, block and quarantine hold.
+// Only mutation calls it, before the API server drops fields. Validation compares the template as stored. So block and
+// quarantine hold, even if a user changes the annotation or the template leads elsewhere this time.
 func (r *Request) Releases() bool {
 	return r.released() && (r.Own || r.leadsTo() != r.Old.Version)
 }
 
-// UnknownWords names what the request says that the operator does not know, and settings
-// that cannot be used. The operator's own requests, and what is opted out, say nothing.
+// UnknownWords names unknown labels and annotations of the request, and unusable settings; none for the operator's own
+// requests and for opted-out workloads.
 func (r *Request) UnknownWords() []string {
 	if r.Own || workload.OptedOut(r.New.Labels) {
 		return nil
@@ -324,9 +318,8 @@ func (r *Request) UnknownWords() []string {
 	return slices.Concat(UnknownWords(r.New.Labels, r.New.Annotations), UnusableSettings(r.New.Annotations))
 }
 
-// IsChecked says that the checks of policies at the stage Admission count for a
-// request: it releases something, and is neither the operator's own nor an undo.
-// Only validation asks this: it looks at what would be stored.
+// IsChecked reports whether the checks of policies at the stage Admission count for a request: it is a release, and
+// neither the operator's own nor an undo. Only validation calls it, with the template as stored.
 func (r *Request) IsChecked() bool {
 	if r.Own || workload.OptedOut(r.New.Labels) {
 		return false

@@ -29,14 +29,14 @@ import (
 // The halt of a workload and the hold of its rollout, in requests of users: a manifest that is applied again leaves
 // them, and a user resumes by an override, by another release or by a value of the user's own.
 
-// NeedsHold says that the answer to a request depends on whether the rollout is to be
-// held: it is a release of a workload that can be, and that has pods to replace.
+// NeedsHold reports whether the answer to a request depends on whether the rollout is to be held: it releases a
+// workload of a kind that can be held, and it has pods to replace.
 func (r *Request) NeedsHold() bool {
 	return r.Operation == Update && !r.Own && r.New.Pacing != nil && r.New.Rolling && r.New.Replicas > 0 &&
 		r.Old.Pacing != nil && r.Old.Replicas > 0 && !workload.OptedOut(r.New.Labels) && r.Releases()
 }
 
-// pace sets what a hold changes of the workload, and gives it back.
+// pace sets or restores the fields that a hold changes.
 func pace(r *Request, want *Object) {
 	if r.New.Pacing == nil {
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
@@ -45,7 +45,7 @@ func pace(r *Request, want *Object) {
 	pacing := *r.New.Pacing
 	want.Pacing = &pacing
 	if r.Operation == Create {
-		// A manifest that was read from a workload that is held.
+		// The manifest was copied from a held workload.
 		if h := pacing.HoldOf(r.New.Annotations); h != nil {
 			pacing.Pace = h.Kept(pacing.Pace)
 		}
@@ -65,7 +65,7 @@ func pace(r *Request, want *Object) {
 	case held == nil:
 		delete(want.Annotations, v1alpha1.HeldAnnotation)
 	case held.Over, r.New.ObservingOwner() != "":
-		giveBack(r, want, held) // its owner's write is not undone
+		giveBack(r, want, held) // a write of its owner is not undone
 	case r.New.Pace == r.Old.Pace:
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	case r.reapplied(held) && !r.overridesHold():
@@ -73,27 +73,27 @@ func pace(r *Request, want *Object) {
 		want.Annotations[v1alpha1.HeldAnnotation] = r.Old.Annotations[v1alpha1.HeldAnnotation]
 	default:
 		giveBack(r, want, held)
-		want.Annotations[v1alpha1.HoldEndedAnnotation] = workload.HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}.String()
+		end := workload.HoldEnd{Release: held.Release, Reason: v1alpha1.ReasonHoldEdited, User: r.releaser()}
+		want.Annotations[v1alpha1.HoldEndedAnnotation] = end.String()
 	}
 }
 
-// paceOwn carries out what the operator's own write says of a hold. It changes only
-// what it says: nobody else's server-side apply conflicts with the operator then, as
-// the API server does not count what admission changes.
+// paceOwn carries out the hold of the operator's own write. It changes only the fields of the hold: the API server does
+// not count changes of admission, so no server-side apply of others conflicts with the operator.
 func paceOwn(r *Request, want *Object, held *workload.Hold) {
 	now := r.New.HoldOf(r.New.Annotations)
 	switch {
 	case now != nil && now.Over:
 		giveBack(r, want, now)
 	case r.released() && held != nil && now != nil:
-		giveBack(r, want, held) // its rollback
+		giveBack(r, want, held) // the operator's rollback
 	case now != nil && now.Own(r.New.Pace):
 		want.Pacing.Pace = now.Set
 	}
 }
 
-// giveBack gives back what the hold changed, and nobody else since. What a user asks for
-// and the API server does not take, it refuses.
+// giveBack restores the fields that the hold changed, unless others changed them since. If the API server rejects a
+// user's value, the request fails.
 func giveBack(r *Request, want *Object, held *workload.Hold) {
 	want.Pacing.Pace = held.Kept(r.New.Pace)
 	if r.Own {
@@ -102,8 +102,8 @@ func giveBack(r *Request, want *Object, held *workload.Hold) {
 	delete(want.Annotations, v1alpha1.HeldAnnotation)
 }
 
-// paceRelease holds the rollout that the request begins, or gives back what the hold of
-// the one before changed. What the request itself says of it is the user's own.
+// paceRelease holds the rollout that the request begins, or restores the fields that the hold of the last release
+// changed. Values in the request itself are the user's own.
 func paceRelease(r *Request, want *Object, held *workload.Hold) {
 	delete(want.Annotations, v1alpha1.HoldEndedAnnotation) // it was about the release before
 	release := workload.NextRelease(workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
@@ -112,7 +112,7 @@ func paceRelease(r *Request, want *Object, held *workload.Hold) {
 		own.Partition = workload.HaltedPartition(r.Old.Annotations) // the operator had halted it
 	}
 	if now := own.HoldOf(r.New.Annotations); now != nil && now.Release == release && now.Set == own {
-		own = now.Pace // an earlier call for this request said so
+		own = now.Pace // set by an earlier call for this request
 	} else if held != nil {
 		own = held.Kept(own)
 	}
@@ -127,21 +127,20 @@ func paceRelease(r *Request, want *Object, held *workload.Hold) {
 	}
 }
 
-// holds says that the rollout that a request begins is held. An undo has to be fast,
-// so no version of the history is.
+// holds reports whether the rollout that a request begins is held. An undo has to be fast, so no version of the history
+// is held.
 func (r *Request) holds() bool {
 	return r.NeedsHold() && r.Hold != nil && r.Hold.Until.Holds() && r.Past != nil && !rollback.Remembered(r.Past.History, r.leadsTo())
 }
 
-// reapplied says that a write brings what the hold changed to what it was before, as one
-// that applies a manifest does, or to what the hold wanted before, as one that read the
-// workload a moment ago.
+// reapplied reports whether a write sets the fields of the hold to the user's values, as a manifest does, or to earlier
+// values of the hold, as a client with an old view of the workload does.
 func (r *Request) reapplied(held *workload.Hold) bool {
 	return r.New.Pace != r.Old.Pace && held.Own(r.New.Pace)
 }
 
-// overridesHold reports whether the request ends a hold: it gives back what the hold changed,
-// with an override that is set in it.
+// overridesHold reports whether the request ends a hold: it restores the fields of the hold, with an override in the
+// same request.
 func (r *Request) overridesHold() bool {
 	if r.New.Pacing == nil || r.Old.Pacing == nil || r.Old.ignoresSuspend() || r.Releases() {
 		return false
@@ -160,10 +159,9 @@ func (r *Request) halts() bool {
 	return r.Old.Annotations[v1alpha1.HaltedAnnotation] == "" && r.New.Annotations[v1alpha1.HaltedAnnotation] != ""
 }
 
-// takeBackPause resumes what an earlier version's failure paused when another
-// one is released that is not blocked, and takes away what says so as soon as
-// the workload is resumed, by whomever: a pause that is set later is not the
-// operator's. A pause that the client sets in this request is its own.
+// takeBackPause resumes the operator's pause of an earlier version when a version that is not blocked is released. It
+// removes the annotation of the halt when any user resumes the workload: a later pause is not the operator's. A pause
+// in this request is the client's own.
 func takeBackPause(r *Request, want *Object) {
 	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
 		return
@@ -181,9 +179,8 @@ func takeBackPause(r *Request, want *Object) {
 	}
 }
 
-// reappliesHalted reports whether the request writes what the workload had before it was
-// halted, as a manifest does. A kind that knows a pause has a command to resume, and few
-// manifests have the field.
+// reappliesHalted reports whether the request sets the values from before the halt, as a manifest does. A kind with a
+// pause has a command to resume, and few manifests have the field.
 func (r *Request) reappliesHalted() bool {
 	if !r.halted() || r.New.Paused || r.New.Unknown || r.Old.Words.HaltedBy == "" || r.New.ObservingOwner() != "" {
 		return false
@@ -194,7 +191,7 @@ func (r *Request) reappliesHalted() bool {
 // overridesHalt reports whether the request resumes the workload by an override.
 func (r *Request) overridesHalt() bool { return r.reappliesHalted() && r.hasOverride() }
 
-// haltChanges are the changes of what halts the workload.
+// haltChanges returns the changes of the halt.
 func haltChanges(r *Request, want *Object) []Change {
 	if r.New.Paused == want.Paused {
 		return nil
@@ -209,8 +206,8 @@ func haltChanges(r *Request, want *Object) []Change {
 	return []Change{{Target: WorkloadPaused, Remove: true, Value: haltedAs[v1alpha1.HaltedFromAnnotation]}}
 }
 
-// PutBack is the warning of a request that sets what a halt or a hold changed, and of which
-// these changes put that back; empty where they do not.
+// PutBack returns the warning of a request whose values for fields of a halt or a hold these changes revert; empty for
+// none.
 func (r *Request) PutBack(changes []Change) string {
 	if r.Own || r.Operation != Update || r.Releases() {
 		return ""
@@ -226,7 +223,7 @@ func (r *Request) PutBack(changes []Change) string {
 		default:
 			continue
 		}
-		return fmt.Sprintf("%s: the value in this request is one from before; to resume: %s",
+		return fmt.Sprintf("%s: the value in this request is an earlier one; to resume: %s",
 			what, wording.Kubectl("altershield resume "+wording.ShellWord(r.Kind+"/"+r.Name), r.Namespace))
 	}
 	return ""

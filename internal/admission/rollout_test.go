@@ -28,14 +28,14 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// pacing gives both objects a pace, and the request one of its own.
+// pacing sets the pace of both objects, and of the request.
 func (w *admissionWrapper) pacing(stored, asked workload.Pace) *admissionWrapper {
 	w.Old.Pacing = &workload.Pacing{Pace: stored, Rolling: true, Replicas: 4}
 	w.New.Pacing = &workload.Pacing{Pace: asked, Rolling: true, Replicas: 4}
 	return w
 }
 
-// enforced has another object own both objects, which are defended all the same, or not.
+// enforced sets the owner of both objects, which are defended by a label or not.
 func (w *admissionWrapper) enforced(before, after bool) *admissionWrapper {
 	w.Old.Owner, w.New.Owner = "prometheus k8s", "prometheus k8s"
 	for of, enforced := range map[*Object]bool{&w.Old: before, &w.New: after} {
@@ -47,19 +47,19 @@ func (w *admissionWrapper) enforced(before, after bool) *admissionWrapper {
 	return w
 }
 
-// wantsHold has settings that ask for a hold, and a history that is known.
+// wantsHold sets settings that ask for a hold, and a known history.
 func (w *admissionWrapper) wantsHold(history ...workload.Revision) *admissionWrapper {
 	w.Hold = &WantedHold{Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, Times: testSteps}
 	w.Past = &rollback.Past{History: history}
 	return w
 }
 
-// heldSince lets the workload be held since its release 4.
+// heldSince holds the workload since its release 4.
 func (w *admissionWrapper) heldSince() *admissionWrapper {
 	return w.bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String())
 }
 
-// admitted is the new object with the changes of admission.
+// admitted returns the new object with the changes of admission.
 func admitted(r Request, changes []Change) Request {
 	r.New.Labels, r.New.Annotations, r.New.TemplateLabels = cloned(r.New.Labels), cloned(r.New.Annotations), cloned(r.New.TemplateLabels)
 	for _, c := range changes {
@@ -95,40 +95,70 @@ func TestMutateHold(t *testing.T) {
 		own  workload.Pace
 		end  string
 	}{
-		"a release that is to be held":             {makeUpdate().pacing(usersPace, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"one that nobody asks to be":               {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, workload.Pace{}, ""},
-		"one with a value of its own":              {makeUpdate().pacing(workload.Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a version that succeeded before":          {makeUpdate().pacing(usersPace, usersPace).wantsHold(workload.Revision{Version: "v2"}).release(), usersPace, 0, workload.Pace{}, ""},
-		"no release":                               {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace, 0, workload.Pace{}, ""},
-		"a release while one is held":              {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a release while one is held, applied":     {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(), raisedPace, 5, usersPace, ""},
-		"a release while one is held, edited":      {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5, workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
-		"a release while one is held, that is not": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, workload.Pace{}, ""},
-		"going back while one is held":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold(workload.Revision{Version: "v2"}).release(), usersPace, 0, workload.Pace{}, ""},
-		"something else while it is held":          {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"), raisedPace, 4, usersPace, ""},
-		"losing what is known of the hold":         {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation), raisedPace, 4, usersPace, ""},
-		"forging a hold":                           {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace, 0, workload.Pace{}, ""},
-		"applying what was before":                 {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
+		"a release that is to be held": {makeUpdate().pacing(usersPace, usersPace).wantsHold().release(),
+			raisedPace, 5, usersPace, ""},
+		"not asked for": {makeUpdate().pacing(usersPace, usersPace).release(), usersPace, 0, workload.Pace{}, ""},
+		"one with a value of its own": {makeUpdate().pacing(workload.Pace{ProgressDeadlineSeconds: 600}, usersPace).wantsHold().release(),
+			raisedPace, 5, usersPace, ""},
+		"a version that succeeded before": {makeUpdate().pacing(usersPace, usersPace).wantsHold(workload.Revision{Version: "v2"}).release(),
+			usersPace, 0, workload.Pace{}, ""},
+		"no release": {makeUpdate().pacing(usersPace, usersPace).wantsHold().annotation("a", "b"), usersPace,
+			0, workload.Pace{}, ""},
+		"a release while one is held": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().wantsHold().release(),
+			raisedPace, 5, usersPace, ""},
+		"a release while one is held, applied": {makeUpdate().pacing(raisedPace, usersPace).heldSince().wantsHold().release(),
+			raisedPace, 5, usersPace, ""},
+		"a release while one is held, edited": {makeUpdate().pacing(raisedPace, edited).heldSince().wantsHold().release(), raisedPace, 5,
+			workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, ""},
+		"a release while one is held, that is not": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().release(), usersPace,
+			0, workload.Pace{}, ""},
+		"an undo while one is held": {makeUpdate().pacing(raisedPace,
+			raisedPace).heldSince().wantsHold(workload.Revision{Version: "v2"}).release(), usersPace, 0, workload.Pace{}, ""},
+		"something else while it is held": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().annotation("a", "b"),
+			raisedPace, 4, usersPace, ""},
+		"losing what is known of the hold": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().lose(v1alpha1.HeldAnnotation),
+			raisedPace, 4, usersPace, ""},
+		"forging a hold": {makeUpdate().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), usersPace,
+			0, workload.Pace{}, ""},
+		"applying what was before": {makeUpdate().pacing(raisedPace, usersPace).heldSince(), raisedPace, 4, usersPace, ""},
 		"giving back, with an override": {makeUpdate().pacing(raisedPace, usersPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"),
 			usersPace, 0, workload.Pace{}, "4 EditedByUser jane"},
-		"applying what was before, with an override of before": {makeUpdate().pacing(raisedPace, usersPace).heldSince().both(v1alpha1.IgnoredSuspendLabel, "true"),
+		"applying the former values, with a former override": {
+			makeUpdate().pacing(raisedPace, usersPace).heldSince().both(v1alpha1.IgnoredSuspendLabel, "true"),
 			raisedPace, 4, usersPace, ""},
-		"an override alone":             {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"), raisedPace, 4, usersPace, ""},
-		"applying one of it":            {makeUpdate().pacing(raisedPace, workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(), raisedPace, 4, usersPace, ""},
-		"setting another value":         {makeUpdate().pacing(raisedPace, edited).heldSince(), workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, workload.Pace{}, "4 EditedByUser jane"},
-		"setting another value of both": {makeUpdate().pacing(raisedPace, workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(), workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, workload.Pace{}, "4 EditedByUser jane"},
-		"opting out":                    {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace, 0, workload.Pace{}, ""},
-		"losing the label by which it is defended though owned": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(true, false), usersPace, 0, workload.Pace{}, ""},
-		"its owner's write":                             {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(false, false), usersPace, 0, workload.Pace{}, ""},
-		"its owner's write of another value":            {makeUpdate().pacing(raisedPace, edited).heldSince().enforced(false, false), workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, workload.Pace{}, ""},
-		"its owner's write, defended all the same":      {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(true, true), raisedPace, 4, usersPace, ""},
-		"its owner's release":                           {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(false, false).release(), usersPace, 0, workload.Pace{}, ""},
-		"the operator lets pods become available":       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
-		"the operator gives back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending), usersPace, 0, workload.Pace{}, ""},
-		"the operator holds late":                       {makeUpdate().own().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()), raisedPace, 4, usersPace, ""},
-		"the operator, where a user was past admission": {makeUpdate().own().pacing(edited, edited).heldSince().annotation("a", "b"), edited, 4, usersPace, ""},
-		"the operator rolls back":                       {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace, 0, workload.Pace{}, ""},
-		"a hold that was to end":                        {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace, 0, workload.Pace{}, ""},
+		"an override alone": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.IgnoredSuspendLabel, "true"),
+			raisedPace, 4, usersPace, ""},
+		"applying one of it": {makeUpdate().pacing(raisedPace, workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 600}).heldSince(),
+			raisedPace, 4, usersPace, ""},
+		"setting another value": {makeUpdate().pacing(raisedPace, edited).heldSince(),
+			workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, workload.Pace{}, "4 EditedByUser jane"},
+		"setting another value of both": {
+			makeUpdate().pacing(raisedPace, workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}).heldSince(),
+			workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 700}, 0, workload.Pace{}, "4 EditedByUser jane"},
+		"opting out": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), usersPace,
+			0, workload.Pace{}, ""},
+		"losing the label by which it is defended though owned": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(true, false),
+			usersPace, 0, workload.Pace{}, ""},
+		"its owner's write": {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(false, false), usersPace,
+			0, workload.Pace{}, ""},
+		"its owner's write of another value": {makeUpdate().pacing(raisedPace, edited).heldSince().enforced(false, false),
+			workload.Pace{MinReadySeconds: 7, ProgressDeadlineSeconds: 600}, 0, workload.Pace{}, ""},
+		"its owner's write, defended by a label": {makeUpdate().pacing(raisedPace, usersPace).heldSince().enforced(true, true),
+			raisedPace, 4, usersPace, ""},
+		"its owner's release": {makeUpdate().pacing(raisedPace, raisedPace).heldSince().enforced(false, false).release(), usersPace,
+			0, workload.Pace{}, ""},
+		"the operator lets pods become available": {makeUpdate().own().pacing(raisedPace,
+			raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, opened.String()), opened.Set, 4, usersPace, ""},
+		"the operator gives back": {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().annotation(v1alpha1.HeldAnnotation, ending),
+			usersPace, 0, workload.Pace{}, ""},
+		"the operator holds late": {makeUpdate().own().pacing(usersPace, usersPace).annotation(v1alpha1.HeldAnnotation, heldAt(4).String()),
+			raisedPace, 4, usersPace, ""},
+		"the operator, where a user was past admission": {makeUpdate().own().pacing(edited, edited).heldSince().annotation("a", "b"),
+			edited, 4, usersPace, ""},
+		"the operator rolls back": {makeUpdate().own().pacing(raisedPace, raisedPace).heldSince().release(), usersPace,
+			0, workload.Pace{}, ""},
+		"a hold that was to end": {makeUpdate().pacing(raisedPace, raisedPace).bothAnnotations(v1alpha1.HeldAnnotation, ending), usersPace,
+			0, workload.Pace{}, ""},
 		"creating from what was held": {
 			func() *admissionWrapper {
 				w := makeCreate().annotation(v1alpha1.HeldAnnotation, heldAt(4).String())
@@ -163,7 +193,7 @@ func TestMutateHold(t *testing.T) {
 	}
 }
 
-// TestNotHeldByAdmission: what is not to be held is not asked about, and not held.
+// TestNotHeldByAdmission: for rollouts that cannot be held, no hold is requested or made.
 func TestNotHeldByAdmission(t *testing.T) {
 	base := func() *admissionWrapper { return makeUpdate().pacing(usersPace, usersPace).wantsHold().release() }
 	for name, w := range map[string]*admissionWrapper{
@@ -191,8 +221,7 @@ func TestNotHeldByAdmission(t *testing.T) {
 	}
 }
 
-// TestMutatePartition is what admission makes of the partition of a StatefulSet of four
-// pods, in batches of one.
+// TestMutatePartition: the changes of admission to the partition of a StatefulSet of four pods, in batches of one.
 func TestMutatePartition(t *testing.T) {
 	at := partitionAt
 	held := testSteps.Begin(4, at(0), v1alpha1.HoldEveryBatch, time.Hour, hold.Wave{Replicas: 4, Batch: 1})
@@ -216,36 +245,44 @@ func TestMutatePartition(t *testing.T) {
 		own       int32
 		end       string
 	}{
-		"a release that is to be held":           {makeUpdate().pacing(at(0), at(0)).wantsHold().release(), 3, 5, 0, ""},
-		"at a user's partition":                  {makeUpdate().pacing(at(2), at(2)).wantsHold().release(), 3, 5, 2, ""},
-		"one that sets the partition":            {makeUpdate().pacing(at(0), at(1)).wantsHold().release(), 3, 5, 1, ""},
-		"at a partition that keeps all but one":  {makeUpdate().pacing(at(3), at(3)).wantsHold().release(), 3, 0, 0, ""},
-		"one that a user paused":                 {makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).wantsHold().release(), math.MaxInt32, 0, 0, ""},
-		"one that nobody asks to be":             {makeUpdate().pacing(at(0), at(0)).release(), 0, 0, 0, ""},
-		"a version that succeeded before":        {makeUpdate().pacing(at(0), at(0)).wantsHold(workload.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
-		"over what was halted":                   {halted("").wantsHold().release(), 3, 5, 0, ""},
-		"over what was halted at a user's":       {halted("2").wantsHold().release(), 3, 5, 2, ""},
-		"over what was halted, not held":         {halted("2").release(), 2, 0, 0, ""},
-		"a release while one is held":            {heldAs(&stepped, 2, 2).wantsHold().release(), 3, 5, 0, ""},
-		"a release while one is held, applied":   {heldAs(&stepped, 2, 0).wantsHold().release(), 3, 5, 0, ""},
-		"a release while one is held, edited":    {heldAs(&stepped, 2, 1).wantsHold().release(), 3, 5, 1, ""},
-		"going back while one is held":           {heldAs(&stepped, 2, 2).wantsHold(workload.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
-		"something else while it is held":        {heldAs(&stepped, 2, 2).annotation("a", "b"), 2, 4, 0, ""},
-		"losing what is known of the hold":       {heldAs(&stepped, 2, 2).lose(v1alpha1.HeldAnnotation), 2, 4, 0, ""},
-		"applying what was before":               {heldAs(&stepped, 2, 0), 2, 4, 0, ""},
-		"giving back, with an override":          {heldAs(&stepped, 2, 0).label(v1alpha1.IgnoredSuspendLabel, "true"), 0, 0, 0, "4 EditedByUser jane"},
-		"writing what was read before":           {heldAs(&stepped, 2, 3), 2, 4, 0, ""},
-		"setting another":                        {heldAs(&stepped, 2, 1), 1, 0, 0, "4 EditedByUser jane"},
-		"pausing it":                             {heldAs(&stepped, 2, math.MaxInt32), math.MaxInt32, 0, 0, "4 EditedByUser jane"},
-		"turning to OnDelete":                    {heldAs(&stepped, 2, workload.NoPartition), workload.NoPartition, 0, 0, "4 EditedByUser jane"},
-		"turning to OnDelete with a release":     {heldAs(&stepped, 2, workload.NoPartition).wantsHold().release(), workload.NoPartition, 0, 0, ""},
+		"a release that is to be held":          {makeUpdate().pacing(at(0), at(0)).wantsHold().release(), 3, 5, 0, ""},
+		"at a user's partition":                 {makeUpdate().pacing(at(2), at(2)).wantsHold().release(), 3, 5, 2, ""},
+		"one that sets the partition":           {makeUpdate().pacing(at(0), at(1)).wantsHold().release(), 3, 5, 1, ""},
+		"at a partition that keeps all but one": {makeUpdate().pacing(at(3), at(3)).wantsHold().release(), 3, 0, 0, ""},
+		"one that a user paused": {makeUpdate().pacing(at(math.MaxInt32), at(math.MaxInt32)).wantsHold().release(),
+			math.MaxInt32, 0, 0, ""},
+		"not asked for": {makeUpdate().pacing(at(0), at(0)).release(), 0, 0, 0, ""},
+		"a version that succeeded before": {makeUpdate().pacing(at(0),
+			at(0)).wantsHold(workload.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
+		"over what was halted":                 {halted("").wantsHold().release(), 3, 5, 0, ""},
+		"over what was halted at a user's":     {halted("2").wantsHold().release(), 3, 5, 2, ""},
+		"over what was halted, not held":       {halted("2").release(), 2, 0, 0, ""},
+		"a release while one is held":          {heldAs(&stepped, 2, 2).wantsHold().release(), 3, 5, 0, ""},
+		"a release while one is held, applied": {heldAs(&stepped, 2, 0).wantsHold().release(), 3, 5, 0, ""},
+		"a release while one is held, edited":  {heldAs(&stepped, 2, 1).wantsHold().release(), 3, 5, 1, ""},
+		"an undo while one is held":            {heldAs(&stepped, 2, 2).wantsHold(workload.Revision{Version: "v2"}).release(), 0, 0, 0, ""},
+		"something else while it is held":      {heldAs(&stepped, 2, 2).annotation("a", "b"), 2, 4, 0, ""},
+		"losing what is known of the hold":     {heldAs(&stepped, 2, 2).lose(v1alpha1.HeldAnnotation), 2, 4, 0, ""},
+		"applying what was before":             {heldAs(&stepped, 2, 0), 2, 4, 0, ""},
+		"giving back, with an override": {heldAs(&stepped, 2, 0).label(v1alpha1.IgnoredSuspendLabel, "true"), 0, 0, 0,
+			"4 EditedByUser jane"},
+		"writing what was read before": {heldAs(&stepped, 2, 3), 2, 4, 0, ""},
+		"setting another":              {heldAs(&stepped, 2, 1), 1, 0, 0, "4 EditedByUser jane"},
+		"pausing it":                   {heldAs(&stepped, 2, math.MaxInt32), math.MaxInt32, 0, 0, "4 EditedByUser jane"},
+		"turning to OnDelete":          {heldAs(&stepped, 2, workload.NoPartition), workload.NoPartition, 0, 0, "4 EditedByUser jane"},
+		"turning to OnDelete with a release": {heldAs(&stepped, 2, workload.NoPartition).wantsHold().release(),
+			workload.NoPartition, 0, 0, ""},
 		"opting out":                             {heldAs(&stepped, 2, 2).label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), 0, 0, 0, ""},
 		"the operator lets the next be replaced": {heldAs(held, 3, 3).own().annotation(v1alpha1.HeldAnnotation, stepped.String()), 2, 4, 0, ""},
-		"the operator gives back":                {heldAs(&stepped, 2, 2).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), 0, 0, 0, ""},
-		"the operator halts, and gives back":     {heldAs(&stepped, 2, math.MaxInt32).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), math.MaxInt32, 0, 0, ""},
-		"the operator rolls back":                {heldAs(&stepped, 2, 2).own().release(), 0, 0, 0, ""},
-		"the operator holds late":                {makeUpdate().own().pacing(at(0), at(0)).annotation(v1alpha1.HeldAnnotation, held.String()), 3, 4, 0, ""},
-		"a hold of another kind, copied":         {makeUpdate().pacing(at(1), at(1)).bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String()), 1, 0, 0, ""},
+		"the operator gives back": {heldAs(&stepped, 2, 2).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()),
+			0, 0, 0, ""},
+		"the operator halts, and gives back": {
+			heldAs(&stepped, 2, math.MaxInt32).own().annotation(v1alpha1.HeldAnnotation, stepped.Ending().String()), math.MaxInt32, 0, 0, ""},
+		"the operator rolls back": {heldAs(&stepped, 2, 2).own().release(), 0, 0, 0, ""},
+		"the operator holds late": {makeUpdate().own().pacing(at(0), at(0)).annotation(v1alpha1.HeldAnnotation, held.String()),
+			3, 4, 0, ""},
+		"a hold of another kind, copied": {makeUpdate().pacing(at(1), at(1)).bothAnnotations(v1alpha1.HeldAnnotation, heldAt(4).String()),
+			1, 0, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.request.Hold != nil {

@@ -29,17 +29,16 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// NeedsPast says that the answer to a request depends on the Past: it releases
-// something while the workload is blocked, or halted, or touches the block.
+// NeedsPast reports whether the answer to a request depends on Past: the request is a release while the workload is
+// blocked or halted, or it touches the block.
 func (r *Request) NeedsPast() bool {
 	return r.Operation == Update && !r.Own && !workload.OptedOut(r.New.Labels) &&
 		(r.released() && r.Old.haltedBy() != "" || r.Old.suspended() && r.touches())
 }
 
-// undo says that a request leaves a version that failed its verification for
-// one that succeeded before, while the operator blocks or halts the workload
-// because of it. It also says why that version was left. Only mutation asks this,
-// which sees the template before it is what would be stored.
+// undo reports whether a request replaces a version that failed its verification, and blocks or halts the workload, by
+// a version that succeeded before; left explains the failure. Only mutation calls it, with the template before it is
+// stored.
 func (r *Request) undo() (left rollback.QuarantineReason, ok bool) {
 	return r.undoTo(r.leadsTo())
 }
@@ -61,25 +60,23 @@ func (r *Request) undoTo(version string) (left rollback.QuarantineReason, ok boo
 	return left, true
 }
 
-// GoesBack says that a request is an undo, for mutation.
+// GoesBack reports whether a request is an undo, for mutation.
 func (r *Request) GoesBack() bool {
 	_, ok := r.undo()
 	return ok
 }
 
-// wentBack says that a request is an undo, and that mutation made it one: the
-// version that is left is in quarantine with it. Only validation asks this: it
-// looks at what would be stored.
+// wentBack reports whether a request is an undo that mutation recognized: it quarantined the replaced version. Only
+// validation calls it, with the template as stored.
 func (r *Request) wentBack() bool {
 	if _, ok := r.undoTo(r.New.Version); !ok {
 		return false
 	}
-	why, held := rollback.ParseQuarantine(r.New.Annotations, r.Now).Reason(r.Old.Version)
-	return held && why.To == r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
+	why, ok := rollback.ParseQuarantine(r.New.Annotations, r.Now).Reason(r.Old.Version)
+	return ok && why.To == r.New.Version && why.Release == workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation])
 }
 
-// failedRecord is the record of the release that the request leaves, if that
-// failed its verification.
+// failedRecord returns the record of the release that the request replaces, if it failed its verification.
 func (r *Request) failedRecord() *v1alpha1.ChangeWorkload {
 	if r.Past == nil {
 		return nil
@@ -94,13 +91,12 @@ func (r *Request) failedRecord() *v1alpha1.ChangeWorkload {
 	return &r.Past.Changes[i]
 }
 
-// blockedByUser says that the block is not the operator's.
+// blockedByUser reports whether a user, not the operator, set the block.
 func (r *Request) blockedByUser() bool {
 	return r.Old.suspended() && r.Old.Annotations[v1alpha1.SuspendedByAnnotation] == ""
 }
 
-// restores reports whether the operator lifts the block by itself once the version that
-// the workload was set back to runs.
+// restores reports whether the operator lifts the block by itself when the restored version of the workload runs.
 func (r *Request) restores() bool {
 	release := r.Old.Annotations[v1alpha1.ReleaseAnnotation]
 	version, number, _ := record.ParseBlockedBy(r.Old.Annotations)
@@ -108,8 +104,8 @@ func (r *Request) restores() bool {
 		rollback.ParseQuarantine(r.Old.Annotations, r.Now).Restored(r.Old.Version, workload.ParseRelease(release))
 }
 
-// unquarantine carries UnquarantineAnnotation out, and uses it up. One that comes
-// with another template is about the workload as it was.
+// unquarantine carries out UnquarantineAnnotation and removes it. A request with another template was made for the old
+// one.
 func unquarantine(r *Request, want *Object) {
 	asked, ok := r.New.Annotations[v1alpha1.UnquarantineAnnotation]
 	if !ok {
@@ -126,7 +122,7 @@ func unquarantine(r *Request, want *Object) {
 	}
 	user := wording.CutAtRune(cmp.Or(r.User, workload.UnknownUser), workload.MaxUser)
 	if wording.Cut(strings.TrimSpace(r.Old.Annotations[v1alpha1.UnquarantineAnnotation])) == wording.Cut(strings.TrimSpace(asked)) {
-		user = workload.UnknownUser // it came while admission was down
+		user = workload.UnknownUser // it was set while admission was down
 	}
 	q, done := rollback.ParseQuarantine(want.Annotations, r.Now).Unquarantine(asked, user)
 	done.ResourceVersion = r.Old.ResourceVersion

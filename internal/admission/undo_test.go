@@ -28,8 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// makeFailed is makeBlocked because of release 4 of v1, with the history v0 and
-// v2; the request releases v2 again.
+// makeFailed is makeBlocked because of release 4 of v1, with the history v0 and v2; the request releases v2 again.
 func makeFailed() *admissionWrapper {
 	w := makeBlocked().bothAnnotations(v1alpha1.SuspendedByAnnotation, "v1 4").release()
 	w.Now = testNow
@@ -53,21 +52,21 @@ func (w *admissionWrapper) state(s v1alpha1.ChangeWorkloadStatusType) *admission
 	return w.past(func(p *rollback.Past) { p.Changes[0].Status.Status = s })
 }
 
-// halted makes the workload paused by the operator because of a version.
+// halted makes the operator pause the workload because of a version.
 func (w *admissionWrapper) halted(version string) *admissionWrapper {
 	return w.paused(true, true).bothAnnotations(v1alpha1.HaltedAnnotation, version)
 }
 
-// restored makes v1 the version that the workload was set back to from v0, and blocks it
-// because of that one.
+// restored sets the workload back to v1 from v0, and blocks it because of v0.
 func (w *admissionWrapper) restored() *admissionWrapper {
-	left := rollback.ParseQuarantine(nil, testNow).With("v0", rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
+	left := rollback.ParseQuarantine(nil, testNow).With("v0",
+		rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 3, To: "v1"})
 	left.Annotate(w.Old.Annotations)
 	left.Annotate(w.New.Annotations)
 	return w.bothAnnotations(v1alpha1.SuspendedByAnnotation, "v0 3 record")
 }
 
-// unblocked takes the block away that makeFailed set.
+// unblocked removes the block of makeFailed.
 func (w *admissionWrapper) unblocked() *admissionWrapper {
 	for _, o := range []*Object{&w.Old, &w.New} {
 		delete(o.Labels, v1alpha1.SuspendLabel)
@@ -76,7 +75,7 @@ func (w *admissionWrapper) unblocked() *admissionWrapper {
 	return w
 }
 
-// mutated is the new object as mutation leaves it.
+// mutated returns the new object after mutation.
 func mutated(w *admissionWrapper) Object {
 	o := w.New
 	o.Labels, o.Annotations, o.TemplateLabels = cloned(o.Labels), cloned(o.Annotations), cloned(o.TemplateLabels)
@@ -97,12 +96,12 @@ func mutated(w *admissionWrapper) Object {
 func TestUndo(t *testing.T) {
 	for name, test := range map[string]struct {
 		request *admissionWrapper
-		// denied says what validation answers after mutation; back that the request
-		// is an undo.
+		// denied is the message of validation after mutation; back reports whether the request is an undo.
 		denied, back bool
 	}{
 		"to the last good version": {request: makeFailed(), back: true},
-		"to an older one":          {request: makeFailed().past(func(p *rollback.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }), back: true},
+		"to an older one": {request: makeFailed().past(func(p *rollback.Past) { p.History[0].Version, p.History[1].Version = "v2", "v0" }),
+			back: true},
 		"to a baseline": {request: makeFailed().past(func(p *rollback.Past) {
 			p.History = []workload.Revision{{Version: "v2", Release: rollback.BaselineRelease}}
 		}), back: true},
@@ -112,16 +111,21 @@ func TestUndo(t *testing.T) {
 		"to a version that never succeeded": {request: makeFailed().past(func(p *rollback.Past) {
 			p.History = p.History[:1]
 		}), denied: true},
-		"to one in quarantine":               {request: makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v2"), denied: true},
-		"while the release goes on":          {request: makeFailed().state(v1alpha1.ChangeWorkloadRunning), denied: true},
-		"after its success":                  {request: makeFailed().state(v1alpha1.ChangeWorkloadSuccess), denied: true},
-		"past a user's block":                {request: makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
-		"past a user's block, while halted":  {request: makeFailed().halted("v1").lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
-		"the caches do not say anything":     {request: makeFailed().unknown(), denied: true},
-		"the cache lacks the record":         {request: makeFailed().past(func(p *rollback.Past) { p.Changes = nil }), denied: true},
-		"the record is of an earlier one":    {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].Spec.Release = 3 }), denied: true},
-		"the record is not at this one yet":  {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].Status.ObservedRelease = 3 }), denied: true},
-		"the record goes":                    {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }), denied: true},
+		"to one in quarantine":      {request: makeFailed().bothAnnotations(v1alpha1.QuarantinedAnnotation, "v2"), denied: true},
+		"while the release goes on": {request: makeFailed().state(v1alpha1.ChangeWorkloadRunning), denied: true},
+		"after its success":         {request: makeFailed().state(v1alpha1.ChangeWorkloadSuccess), denied: true},
+		"past a user's block": {request: makeFailed().lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation),
+			denied: true},
+		"past a user's block, while halted": {
+			request: makeFailed().halted("v1").lose(v1alpha1.SuspendedByAnnotation).oldLoses(v1alpha1.SuspendedByAnnotation), denied: true},
+		"the caches do not say anything": {request: makeFailed().unknown(), denied: true},
+		"the cache lacks the record":     {request: makeFailed().past(func(p *rollback.Past) { p.Changes = nil }), denied: true},
+		"the record is of an earlier one": {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].Spec.Release = 3 }),
+			denied: true},
+		"the record is not at this one yet": {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].Status.ObservedRelease = 3 }),
+			denied: true},
+		"the record goes": {request: makeFailed().past(func(p *rollback.Past) { p.Changes[0].DeletionTimestamp = &metav1.Time{Time: testNow} }),
+			denied: true},
 		"with the block taken off":           {request: makeFailed().lose(v1alpha1.SuspendLabel), denied: true},
 		"by an override, which it is then":   {request: makeFailed().label(v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)},
 		"neither blocked nor halted":         {request: makeFailed().unblocked()},
@@ -151,7 +155,8 @@ func TestUndo(t *testing.T) {
 			if !test.back {
 				return
 			}
-			want := rollback.QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed, Reason: "unpass", Message: "find error",
+			want := rollback.QuarantineReason{Time: "2026-03-04T05:06:07Z", Pod: "sleep-1", Cause: v1alpha1.ReasonVerificationFailed,
+				Reason: "unpass", Message: "find error",
 				Release: 4, To: "v2", By: "jane"}
 			if diff := cmp.Diff(want, why); diff != "" {
 				t.Errorf("reason -want +got:\n%s", diff)
@@ -159,7 +164,7 @@ func TestUndo(t *testing.T) {
 			if _, halted := after.New.Annotations[v1alpha1.HaltedAnnotation]; after.New.Paused || halted {
 				t.Error("still halted")
 			}
-			// Without mutation it is none: nothing would resume the workload.
+			// Without mutation it is no undo: nothing would resume the workload.
 			if test.request.Old.suspended() && Validate(test.request.Request).Allowed {
 				t.Error("passes although mutation was down")
 			}
@@ -177,8 +182,8 @@ func (w *admissionWrapper) unknown() *admissionWrapper { w.Past = nil; return w 
 func TestWaysOn(t *testing.T) {
 	const (
 		annotate = "kubectl annotate deployment sleep altershield.defense.antgroup.com/rollback-to=last-success --overwrite -n default"
-		again    = ". To go back: apply version v2 again, or " + annotate
-		back     = ". To go back: " + annotate
+		again    = ". To undo the release: apply version v2 again, or " + annotate
+		back     = ". To undo the release: " + annotate
 	)
 	for name, test := range map[string]struct {
 		request *admissionWrapper
@@ -213,7 +218,9 @@ func TestWaysOn(t *testing.T) {
 func TestUnquarantine(t *testing.T) {
 	quarantined := func() *admissionWrapper {
 		w := makeUpdate()
-		q := rollback.ParseQuarantine(nil, testNow).With("v2", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3", rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
+		q := rollback.ParseQuarantine(nil, testNow).With("v2",
+			rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2}).With("v3",
+			rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 3})
 		q.Annotate(w.Old.Annotations)
 		q.Annotate(w.New.Annotations)
 		return w
@@ -223,13 +230,19 @@ func TestUnquarantine(t *testing.T) {
 		held     []string
 		recorded string
 	}{
-		"one version":        {quarantined().annotation(v1alpha1.UnquarantineAnnotation, " v2"), []string{"v3"}, `{"asked":"v2","ended":["v2"],"user":"jane","resourceVersion":"77"}`},
-		"all":                {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "all"), nil, `{"asked":"all","ended":["v2","v3"],"user":"jane","resourceVersion":"77"}`},
-		"no such version":    {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "v9"), []string{"v2", "v3"}, `{"asked":"v9","user":"jane","resourceVersion":"77"}`},
-		"set while we slept": {quarantined().bothAnnotations(v1alpha1.UnquarantineAnnotation, "v2"), []string{"v3"}, `{"asked":"v2","ended":["v2"],"user":"unknown","resourceVersion":"77"}`},
-		"with a template":    {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "all").release(), []string{"v2", "v3"}, ""},
-		"a record is forged": {quarantined().annotation(v1alpha1.UnquarantinedAnnotation, `{"asked":"all","user":"root"}`), []string{"v2", "v3"}, ""},
-		"a record of before": {quarantined().annotation(v1alpha1.UnquarantinedAnnotation, `{"asked":"all","user":"root","resourceVersion":"76"}`), []string{"v2", "v3"}, ""},
+		"one version": {quarantined().annotation(v1alpha1.UnquarantineAnnotation, " v2"), []string{"v3"},
+			`{"asked":"v2","ended":["v2"],"user":"jane","resourceVersion":"77"}`},
+		"all": {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "all"), nil,
+			`{"asked":"all","ended":["v2","v3"],"user":"jane","resourceVersion":"77"}`},
+		"no such version": {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "v9"), []string{"v2", "v3"},
+			`{"asked":"v9","user":"jane","resourceVersion":"77"}`},
+		"set while we slept": {quarantined().bothAnnotations(v1alpha1.UnquarantineAnnotation, "v2"), []string{"v3"},
+			`{"asked":"v2","ended":["v2"],"user":"unknown","resourceVersion":"77"}`},
+		"with a template": {quarantined().annotation(v1alpha1.UnquarantineAnnotation, "all").release(), []string{"v2", "v3"}, ""},
+		"a record is forged": {quarantined().annotation(v1alpha1.UnquarantinedAnnotation, `{"asked":"all","user":"root"}`),
+			[]string{"v2", "v3"}, ""},
+		"an earlier record": {quarantined().annotation(v1alpha1.UnquarantinedAnnotation, `{"asked":"all","user":"root","resourceVersion":"76"}`),
+			[]string{"v2", "v3"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			after := mutated(test.request)

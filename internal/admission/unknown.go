@@ -29,33 +29,31 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// Labels and annotations of the operator's prefixes that it does not know: most are typos,
-// which would have no effect and say nothing.
+// Unknown labels and annotations with the operator's prefixes: most are typos, which would silently have no effect.
 
-// ownPrefixes are those of the operator's labels and annotations.
+// ownPrefixes are the prefixes of the operator's labels and annotations.
 var ownPrefixes = []string{v1alpha1.SettingAnnotationPrefix, strings.TrimSuffix(v1alpha1.VersionLabel, "version")}
 
-// maxUnknown is how many unknown keys and values of a workload are named.
+// maxUnknown bounds the unknown keys and values of a workload that are named.
 const maxUnknown = 8
 
-// UnknownWords names the labels and annotations of a workload, and their values, that have
-// a prefix of the operator and that this version does not know, one line each, with the
-// nearest one that it knows.
+// UnknownWords names the labels and annotations of a workload, and their values, that have a prefix of the operator and
+// are unknown to this version, one line each, with the nearest known one.
 func UnknownWords(labels, annotations map[string]string) []string {
 	isLabel := append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel, v1alpha1.DefenseLabel)
 	isAnnotation := slices.Concat(restoredAnnotations(), settings.Annotations(), []string{
 		v1alpha1.HeldAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.TooLargeMark,
 	})
 	unknown := slices.Concat(
-		unknownIn("label", labels, isLabel, isAnnotation, "an annotation"), unknownIn("annotation", annotations, isAnnotation, isLabel, "a label"))
+		unknownIn("label", labels, isLabel, isAnnotation, "an annotation"),
+		unknownIn("annotation", annotations, isAnnotation, isLabel, "a label"))
 	if more := len(unknown) - maxUnknown; more > 0 {
 		unknown = append(unknown[:maxUnknown], fmt.Sprintf("%d more labels and annotations are not known", more))
 	}
 	return unknown
 }
 
-// UnusableSettings names the annotations of a workload by which it has settings of its own and
-// that cannot be used, one line each.
+// UnusableSettings names the setting annotations of a workload with unusable values, one line each.
 func UnusableSettings(annotations map[string]string) (unusable []string) {
 	for _, problem := range settings.For(nil, nil, annotations).Problems {
 		unusable = append(unusable, wording.Brief(problem))
@@ -73,14 +71,15 @@ func unknownIn(what string, all map[string]string, known, elsewhere []string, th
 		case !slices.Contains(known, key):
 			unknown = append(unknown, fmt.Sprintf("%s %s is not known; the nearest known one is %s", what, key, nearest(key, known)))
 		case len(values) > 0 && !slices.Contains(values, value) && !namesVersion(key, value):
-			unknown = append(unknown, fmt.Sprintf("%s %s: the value %q is not known; the nearest known one is %q", what, key, wording.Brief(value), nearest(value, values)))
+			unknown = append(unknown, fmt.Sprintf("%s %s: the value %q is not known; the nearest known one is %q",
+				what, key, wording.Brief(value), nearest(value, values)))
 		}
 	}
 	return unknown
 }
 
-// knownValues are the words that a label or an annotation of a user may have; none where it
-// may have others, or is the operator's.
+// knownValues returns the possible values of a user's label or annotation; none if it may have others, or is the
+// operator's.
 func knownValues(key string) []string {
 	switch key {
 	case v1alpha1.DefenseLabel:
@@ -96,41 +95,40 @@ func knownValues(key string) []string {
 	}
 }
 
-// hexVersion is what the version of a template looks like.
+// hexVersion matches the version of a template.
 var hexVersion = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// namesVersion reports whether a request names a version, or is one that is dropped, with
-// an event of its own.
+// namesVersion reports whether a request names a version, or is dropped with an event of its own.
 func namesVersion(key, value string) bool {
 	return (key == v1alpha1.RollbackToAnnotation || key == v1alpha1.UnquarantineAnnotation) &&
 		(hexVersion.MatchString(strings.TrimSpace(value)) || strings.HasPrefix(value, rollback.BeforeOptIn))
 }
 
-// MistypedEnrolment names the label of a namespace by which somebody meant to enrol it, or to
-// say something of its defense, and that has no effect; empty for none.
+// MistypedEnrolment names a label of a namespace that was meant to enrol it, or to set its defense, and has no effect;
+// empty for none.
 func MistypedEnrolment(labels map[string]string) string {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		value := labels[key]
 		switch {
 		case key == v1alpha1.EnrolledLabel && value != v1alpha1.EnrolledValue && value != v1alpha1.DefenseDisabled && value != "":
 			return fmt.Sprintf("%s=%s: only the value %s counts", key, value, v1alpha1.EnrolledValue)
-		case key != v1alpha1.EnrolledLabel && (distance(key, v1alpha1.EnrolledLabel) <= 3 || strings.HasPrefix(key, v1alpha1.SettingAnnotationPrefix)):
+		case key != v1alpha1.EnrolledLabel &&
+			(distance(key, v1alpha1.EnrolledLabel) <= 3 || strings.HasPrefix(key, v1alpha1.SettingAnnotationPrefix)):
 			return fmt.Sprintf("%s is not known; the nearest known one is %s=%s", key, v1alpha1.EnrolledLabel, v1alpha1.EnrolledValue)
 		}
 	}
 	return ""
 }
 
-// nearest is the word that a text becomes with the fewest changes.
+// nearest returns the word with the smallest distance to a text.
 func nearest(text string, words []string) string {
 	return slices.MinFunc(words, func(a, b string) int { return distance(text, a) - distance(text, b) })
 }
 
-// maxCompared bounds the texts that are compared, in bytes: longer ones are no typos.
+// maxCompared bounds the compared texts, in bytes: longer texts are no typos.
 const maxCompared = 128
 
-// distance is how many bytes have to be added, dropped or replaced to make one text of the
-// other.
+// distance returns how many bytes have to be added, dropped or replaced to turn one text into the other.
 func distance(a, b string) int {
 	a, b = a[:min(len(a), maxCompared)], b[:min(len(b), maxCompared)]
 	row := make([]int, len(b)+1)

@@ -43,8 +43,10 @@ func TestUnknownWords(t *testing.T) {
 			[]string{"label admission-webhook-altershield.antgroup.com/vresion is not known; the nearest known one is " + v1alpha1.VersionLabel}},
 		"an annotation mistyped": {nil, one(prefix+"roll-back", "2m"),
 			[]string{"annotation " + prefix + "roll-back is not known; the nearest known one is " + prefix + "rollback"}},
-		"a label that is an annotation": {one(prefix+"rollback", "2m"), nil, []string{"label " + prefix + "rollback has no effect: it is an annotation"}},
-		"an annotation that is a label": {nil, one(prefix+"ignored-suspend", "true"), []string{"annotation " + prefix + "ignored-suspend has no effect: it is a label"}},
+		"a label that is an annotation": {one(prefix+"rollback", "2m"), nil,
+			[]string{"label " + prefix + "rollback has no effect: it is an annotation"}},
+		"an annotation that is a label": {nil, one(prefix+"ignored-suspend", "true"),
+			[]string{"annotation " + prefix + "ignored-suspend has no effect: it is a label"}},
 		"a value mistyped": {one(prefix+"defense", "disable"), nil,
 			[]string{"label " + prefix + `defense: the value "disable" is not known; the nearest known one is "disabled"`}},
 		"an override mistyped": {one(prefix+"ignored-suspend", "True"), nil,
@@ -55,7 +57,8 @@ func TestUnknownWords(t *testing.T) {
 		"a request for a version":    {nil, one(prefix+"rollback-to", "c6c45d23c098bdf181853a85b60b5d74"), nil},
 		"a request that was dropped": {nil, one(prefix+"rollback-to", rollback.BeforeOptIn+"x"), nil},
 		"a hostile value": {nil, one(prefix+"unquarantine", "\x1b[2J\n"+strings.Repeat("y", 9999)),
-			[]string{"annotation " + prefix + `unquarantine: the value "[2J ` + strings.Repeat("y", 249) + `..." is not known; the nearest known one is "all"`}},
+			[]string{"annotation " + prefix + `unquarantine: the value "[2J ` + strings.Repeat("y", 249) +
+				`..." is not known; the nearest known one is "all"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, UnknownWords(test.labels, test.annotations)); diff != "" {
@@ -75,7 +78,7 @@ func TestUnknownWordsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRequestUnknownWords: settings that cannot be used are named, too.
+// TestRequestUnknownWords: unusable settings are named, too.
 func TestRequestUnknownWords(t *testing.T) {
 	typo := func() *admissionWrapper {
 		return makeUpdate().annotation(v1alpha1.SettingAnnotationPrefix+"blocking", "of")
@@ -88,7 +91,8 @@ func TestRequestUnknownWords(t *testing.T) {
 		"opted out": {typo().label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := test.request.UnknownWords(); len(got) != test.want || test.want > 0 && !strings.Contains(got[0], `blocking: "of" is neither "enabled" nor "disabled"`) {
+			if got := test.request.UnknownWords(); len(got) != test.want ||
+				test.want > 0 && !strings.Contains(got[0], `blocking: "of" is neither "enabled" nor "disabled"`) {
 				t.Errorf("%q, want %d", got, test.want)
 			}
 		})

@@ -27,7 +27,7 @@ import (
 	"time"
 )
 
-// answer is what came back.
+// answer is the HTTP answer to a call.
 type answer struct {
 	status     int
 	retryAfter time.Duration
@@ -43,7 +43,7 @@ func retryAfterHeader(value string) time.Duration {
 	return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 }
 
-// envelope is every answer of the application.
+// envelope is the form of every answer of the application.
 type envelope struct {
 	Success    *bool           `json:"success"`
 	ResultCode ResultCode      `json:"resultCode"`
@@ -57,9 +57,9 @@ var errNotApplication = errors.New("not an answer of the application")
 // isAnswer reports whether a decoded answer came from the application.
 func isAnswer(err error) bool { return !errors.Is(err, errNotApplication) }
 
-// decode reads an answer. What is no envelope is a transport error, whatever
-// sent it, with two exceptions: HTTP 400 says that the application could not
-// read the request, and so does another 4xx in JSON.
+// decode reads an answer. An answer without an envelope is a transport error, whatever
+// sent it. There are two exceptions: HTTP 400, and another 4xx in JSON, mean that the
+// application could not read the request.
 func decode[T any](action Action, a *answer, tokens []string, check func(*T) error) (*T, error) {
 	foreign := func(format string, args ...any) error {
 		return &Error{
@@ -112,8 +112,8 @@ func decode[T any](action Action, a *answer, tokens []string, check func(*T) err
 	return domain, nil
 }
 
-// excerpt makes text of the server fit for an error: one short line without our
-// tokens, should it echo them.
+// excerpt makes text of the server fit for an error: one short line. Tokens that the
+// text echoes are replaced.
 func excerpt(text []byte, tokens []string) string {
 	s := string(text)
 	for _, token := range tokens {
@@ -125,8 +125,8 @@ func excerpt(text []byte, tokens []string) string {
 }
 
 func hasNodeID(r *NodeResult) error {
-	// Without an id there is nothing to finish or poll, unless there is nothing
-	// to wait for.
+	// A node without an id can be neither finished nor polled. An answer without an id is
+	// good only if the server skips the check.
 	if r.NodeID == "" && !r.SkipCheck {
 		return errors.New("the answer has no nodeId")
 	}

@@ -28,49 +28,48 @@ import (
 type breakerState string
 
 const (
-	// breakerClosed: calls are made.
+	// breakerClosed lets calls through.
 	breakerClosed breakerState = "closed"
-	// breakerOpen: calls fail at once.
+	// breakerOpen fails calls at once.
 	breakerOpen breakerState = "open"
-	// breakerHalfOpen: one call is made to see whether the server is back; others
+	// breakerHalfOpen lets one call through, to see whether the server is back. Others
 	// fail at once.
 	breakerHalfOpen breakerState = "half-open"
 )
 
 const (
-	// maxFailures in a row open it.
+	// maxFailures in a row open the breaker.
 	maxFailures = 5
-	// minCooldown is how long it stays open at first; that doubles with each failed trial up to maxCooldown.
+	// minCooldown is how long the breaker stays open at first. Each failed trial doubles the time, up to maxCooldown.
 	minCooldown = 5 * time.Second
 	maxCooldown = 30 * time.Second
-	// trialWait is when to ask again while another call tries the server.
+	// trialWait is the wait of a call while another call tries the server.
 	trialWait = time.Second
-	// justFailed is how long the failure of a call counts for the last tries of others,
-	// so that a server that is down keeps few callers waiting. It is longer than
-	// trialWait, after which they ask again.
+	// justFailed is how long the failure of a call counts for the last tries of others, so
+	// that a dead server keeps few callers waiting. It is longer than trialWait.
 	justFailed = 3 * time.Second
 )
 
-// outcome of a call for the breaker.
+// outcome is the result of a call for the breaker.
 type outcome int
 
 const (
-	// neutral says nothing of the server: the caller went away.
+	// neutral: the caller went away, and nothing is known of the server.
 	neutral outcome = iota
-	// answered by the application, be it a refusal.
+	// answered: the application answered, possibly with a refusal.
 	answered
-	// failed on the way or by something that is not the application.
+	// failed: the call failed on the way, or something else than the application answered.
 	failed
 )
 
-// breaker counts failures in a row. Results count for the period their call
-// began in, so that a slow call of before an outage does not end its cooling.
+// breaker counts failures in a row. The result of a call counts only in the period in which
+// the call began. So a slow call from the time ahead of an outage does not close the breaker.
 //
-// Two libraries lack what it needs. With github.com/sony/gobreaker v2.4.0 the time that one stays open is fixed when
-// it is made, and it does not say when to ask again. With github.com/failsafe-go/failsafe-go v0.9.8 a result counts for
-// the state it arrives in, so a slow call of before an outage closes a half-open one and lets a second trial in; and a
-// trial whose caller goes away cannot give its permit back without a result, so none is made after it. Neither takes
-// the clock of a test.
+// Two libraries do not do this. With github.com/sony/gobreaker v2.4.0 the time that a breaker stays open is fixed, and the
+// breaker does not say when to ask again. With github.com/failsafe-go/failsafe-go v0.9.8 a result counts for the state in
+// which the result arrives. So a slow call from the time ahead of an outage closes a half-open breaker and lets a second
+// trial in. A trial whose caller goes away keeps its permit there, so no trial follows. Neither library takes the clock of
+// a test.
 type breaker struct {
 	clock clock.PassiveClock
 
@@ -81,7 +80,7 @@ type breaker struct {
 	cooldown time.Duration
 	until    time.Time
 	trying   bool
-	// cause is the last failure, and failedAt when it was.
+	// cause is the last failure, and failedAt its time.
 	cause    error
 	failedAt time.Time
 }
@@ -90,16 +89,16 @@ func newBreaker(c clock.PassiveClock) *breaker {
 	return &breaker{clock: c, state: breakerClosed, cooldown: minCooldown}
 }
 
-// allow says whether to call, and if not, why and when to ask again. The last try of
-// something does not wait for the breaker: it is made, or another call has just failed.
-// Each allowed call must report to done with the period it got.
+// allow lets a call through, or returns why not and when to ask again. An open breaker lets a
+// last try through, unless another call has just failed. The caller of each allowed call must
+// call done with the period that allow returned.
 func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refused error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state == breakerOpen {
 		now := b.clock.Now()
 		left := b.until.Sub(now)
-		// A clock that was set back must not keep it open for longer.
+		// A clock that is set back must not keep the breaker open for longer.
 		waits := left > 0 && left <= b.cooldown
 		switch {
 		case waits && last && now.Sub(b.failedAt) < justFailed:
@@ -118,7 +117,7 @@ func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refuse
 	return b.period, 0, nil
 }
 
-// alive says that the server answered a heartbeat: the next call tries it.
+// alive notes that the server answered a heartbeat. The breaker lets the next call through.
 func (b *breaker) alive() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,7 +126,7 @@ func (b *breaker) alive() {
 	}
 }
 
-// done takes the result of an allowed call, and why it failed.
+// done takes the result of an allowed call, and the cause of a failure.
 func (b *breaker) done(period int, result outcome, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,8 +158,8 @@ func (b *breaker) done(period int, result outcome, cause error) {
 	}
 }
 
-// because adds the last failure to the error of a call that is not let through. With
-// the lock held.
+// because adds the last failure to the error of a call that is not let through. The caller
+// holds the lock.
 func (b *breaker) because(err error) error {
 	if b.cause == nil {
 		return err

@@ -63,7 +63,7 @@ func TestBreaker(t *testing.T) {
 	state(breakerOpen)
 	denied(minCooldown)
 
-	// A call from before the outage says nothing about now.
+	// The result of a call that began ahead of the outage does not count.
 	b.done(slow, answered, nil)
 	state(breakerOpen)
 
@@ -85,8 +85,8 @@ func TestBreaker(t *testing.T) {
 	fail()
 	denied(minCooldown)
 
-	// A last try is made while it is open, unless another call has just failed: that
-	// counts as a try. While another one tries, it waits for that one.
+	// An open breaker lets a last try through, unless another call has just failed. While
+	// another call tries the server, a last try waits for that call.
 	if _, _, err := b.allow(true); !errors.Is(err, ErrJustFailed) || errors.Is(err, ErrBreakerOpen) {
 		t.Fatalf("error %v, want that another call has just failed", err)
 	}
@@ -102,14 +102,14 @@ func TestBreaker(t *testing.T) {
 	state(breakerClosed)
 	fail()
 
-	// A heartbeat that is answered has it tried at once.
+	// After a heartbeat that was answered, the next call is let through at once.
 	denied(minCooldown)
 	b.alive()
 	state(breakerHalfOpen)
 	done(failed)
 	denied(2 * minCooldown)
 
-	// A clock set back does not keep it open for longer than the cool-down.
+	// A clock that is set back does not keep the breaker open for longer than the cool-down.
 	clock.SetTime(clock.Now().Add(-time.Hour))
 	allowed()
 }

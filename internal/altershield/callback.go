@@ -25,14 +25,14 @@ import (
 	"strings"
 )
 
-// CallbackPath is where the operator takes callbacks; it is registered with the
-// scene.
+// CallbackPath is the path at which the operator takes callbacks. The server has it
+// registered with the scene.
 const CallbackPath = "/openapi/altershield/callback"
 
-// maxNodeID bounds an id we keep; the server's have less than half of it.
+// maxNodeID bounds an id that the operator keeps. The server's ids have less than half of it.
 const maxNodeID = 256
 
-// CheckType says what kind of node a callback is about.
+// CheckType is the kind of node that a callback is about.
 type CheckType string
 
 // Kinds of nodes.
@@ -58,10 +58,9 @@ type CallbackRequest struct {
 	Stage          Stage   `json:"defenseStageEnum"`
 }
 
-// LatePre says that a failing POST verdict is in truth that of the PRE check: the
-// server let that pass at its own timeout, its result came after the end was
-// notified, and overwrote the one of the POST check. No rule of the POST check
-// accounts for the failure then.
+// LatePre reports whether a failing POST verdict is the late verdict of the PRE check. The
+// server passes a PRE check at its own timeout. If the PRE check fails after the finish, its
+// result overwrites the result of the POST check. No rule of the POST check failed then.
 func (r *CallbackRequest) LatePre() bool {
 	if r.Stage != StagePost || r.Verdict.Passes() || len(r.Verdict.Rules) == 0 {
 		return false
@@ -89,24 +88,23 @@ func (r *CallbackResponse) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// IsJSON reports whether a content type is JSON's. It reads the type only: the
-// server's application/json;UTF-8 is not well formed and a strict parser would
-// refuse it.
+// IsJSON reports whether a content type is JSON. It reads the type and no parameters: the
+// server sends application/json;UTF-8, which is not well formed.
 func IsJSON(contentType string) bool {
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	return strings.EqualFold(strings.TrimSpace(mediaType), "application/json")
 }
 
-// ParseCallback reads a callback whose signature was verified and whose size
-// was limited. Unknown fields are ignored, null fields are absent. The error is
-// one line and quotes nothing of the body but names of types.
+// ParseCallback reads a callback with a verified signature and a limited size. It ignores
+// unknown fields and takes null fields as absent. The error is one line. Of the body it quotes
+// only names of types.
 func ParseCallback(contentType string, body []byte) (*Callback, error) {
 	if !IsJSON(contentType) {
 		return nil, fmt.Errorf("the content type is %q, not application/json", Cut(line(contentType), 64))
 	}
 	var c Callback
-	// Decoding is strict about what follows the object, for the signature covers
-	// it and nothing of ours would read it.
+	// Text after the object is an error: the signature covers the text, and the operator
+	// does not read it.
 	if err := json.Unmarshal(bytes.TrimSpace(body), &c); err != nil {
 		return nil, fmt.Errorf("the body is not a callback: %w", describeJSON(err))
 	}
@@ -135,7 +133,7 @@ func ParseCallback(contentType string, body []byte) (*Callback, error) {
 	return &c, nil
 }
 
-// describeJSON leaves out what a decoding error quotes of the document.
+// describeJSON describes a decoding error without quoting the document.
 func describeJSON(err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -87,8 +87,8 @@ func TestCallbackResponse(t *testing.T) {
 	}
 }
 
-// FuzzParseCallback: whatever passes is complete and can be explained on one
-// bounded line, and no error quotes much of the body.
+// FuzzParseCallback: each callback that is accepted is complete and can be explained on one
+// bounded line. No error quotes much of the body.
 func FuzzParseCallback(f *testing.F) {
 	f.Add("application/json;UTF-8", []byte(stockCallback))
 	f.Add("application/json", []byte(`{"changeCheckType":"CHANGE_ORDER","callbackRequest":{"nodeId":"n","bizExecOrderId":"o","defenseStageEnum":"PRE","verdict":{"verdict":"none"}}}`))

@@ -39,15 +39,15 @@ import (
 
 // Timeouts bound the stages of a call. Zero values take the default.
 type Timeouts struct {
-	// Dial bounds the connecting, 2 s by default.
+	// Dial bounds the connection, 2 s by default.
 	Dial time.Duration
-	// TLSHandshake is 3 s by default.
+	// TLSHandshake bounds the handshake, 3 s by default.
 	TLSHandshake time.Duration
 	// ResponseHeader bounds the wait for an answer once the request was sent, 5 s
 	// by default. It also bounds a synchronous check.
 	ResponseHeader time.Duration
-	// Call bounds everything, a quick retry included, 8 s by default: no call
-	// holds its worker for longer.
+	// Call bounds the whole call with its quick retry, 8 s by default. No call holds its
+	// worker for longer.
 	Call time.Duration
 }
 
@@ -60,14 +60,14 @@ func (t Timeouts) withDefaults() Timeouts {
 	}
 }
 
-// RateLimit bounds the calls of this client. Zero values take the default. A
-// call over a limit fails at once with [ErrThrottled], it never waits.
+// RateLimit bounds the calls of this client. Zero values take the default. A call over a
+// limit does not wait: it fails at once with [ErrThrottled].
 type RateLimit struct {
 	// PerSecond and Burst are 200 and 400 by default.
 	PerSecond float64
 	Burst     int
-	// InFlight is how many calls may be under way at once, 64 by default. Set
-	// below the number of workers it keeps a slow server from occupying them all.
+	// InFlight is how many calls may be under way at once, 64 by default. If it is less than
+	// the number of workers, a slow server cannot occupy all workers.
 	InFlight int
 }
 
@@ -85,32 +85,32 @@ const (
 	maxAnswer = 1 << 20
 	// maxMessage bounds what an error quotes of the server.
 	maxMessage = 512
-	// maxCode bounds a result code of the server that we do not know.
+	// maxCode bounds an unknown result code of the server.
 	maxCode = 32
 )
 
-// inFlightWait is when to try again with too many calls under way.
+// inFlightWait is the wait when too many calls are under way.
 const inFlightWait = 100 * time.Millisecond
 
-// maxRetryAfter bounds what a server may ask for with a Retry-After header.
+// maxRetryAfter bounds the wait that a server may ask for with a Retry-After header.
 const maxRetryAfter = 5 * time.Minute
 
 // Options of a [Client].
 type Options struct {
-	// URL of the server, http or https, with the path prefix where it has one.
+	// URL of the server, http or https, with its path prefix if it has one.
 	URL string
-	// Platform is our name as registered with the server.
+	// Platform is the name with which the operator is registered at the server.
 	Platform string
-	// Tokens sign the requests. Nil signs with an empty token, which a server
-	// that does not enforce signatures accepts, as a stock one does not.
+	// Tokens sign the requests. Nil signs with an empty token. A stock server accepts it,
+	// because it does not enforce signatures.
 	Tokens    TokenSource
 	Timeouts  Timeouts
 	RateLimit RateLimit
 	// TLS is for servers whose certificate the system does not trust.
 	TLS *tls.Config
-	// Transport replaces the client's own, whose stages Timeouts bound, in tests.
+	// Transport replaces the client's own transport in tests. Timeouts bound only the client's own.
 	Transport http.RoundTripper
-	// Clock is the real one by default. Timeouts are of real time always.
+	// Clock is the real clock by default. Timeouts always use the real clock.
 	Clock clock.PassiveClock
 	// OnCall is called after each call, for metrics; it must not block.
 	OnCall func(Call)
@@ -121,7 +121,7 @@ type Call struct {
 	Action Action
 	// Err is nil after a success; its class is [ClassOf].
 	Err error
-	// Attempts is 0 where nothing was sent.
+	// Attempts is 0 if nothing was sent.
 	Attempts int
 	Duration time.Duration
 }
@@ -190,8 +190,8 @@ func New(o Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: transport,
-		// The application never redirects. A redirect comes from elsewhere, and
-		// must not get our signature.
+		// The application never redirects. Whatever else redirects must not get the
+		// signature.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
@@ -200,11 +200,11 @@ func New(o Options) (*Client, error) {
 // Close closes idle connections. Calls remain possible.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Platform is our name as registered with the server.
+// Platform returns the name with which the operator is registered at the server.
 func (c *Client) Platform() string { return c.platform }
 
-// SubmitOrder submits an order. Repeated once on a transport error: the answer
-// is a duplicate at worst.
+// SubmitOrder submits an order. It repeats the call once after a transport error: at worst
+// the answer is a duplicate.
 func (c *Client) SubmitOrder(ctx context.Context, r SubmitOrderRequest) (*SubmitOrderResult, error) {
 	return post[SubmitOrderResult](ctx, c, ActionSubmitOrder, &r, nil)
 }
@@ -214,15 +214,15 @@ func (c *Client) StartOrder(ctx context.Context, r StartOrderRequest) (*NodeResu
 	return post(ctx, c, ActionStartOrder, &r, hasNodeID)
 }
 
-// StartBatch starts a batch and its PRE check. Never repeated by itself: a
-// second one would be a second node.
+// StartBatch starts a batch and its PRE check. It never repeats the call, because a second
+// start makes a second node.
 func (c *Client) StartBatch(ctx context.Context, r StartBatchRequest) (*NodeResult, error) {
 	return post(ctx, c, ActionStartBatch, &r, hasNodeID)
 }
 
 // FinishNode ends a batch or the node of an order and starts its POST check.
-// The answer's SkipCheck means nothing. After an ambiguous finish
-// [CodeNotSupported] means that it was received.
+// SkipCheck of the answer means nothing. After an ambiguous finish,
+// [CodeNotSupported] means that the server received the finish.
 func (c *Client) FinishNode(ctx context.Context, r FinishNodeRequest) (*NodeResult, error) {
 	return post[NodeResult](ctx, c, ActionFinishNode, &r, nil)
 }
@@ -238,8 +238,8 @@ func (c *Client) EndOrder(ctx context.Context, r EndOrderRequest) error {
 	return err
 }
 
-// SubmitAndStart submits an order of a G1 scene and waits for its verdict. The
-// caller's deadline bounds it and is no sign of a dead server.
+// SubmitAndStart submits an order of a G1 scene and waits for its verdict. The caller's
+// deadline bounds the call. A call that reaches it does not count as a failure of the server.
 func (c *Client) SubmitAndStart(ctx context.Context, r SubmitAndStartRequest) (*SubmitAndStartResult, error) {
 	return post(ctx, c, ActionSubmitAndStart, &r, func(r *SubmitAndStartResult) error {
 		if r.Verdict == nil || r.Verdict.Verdict == "" {
@@ -249,11 +249,11 @@ func (c *Client) SubmitAndStart(ctx context.Context, r SubmitAndStartRequest) (*
 	})
 }
 
-// Heartbeat asks the server for its global switches, to see whether it works: any
-// error says that it does not, or not for us. It is no call about a release: the
-// circuit breaker does not hold it back, the limits do not count it, and it is not
-// reported to Options.OnCall. One that succeeds has the next call try the server; it
-// does not close the breaker, because heartbeats may work where nothing else does.
+// Heartbeat asks the server for its global switches. Any error means that the server does not
+// work, or does not accept the operator. The circuit breaker does not hold a heartbeat back, the
+// limits do not count it, and it is not reported to Options.OnCall. After a heartbeat that
+// succeeds, the breaker lets the next call through. The breaker stays open until that call
+// succeeds, because a server may answer heartbeats and fail at everything else.
 func (c *Client) Heartbeat(ctx context.Context) error {
 	tokens, err := c.tokens.Tokens()
 	if err != nil {
@@ -280,7 +280,7 @@ func LastTry(ctx context.Context) context.Context { return context.WithValue(ctx
 
 func isLastTry(ctx context.Context) bool { return ctx.Value(lastTry{}) != nil }
 
-// request is what every request of the protocol's table is.
+// request is a request of the protocol.
 type request interface{ platformOf() *string }
 
 // post encodes and sends a request.
@@ -297,10 +297,10 @@ func post[T any](ctx context.Context, c *Client, action Action, r request, check
 	return do(ctx, c, call{action: action, method: http.MethodPost, path: PathExe + string(action), content: content, body: true}, check)
 }
 
-// encode makes the exact bytes that are signed and sent: compact JSON on one
-// line without a newline at its end, for the server joins the lines it reads
-// before it verifies. All beyond ASCII is escaped, so that what it verifies does
-// not depend on the character set it reads with.
+// encode makes the exact bytes that are signed and sent: compact JSON on one line without a
+// newline at its end. The server joins the lines of a body before it verifies the signature. All
+// characters beyond ASCII are escaped, so the verification does not depend on the character set
+// with which the server reads.
 func encode(r request) ([]byte, error) {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -337,9 +337,9 @@ type call struct {
 	body    bool
 }
 
-// harmless reports whether the call may be repeated at once after a transport
-// error: reads, the submission of an order (a duplicate at worst), and its end,
-// which stores nothing.
+// harmless reports whether the call may be repeated at once after a transport error. These
+// are reads, the submission of an order (a duplicate at worst), and the end of an order (which
+// stores nothing).
 func (k call) harmless() bool {
 	switch k.action {
 	case ActionHeartbeat, ActionRetrieveCheck, ActionSubmitOrder, ActionEndOrder:
@@ -355,7 +355,7 @@ func (c *Client) report(k Call) {
 	}
 }
 
-// do makes a call within the limits, and once more where that is harmless.
+// do makes a call within the limits, and repeats a harmless call once.
 func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ *T, err error) {
 	attempts, started := 0, c.clock.Now()
 	defer func() {
@@ -400,7 +400,7 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 	return domain, err
 }
 
-// attempt sends a call, and sends it once more where that is harmless.
+// attempt sends a call, and repeats a harmless call once.
 func (c *Client) attempt(ctx context.Context, k call, tokens []string) (_ *answer, attempts int, _ error) {
 	callCtx, cancel := context.WithTimeout(ctx, c.timeouts.Call)
 	defer cancel()
@@ -421,8 +421,8 @@ func (c *Client) attempt(ctx context.Context, k call, tokens []string) (_ *answe
 	}
 }
 
-// admit takes a place among the calls under way and from the rate, or says when
-// to try again. It never waits.
+// admit takes a place among the calls under way, and one call from the rate. If there is none,
+// it returns when to try again. It never waits.
 func (c *Client) admit() (release func(), wait time.Duration) {
 	select {
 	case c.inFlight <- struct{}{}:
@@ -448,8 +448,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// exchange sends one signed request and reads its bounded answer. Its errors
-// are the transport's.
+// exchange sends one signed request and reads its bounded answer. Its errors are errors of
+// the transport.
 func (c *Client) exchange(ctx context.Context, k call, tokens []string) (*answer, error) {
 	target := *c.base
 	target.Path = strings.TrimSuffix(target.Path, "/") + k.path
@@ -471,7 +471,7 @@ func (c *Client) exchange(ctx context.Context, k call, tokens []string) (*answer
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		// What it wraps says enough; the address is in the configuration.
+		// The wrapped error is enough: the address is in the configuration.
 		var urlError *url.Error
 		if errors.As(err, &urlError) {
 			err = urlError.Err

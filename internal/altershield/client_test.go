@@ -61,7 +61,7 @@ func answering(status int, body string) http.HandlerFunc {
 	}
 }
 
-// hijacked breaks the connection off after writing some bytes.
+// hijacked writes some bytes and then closes the connection.
 func hijacked(write string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -148,8 +148,8 @@ func TestRequestIsSignedAsSent(t *testing.T) {
 	}
 }
 
-// mybatis is what the server says of an error of its database: the cause twice,
-// and between it, all of the SQL.
+// mybatis is the server's message about an error of its database: the cause twice, and all of
+// the SQL in between.
 func mybatis(cause string) string {
 	return "\n### Error updating database.  Cause: " + cause + "\n### The error may exist in URL [jar:file:/home/admin/altershield.jar!/mybatis/exe/mapper/ExeChangeOrderMapper.xml]" +
 		"\n### The error may involve com.alipay.altershield.change.exe.dal.mapper.ExeChangeOrderMapper.insert-Inline\n### The error occurred while setting parameters" +
@@ -157,7 +157,7 @@ func mybatis(cause string) string {
 		"\n### Cause: " + cause + "\n; nested exception is " + cause
 }
 
-// TestErrorClasses: what each answer means.
+// TestErrorClasses: the class of the error of each answer.
 func TestErrorClasses(t *testing.T) {
 	refusal := func(code string) http.HandlerFunc {
 		return answering(200, `{"success":false,"resultCode":"`+code+`","msg":"why `+token1+`\n","domain":null}`)
@@ -264,7 +264,7 @@ func TestErrorClasses(t *testing.T) {
 	}
 }
 
-// retryAfter is when an error says to try again.
+// retryAfter returns the wait until the next try that an error asks for.
 func retryAfter(err error) time.Duration {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -306,7 +306,7 @@ func TestRefusedConnectionIsNotAmbiguous(t *testing.T) {
 	}
 }
 
-// TestQuickRetry: once, and only where it is harmless; never to start a batch.
+// TestQuickRetry: only harmless calls are repeated, once. A start of a batch is never repeated.
 func TestQuickRetry(t *testing.T) {
 	node := RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre}
 	tests := map[string]struct {
@@ -374,8 +374,8 @@ func TestQuickRetry(t *testing.T) {
 	})
 }
 
-// TestDeadServerHoldsNoWorker: a server that answers nothing holds each call for
-// its timeout at most, and after a few calls for no time at all.
+// TestDeadServerHoldsNoWorker: a server that does not answer holds each call until its timeout,
+// and after a few calls not at all.
 func TestDeadServerHoldsNoWorker(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	var seen atomic.Int32
@@ -423,7 +423,7 @@ func TestDeadServerHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestBreakerCountsOnlyADeadServer: refusals and callers that leave say nothing.
+// TestBreakerCountsOnlyADeadServer: refusals and callers that go away do not count.
 func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 	tests := map[string]struct {
 		handler http.HandlerFunc
@@ -461,7 +461,7 @@ func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 	}
 }
 
-// TestRateLimit: over the limit a call fails at once and says when to return.
+// TestRateLimit: a call over the limit fails at once and says when to try again.
 func TestRateLimit(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
 	c := newTestClient(t, answering(200, okAnswer), func(o *Options) {
@@ -483,7 +483,7 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// TestInFlightLimit: a slow server occupies no more workers than that.
+// TestInFlightLimit: a slow server occupies no more workers than the limit.
 func TestInFlightLimit(t *testing.T) {
 	arrived, released := make(chan struct{}, 2), make(chan struct{})
 	c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -541,7 +541,7 @@ func TestRetryAfterHeader(t *testing.T) {
 	}
 }
 
-// TestHeartbeat: what it finds, and that it is in nobody's way.
+// TestHeartbeat: its results, and that limits and the breaker do not count it.
 func TestHeartbeat(t *testing.T) {
 	const good = `{"success":true,"resultCode":"000","msg":"success","domain":{"OPSCLOUD_CLIENT_SWITCH_CHG_SRV_CHECK":"true","OPSCLOUD_CLIENT_SWITCH_OFF_CHANGE_SCENE_KEYS":""}}`
 	for name, test := range map[string]struct {

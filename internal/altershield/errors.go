@@ -25,56 +25,56 @@ import (
 	"time"
 )
 
-// Class is what to do after a call that failed.
+// Class is how to react to a call that failed.
 type Class string
 
 const (
-	// ClassRetry means that the next attempt may succeed. Nothing reached the server, it
-	// answered nonsense, or it is busy.
+	// ClassRetry means that the next attempt may succeed: the request did not reach the
+	// server, or the server is busy or gave an answer that is none.
 	ClassRetry Class = "Retry"
 	// ClassHuman means that a human has to repair the registration or the token
 	// first.
 	ClassHuman Class = "Human"
-	// ClassGiveUp means that the same request is refused again. Two refusals mean
-	// something else in some states, see [CodeDuplicate] and [CodeNotSupported].
+	// ClassGiveUp means that the server would refuse the same request again. In some states
+	// two refusals mean something else, see [CodeDuplicate] and [CodeNotSupported].
 	ClassGiveUp Class = "GiveUp"
 )
 
-// Errors that an [Error] is, where nothing was sent.
+// Errors that an [Error] wraps if nothing was sent.
 var (
-	// ErrBreakerOpen: the server failed repeatedly and is left alone for a while;
-	// nothing was sent, and nothing is known of the server now.
+	// ErrBreakerOpen: the server failed repeatedly, and the operator sends nothing for a
+	// while. Whether the server works now is not known.
 	ErrBreakerOpen = errors.New("the circuit breaker is open")
-	// ErrJustFailed: another call failed a moment ago, which counts for this one, too;
-	// nothing was sent.
+	// ErrJustFailed: another call failed a moment ago, and its failure counts for this
+	// call, too.
 	ErrJustFailed = errors.New("another call has just failed")
-	// ErrThrottled: our own limits of calls are reached; nothing was sent.
+	// ErrThrottled: the operator's own limits of calls are reached.
 	ErrThrottled = errors.New("throttled")
-	// ErrNoToken: there is no token to sign with; nothing was sent.
+	// ErrNoToken: there is no token to sign with.
 	ErrNoToken = errors.New("no usable token")
 )
 
-// Error is a call that failed. Its text is one line of at most 2*maxMessage bytes,
-// names the action, the result code and the server's message, and never holds a token.
+// Error describes a call that failed. Its text is one line of at most 2*maxMessage bytes. The
+// text names the action, the result code and the server's message, and never holds a token.
 type Error struct {
 	Action Action
 	Class  Class
-	// Code is the server's result code on one short line, empty when it gave none.
+	// Code is the result code of the server on one short line, or empty.
 	Code ResultCode
 	// HTTPStatus is 0 when there was no answer.
 	HTTPStatus int
-	// Msg is the server's message, cut to one short line: of several KB of SQL the
-	// cause only.
+	// Msg is the server's message, cut to one short line. Of a message with several KB of
+	// SQL it holds only the cause.
 	Msg string
-	// RetryAfter is when to try again at the earliest; 0 leaves it to the caller.
+	// RetryAfter is the shortest wait until the next try; 0 leaves it to the caller.
 	RetryAfter time.Duration
-	// Ambiguous: the server may have done what was asked, as far as we know.
+	// Ambiguous: the server may have carried out the request.
 	Ambiguous bool
 	// Err is the cause, nil for an answer of the server.
 	Err error
 }
 
-// Error is one line.
+// Error returns the text, one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "AlterShield Server: %s:", e.Action)
@@ -93,10 +93,10 @@ func (e *Error) Error() string {
 	return Cut(b.String(), 2*maxMessage) // quoting makes a message longer
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// CodeOf is the result code of an error of this package, empty where the server gave none.
+// CodeOf returns the result code of an error of this package, empty if the server gave none.
 func CodeOf(err error) ResultCode {
 	var e *Error
 	if errors.As(err, &e) {
@@ -105,21 +105,21 @@ func CodeOf(err error) ResultCode {
 	return ""
 }
 
-// IsNoCheck reports that no check is configured for this step (151, 152): there
+// IsNoCheck reports whether the server has no check for this step (151, 152), so that there
 // is nothing to wait for.
 func IsNoCheck(err error) bool {
 	code := CodeOf(err)
 	return code == CodeNoPreCheck || code == CodeNoPostCheck
 }
 
-// IsAmbiguous reports that the server may have done what was asked.
+// IsAmbiguous reports whether the server may have carried out the request.
 func IsAmbiguous(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Ambiguous
 }
 
-// ClassOf is the class of an error of this package, empty for nil. Any other
-// error, a canceled context for one, is worth a retry.
+// ClassOf returns the class of an error of this package, empty for nil. Any other error, such
+// as a canceled context, has the class ClassRetry.
 func ClassOf(err error) Class {
 	var e *Error
 	switch {
@@ -132,8 +132,7 @@ func ClassOf(err error) Class {
 	}
 }
 
-// classOfRefusal classifies a refusal of the application by its code and its whole
-// message.
+// classOfRefusal classifies a refusal of the application by its code and by its whole message.
 func classOfRefusal(code ResultCode, msg string) Class {
 	switch {
 	case code == CodePermissionDenied && strings.TrimSpace(msg) != MsgPermissionDenied:
@@ -145,8 +144,8 @@ func classOfRefusal(code ResultCode, msg string) Class {
 	}
 }
 
-// permanent says of the message of an unexpected end (901) that the database
-// refused a value: one that is too long for its column, say, or missing.
+// permanent reports whether the message of an unexpected end (901) says that the database
+// refused a value, for example because the value is missing or too long for its column.
 func permanent(msg string) bool {
 	cause := strings.ToLower(causeOf(msg))
 	return slices.ContainsFunc([]string{
@@ -154,8 +153,8 @@ func permanent(msg string) bool {
 	}, func(words string) bool { return strings.Contains(cause, words) })
 }
 
-// causeOf leaves out what comes with the cause where the server's database fails:
-// names of files, and all of the SQL.
+// causeOf returns the cause from a message about a failure of the server's database, without
+// names of files and without the SQL.
 func causeOf(msg string) string {
 	const mark = "### Cause:"
 	_, cause, found := strings.Cut(msg, mark)
@@ -167,7 +166,7 @@ func causeOf(msg string) string {
 	return strings.TrimSpace(strings.TrimSpace(said) + " " + strings.TrimSpace(cause))
 }
 
-// classOfCode classifies a refusal of the application.
+// classOfCode classifies a refusal of the application by its code.
 func classOfCode(code ResultCode) Class {
 	switch code {
 	case CodePermissionDenied:
@@ -178,14 +177,14 @@ func classOfCode(code ResultCode) Class {
 		CodePreCheckFailed, CodePostCheckFailed, CodeNoPreCheck, CodeNoPostCheck, "311", "312", "313":
 		return ClassGiveUp
 	default:
-		// A code we don't know: the deadlines bound how long it is repeated.
+		// An unknown code: the deadlines bound how long the request is repeated.
 		return ClassRetry
 	}
 }
 
-// ambiguousRefusal reports whether a refusal may follow a request that was carried
-// out. Only an unexpected end on the server leaves that open; what it could not
-// authenticate, for whatever reason, it did not carry out.
+// ambiguousRefusal reports whether the server may have carried out a request that it refused.
+// Only an unexpected end on the server leaves that open. The server never carries out a request
+// that it could not authenticate, whatever the reason.
 func ambiguousRefusal(code ResultCode, class Class) bool {
 	switch code {
 	case CodeAccessLimit, CodePermissionDenied:
@@ -195,7 +194,7 @@ func ambiguousRefusal(code ResultCode, class Class) bool {
 	}
 }
 
-// neverSent reports a transport error from before there was a connection.
+// neverSent reports whether a transport error occurred while there was no connection yet.
 func neverSent(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {

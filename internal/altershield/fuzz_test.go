@@ -25,7 +25,7 @@ import (
 	"testing"
 )
 
-// anyAnswer answers every request with the same.
+// anyAnswer answers every request with the same answer.
 type anyAnswer struct {
 	status int
 	body   []byte
@@ -35,8 +35,8 @@ func (a anyAnswer) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(a.body))}, nil
 }
 
-// some says that a JSON object has a field, as lenient as the decoder is about its
-// case, of which something is true.
+// some reports whether a JSON object has a field whose value satisfies a condition. Like the
+// decoder, it ignores the case of the name.
 func some(object json.RawMessage, name string, is func(json.RawMessage) bool) bool {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
@@ -67,8 +67,8 @@ func isPass(value json.RawMessage) bool {
 
 func hasPass(value json.RawMessage) bool { return some(value, "verdict", isPass) }
 
-// FuzzAnswers: nothing but an answer of the application that says so lets anything
-// pass, and no error is long, has several lines, or holds our token.
+// FuzzAnswers: only an explicit pass of the application is taken as a pass. No error is long,
+// has several lines, or holds the token.
 func FuzzAnswers(f *testing.F) {
 	for _, seed := range []string{
 		`{"success":true,"resultCode":"000","domain":{"finished":true,"verdict":{"verdict":"pass","allFinish":true}}}`,
@@ -115,7 +115,7 @@ func FuzzAnswers(f *testing.F) {
 			t.Fatalf("%q passes a poll", body)
 		}
 		node, err := client.StartBatch(t.Context(), StartBatchRequest{
-			Base: base, Start: Start{Executor: "somebody"}, IsLastBatchTag: TagLast, IsLastBatchInChangePhaseTag: TagLast, ChangePhase: PhaseProd,
+			Base: base, Start: Start{Executor: "jane"}, IsLastBatchTag: TagLast, IsLastBatchInChangePhaseTag: TagLast, ChangePhase: PhaseProd,
 			EffectiveTargetType: "type", EffectiveTargetLocations: []string{"pod"},
 		})
 		check(ActionStartBatch, err)
@@ -125,7 +125,7 @@ func FuzzAnswers(f *testing.F) {
 		if err == nil && !node.SkipCheck && node.NodeID == "" {
 			t.Fatalf("%q starts nothing, and is no error", body)
 		}
-		admitted, err := client.SubmitAndStart(t.Context(), SubmitAndStartRequest{Base: base, Order: anyOrder, Executor: "somebody"})
+		admitted, err := client.SubmitAndStart(t.Context(), SubmitAndStartRequest{Base: base, Order: anyOrder, Executor: "jane"})
 		check(ActionSubmitAndStart, err)
 		if err == nil && admitted.Verdict.Passes() && !says(func(d json.RawMessage) bool { return some(d, "verdict", hasPass) }) {
 			t.Fatalf("%q passes admission", body)
@@ -137,6 +137,6 @@ func FuzzAnswers(f *testing.F) {
 }
 
 var anyOrder = Order{
-	ChangeTitle: "t", Creator: "somebody", ChangeScenarioCode: ScenarioDefault, ChangePhases: []string{PhaseProd},
+	ChangeTitle: "t", Creator: "jane", ChangeScenarioCode: ScenarioDefault, ChangePhases: []string{PhaseProd},
 	ChangeContents: []ChangeContent{{ContentType: ContentType{TypeName: "type"}, InstanceName: "ns/web"}}, ChangeParamJSON: "{}",
 }

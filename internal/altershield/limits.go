@@ -21,7 +21,7 @@ import (
 	"unicode/utf8"
 )
 
-// The server's limits in UTF-8 bytes. Whoever makes a request keeps them; the simulator refuses one that does not.
+// The server's limits in UTF-8 bytes. Callers keep them, and the simulator refuses a request over a limit.
 const (
 	MaxChangeSceneKey = 256
 	MaxBizExecOrderID = 128
@@ -29,24 +29,23 @@ const (
 	MaxChangeTitle    = 256
 	MaxExecutor       = 128
 
-	// MaxMsg bounds the message of an end. The server validates 16,384 bytes, but
-	// its database column holds 4,048 characters: with a longer message it takes
-	// the end, cannot start the POST check, and lets it pass at its timeout.
+	// MaxMsg bounds the message of an end. The server validates 16,384 bytes, but its
+	// database column holds 4,048 characters. With a longer message the server accepts the
+	// end, cannot start the POST check, and passes the check at its timeout.
 	MaxMsg = 4048
 
-	// MaxJSON bounds what the server keeps as JSON in one column each:
-	// parameters, results, targets, extensions. Longer ones end as an unexpected
-	// exception there, each time they are sent.
+	// MaxJSON bounds each JSON value that the server keeps in one column: parameters,
+	// results, targets, extensions. A longer value ends as an unexpected exception each time.
 	MaxJSON = 65535
 
-	// MaxUser bounds the creator and the executor of an order: the server
-	// validates 128 bytes, but its database column holds 56 and a longer value
-	// ends as an unexpected exception there.
+	// MaxUser bounds the creator and the executor of an order. The server validates 128
+	// bytes, but its database column holds 56, and a longer value ends as an unexpected
+	// exception.
 	MaxUser = 56
 )
 
-// CutUser cuts the name of a creator or executor to what the server's database
-// holds, [MaxUser] bytes, never within a character.
+// CutUser cuts the name of a creator or executor to [MaxUser] bytes, never within a
+// character.
 func CutUser(name string) string { return Cut(name, MaxUser) }
 
 // Cut returns the longest prefix of s of at most limit bytes that ends with a

@@ -20,16 +20,16 @@ import (
 	"encoding/json"
 )
 
-// Release is a release as orders are made of it, with what is registered for it.
+// Release has the values from which the order of a release is made.
 type Release struct {
-	// Title is cut where it is too long.
+	// Title is cut if it is too long.
 	Title string
 	// Namespace and Name of the workload, and the application it belongs to.
 	Namespace, Name, App string
 	// User who releases.
 	User              string
 	Phase, TargetType string
-	// Parameters are what rules of the server read of it (changeParamJson).
+	// Parameters are the values that rules of the server can read (changeParamJson).
 	Parameters any
 }
 
@@ -48,8 +48,8 @@ func (r Release) Order() Order {
 	}
 }
 
-// JSONText is the JSON text of a value of ours, which can always be encoded. The
-// server takes parameters and results so.
+// JSONText returns a value as JSON text, the form of parameters and results in requests. The
+// operator's values can always be encoded.
 func JSONText(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -14,16 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package altershield is the client of AlterShield Server: its wire types, its
-// signature, its calls and the classes of their errors. What the server expects
-// and does is described in the protocol notes of the design; names in the types
-// are the server's own.
+// Package altershield is the client of AlterShield Server. It has the types, the signature
+// and the calls of the protocol, and the classes of their errors. The protocol notes of the
+// design describe the server. Names in the types are the names of the server.
 //
-// The package keeps no state of releases and decides nothing: callers store
-// their intent before a call that must not be repeated, and read an error's
-// class to know whether to repeat it.
+// The package keeps no state of releases and decides nothing. A caller stores its intent
+// ahead of a call that must not be repeated, and reads the class of an error to know whether
+// to repeat a call.
 //
-//   - client.go: a call, from the request to the decoded answer; breaker.go leaves a server alone that fails
+//   - client.go: a call, from the request to the decoded answer; breaker.go stops calls to a server that fails
 //   - errors.go: the classes of errors
 //   - types.go, release.go: requests and answers; limits.go: what the server can store
 //   - verdict.go, callback.go: verdicts, polled and delivered
@@ -48,12 +47,12 @@ const (
 	HeaderSign      = "X-AlterShield-Sign"
 )
 
-// Sign computes the protocol's signature over a timestamp (Unix milliseconds,
-// as written in the header), the content and the token. The content of a POST
-// is its body, of a GET what [QueryContent] makes of the query.
+// Sign computes the signature of the protocol over the timestamp of the header (Unix
+// milliseconds), the content and the token. The content of a POST is its body. The content
+// of a GET is its query, see [QueryContent].
 //
-// The server upper-cases the base64 text, which makes it undecodable:
-// signatures are compared as strings, see [Verify].
+// The signature is upper-case base64 text, which cannot be decoded. So signatures are compared
+// as strings, see [Verify].
 func Sign(timestampMillis string, content []byte, token string) string {
 	h := sha256.New()
 	h.Write([]byte(timestampMillis))
@@ -63,9 +62,8 @@ func Sign(timestampMillis string, content []byte, token string) string {
 	return strings.ToUpper(base64.URLEncoding.EncodeToString(h.Sum(nil)))
 }
 
-// Verify reports whether the signature was made with one of the tokens. It
-// takes the same time whichever of them matches, and whether any does. An empty
-// token verifies nothing.
+// Verify reports whether the signature was made with one of the tokens. Its duration does not
+// depend on which token matches, or whether one does. An empty token never matches.
 func Verify(sign, timestampMillis string, content []byte, tokens ...string) bool {
 	matched := 0
 	for _, token := range tokens {
@@ -77,11 +75,11 @@ func Verify(sign, timestampMillis string, content []byte, tokens ...string) bool
 	return matched == 1
 }
 
-// Timestamp writes a time as the signature's header has it.
+// Timestamp formats a time for the header of the signature.
 func Timestamp(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
 
-// QueryContent is the signed content of a GET: the query parameters as one JSON
-// object, keys in natural order, of each parameter the first value.
+// QueryContent returns the signed content of a GET: one JSON object with the first value of
+// each query parameter, and with its keys in natural order.
 func QueryContent(query url.Values) []byte {
 	first := make(map[string]string, len(query))
 	for key, values := range query {
@@ -90,13 +88,13 @@ func QueryContent(query url.Values) []byte {
 			first[key] = values[0]
 		}
 	}
-	// Not json.Marshal: Java's serializers leave <, > and & as they are, and the
-	// server compares with what its own makes.
+	// Not json.Marshal: the server compares with the text of a Java serializer, which does
+	// not escape <, > and &.
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(first); err != nil {
-		// A map of strings has no value that can't be encoded.
+		// A map of strings can always be encoded.
 		panic(err)
 	}
 	return []byte(strings.TrimSuffix(b.String(), "\n"))

@@ -37,17 +37,16 @@ const (
 	tokenFileMaxAge = time.Second
 )
 
-// TokenSource gives the tokens shared with the server, never none without an
-// error. The first signs; all are accepted, so that one can be replaced by
-// another without a gap.
+// TokenSource returns the tokens shared with the server, at least one or an error. The first
+// token signs. All tokens are accepted, so that a token can be replaced without a gap.
 type TokenSource interface {
 	Tokens() ([]string, error)
 }
 
-// StaticTokens never change.
+// StaticTokens is a TokenSource whose tokens never change.
 type StaticTokens []string
 
-// Tokens returns them.
+// Tokens returns the tokens.
 func (t StaticTokens) Tokens() ([]string, error) {
 	if len(t) == 0 {
 		return nil, ErrNoToken
@@ -55,14 +54,13 @@ func (t StaticTokens) Tokens() ([]string, error) {
 	return t, nil
 }
 
-// TokenFile reads tokens from a file, of a mounted Secret for one: one or two
-// lines of at least [MinToken] bytes. It follows changes of the file and keeps
-// the last good tokens while the file can't be read or is wrong. Safe for
-// concurrent use.
+// TokenFile reads tokens from a file, such as a file of a mounted Secret. The file has one or
+// two lines of at least [MinToken] bytes. TokenFile follows changes of the file, and keeps the
+// last good tokens while the file cannot be read or is wrong. It is safe for concurrent use.
 type TokenFile struct {
-	// OnChange is called with the reason why the file gives no tokens, once,
-	// and with nil when it does again; it must not block. With last good tokens
-	// there is no other sign of it.
+	// OnChange is called once with the reason why the file cannot be used, and with nil when
+	// the file can be used again. It must not block. While there are last good tokens, nothing
+	// else reports the problem.
 	OnChange func(error)
 
 	path  string
@@ -74,19 +72,19 @@ type TokenFile struct {
 	lastErr error
 }
 
-// NewTokenFile follows the file at path. It reads nothing yet: a Secret that is
-// mounted later counts from then on.
+// NewTokenFile follows the file at path. It reads nothing yet, so the Secret may be mounted
+// later.
 func NewTokenFile(path string, c clock.PassiveClock) *TokenFile {
 	return &TokenFile{path: path, clock: c}
 }
 
-// Tokens returns the tokens of the file, the last good ones while there are
-// any. The file is read once a second at most.
+// Tokens returns the tokens of the file, or else the last good tokens. It reads the file at
+// most once a second.
 func (f *TokenFile) Tokens() ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock.Now()
-	// A clock that was set back must not stop the looking.
+	// A clock that is set back must not stop the reading.
 	if age := now.Sub(f.looked); f.looked.IsZero() || age < 0 || age >= tokenFileMaxAge {
 		f.looked = now
 		tokens, err := readTokens(f.path)
@@ -104,7 +102,7 @@ func (f *TokenFile) Tokens() ([]string, error) {
 	return f.tokens, nil
 }
 
-// readTokens reads a token file; its errors name the file and quote nothing.
+// readTokens reads a token file. Its errors name the file and quote nothing of it.
 func readTokens(path string) ([]string, error) {
 	file, err := os.Open(path) //nolint:gosec // the path is a flag of the manager
 	if err != nil {

@@ -76,8 +76,8 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "token")
 	f := NewTokenFile(path, clock)
-	var told []error
-	f.OnChange = func(err error) { told = append(told, err) }
+	var reported []error
+	f.OnChange = func(err error) { reported = append(reported, err) }
 	expect := func(want ...string) {
 		t.Helper()
 		got, err := f.Tokens()
@@ -91,7 +91,7 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	expect()
 
 	writeFile(t, path, token1)
-	expect() // looked at less than a second ago
+	expect() // read less than a second ago
 	clock.SetTime(clock.Now().Add(time.Second))
 	expect(token1)
 
@@ -105,8 +105,8 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	replaceFile(t, path, "short")
 	clock.SetTime(clock.Now().Add(time.Second))
 	expect(token2, token1)
-	if len(told) == 0 || told[len(told)-1] == nil || !strings.Contains(told[len(told)-1].Error(), path) {
-		t.Errorf("told %v, want last why the file gives no tokens", told)
+	if len(reported) == 0 || reported[len(reported)-1] == nil || !strings.Contains(reported[len(reported)-1].Error(), path) {
+		t.Errorf("reported %v, want last why the file gives no tokens", reported)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -117,8 +117,8 @@ func TestTokenFileFollowsChanges(t *testing.T) {
 	replaceFile(t, path, token2)
 	clock.SetTime(clock.Now().Add(-time.Hour)) // set back
 	expect(token2)
-	if told[len(told)-1] != nil || len(told) > 5 {
-		t.Errorf("told %v, want last that the file is good again, and each change once", told)
+	if reported[len(reported)-1] != nil || len(reported) > 5 {
+		t.Errorf("reported %v, want last that the file is good again, and each change once", reported)
 	}
 }
 

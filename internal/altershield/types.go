@@ -20,8 +20,7 @@ import (
 	"time"
 )
 
-// Action is the last path segment of a call. Some names are odd; they are what
-// the server registers.
+// Action is the last path segment of a call, as the server registers it.
 type Action string
 
 // Actions of the protocol.
@@ -53,20 +52,20 @@ const (
 	CodeNotSupported     ResultCode = "103" // not in this state, or node not found; to a repeated finish: it was received
 	CodeAccessLimit      ResultCode = "104"
 	CodeNotFound         ResultCode = "105"
-	CodeDuplicate        ResultCode = "106" // the order exists: after a submission, go on
+	CodeDuplicate        ResultCode = "106" // the order exists: a success of a submission
 	CodePreCheckFailed   ResultCode = "110"
 	CodePostCheckFailed  ResultCode = "111"
 	CodeNoPreCheck       ResultCode = "151"
 	CodeNoPostCheck      ResultCode = "152"
 	CodeSPINotFound      ResultCode = "210"
 	CodeSPIFailed        ResultCode = "211"
-	CodeUnexpected       ResultCode = "901" // of class GiveUp where it always fails
+	CodeUnexpected       ResultCode = "901" // ClassGiveUp if the request always fails
 	CodeSystem           ResultCode = "998"
 )
 
-// MsgPermissionDenied is all that the server says of a request that it does not
-// accept because of its platform or its signature. It answers 102 also where
-// something fails while it authenticates, and says more then.
+// MsgPermissionDenied is the whole message to a request with a wrong platform or a wrong
+// signature. The server also answers 102 if it fails while it authenticates. The message is
+// longer then.
 const MsgPermissionDenied = "authentication request fail"
 
 // Stage is one of the two checks of a node.
@@ -107,7 +106,7 @@ const (
 	TagNotLast = "not_last"
 )
 
-// What a new server is registered with.
+// Values that a new server has registered.
 const (
 	DefaultPlatform   = "kubernetes"
 	DefaultScene      = "com.alipay.altershield.kubernetes.rollingupdate"
@@ -115,16 +114,16 @@ const (
 	DefaultTenant     = "default"
 )
 
-// Registration is what the operator is registered with at the server.
+// Registration has the values with which the operator is registered at the server.
 type Registration struct {
 	Platform string
-	// Scene is the key of the scene of generation G2. AdmissionScene is that of
-	// generation G1, for the admission check; empty for none.
+	// Scene is the key of the scene of generation G2. AdmissionScene is the key of a scene of
+	// generation G1 for the admission check; empty for no check.
 	Scene, AdmissionScene     string
 	Tenant, Phase, TargetType string
 }
 
-// BatchTag is the tag of a batch: last or not.
+// BatchTag returns the tag of a batch: last or not.
 func BatchTag(last bool) string {
 	if last {
 		return TagLast
@@ -132,9 +131,8 @@ func BatchTag(last bool) string {
 	return TagNotLast
 }
 
-// Millis is a point in time in milliseconds since the epoch, the only form of a
-// date the server reads; anything else is answered HTTP 400. Zero is left out
-// of requests, for which the server takes its own time.
+// Millis is a point in time in milliseconds since the epoch. The server answers other forms of
+// a date with HTTP 400. Zero is left out of requests, and the server takes its own time.
 type Millis int64
 
 // MillisOf converts a time; the zero time is the zero Millis.
@@ -151,17 +149,17 @@ type Base struct {
 	TenantCode string `json:"tenantCode"`
 	// ChangeSceneKey is the registered scene, at most [MaxChangeSceneKey] bytes.
 	ChangeSceneKey string `json:"changeSceneKey"`
-	// BizExecOrderID is our id of the order, at most [MaxBizExecOrderID] bytes
-	// and unique per platform for ever.
+	// BizExecOrderID is the operator's id of the order, at most [MaxBizExecOrderID] bytes. It
+	// is used only once per platform.
 	BizExecOrderID string `json:"bizExecOrderId"`
-	// Platform is filled in by the client when blank.
+	// Platform is filled in by the client if it is blank.
 	Platform string `json:"platform"`
 }
 
-// platformOf is how the client fills the platform in.
+// platformOf returns the field that the client fills in.
 func (b *Base) platformOf() *string { return &b.Platform }
 
-// ChangeContent names one thing a change touches.
+// ChangeContent names one object of a change.
 type ChangeContent struct {
 	ContentType  ContentType `json:"contentType"`
 	InstanceName string      `json:"instanceName"`
@@ -172,7 +170,7 @@ type ContentType struct {
 	TypeName string `json:"typeName"`
 }
 
-// Order is what a submission says of an order.
+// Order has the fields of an order in its submission.
 type Order struct {
 	// ChangeTitle is required, at most [MaxChangeTitle] bytes.
 	ChangeTitle string `json:"changeTitle"`
@@ -190,7 +188,7 @@ type Order struct {
 	ChangeApps []string `json:"changeApps,omitempty"`
 }
 
-// Phases are the phases a change may be in.
+// Phases returns the phases of a change.
 func Phases() []string {
 	return []string{PhaseDev, PhaseSim, PhasePre, PhaseGray, PhaseProdBeta, PhaseProd}
 }
@@ -206,16 +204,16 @@ type SubmitOrderRequest struct {
 type SubmitOrderResult struct {
 	// OrderID is the server's id of the order.
 	OrderID string `json:"orderId"`
-	// URL shows the order to a user, where it is one: see [Link].
+	// URL shows the order to a user, if it is a link: see [Link].
 	URL string `json:"url"`
 }
 
 // Start is common to the start notifications of orders and batches.
 type Start struct {
-	// Executor is required; the server takes [MaxExecutor] bytes for a batch,
-	// [MaxUser] for an order. Cut it with [CutUser].
+	// Executor is required. The server takes [MaxExecutor] bytes for a batch, and [MaxUser]
+	// for an order. Cut it with [CutUser].
 	Executor string `json:"executor"`
-	// StartTime is the server's time when zero.
+	// StartTime zero means the server's time.
 	StartTime Millis `json:"startTime,omitempty"`
 	// ReturnRuleWhenCheckFail asks for the rules with a failing verdict.
 	ReturnRuleWhenCheckFail bool `json:"returnRuleWhenCheckFail,omitempty"`
@@ -228,8 +226,8 @@ type StartOrderRequest struct {
 	Start
 }
 
-// StartBatchRequest starts a batch and its PRE check. Repeating it creates a
-// second node, which is not an error.
+// StartBatchRequest starts a batch and its PRE check. Repeating it creates a second node
+// without an error.
 type StartBatchRequest struct {
 	Base
 	Start
@@ -244,11 +242,11 @@ type StartBatchRequest struct {
 	IsLastBatchInChangePhaseTag string `json:"isLastBatchInChangePhaseTag"`
 	// ChangePhase is a Phase constant.
 	ChangePhase string `json:"changePhase"`
-	// EffectiveTargetType and EffectiveTargetLocations say what the batch
-	// touches; both are required.
+	// EffectiveTargetType and EffectiveTargetLocations are the targets of the batch. Both are
+	// required.
 	EffectiveTargetType      string   `json:"effectiveTargetType"`
 	EffectiveTargetLocations []string `json:"effectiveTargetLocations"`
-	// ExtInfo is passed through.
+	// ExtInfo is further information for the server.
 	ExtInfo map[string]any `json:"extInfo,omitempty"`
 }
 
@@ -256,28 +254,28 @@ type StartBatchRequest struct {
 type NodeResult struct {
 	// NodeID is the server's id of the node.
 	NodeID string `json:"nodeId"`
-	// SkipCheck says that there is nothing to wait for. It means that only in
-	// the answer to a start: a finish is always answered with true, although its
-	// check runs and its callback comes.
+	// SkipCheck means that there is nothing to wait for, but only in the answer to a start.
+	// In the answer to a finish it is always true, although the check runs and its callback
+	// comes.
 	SkipCheck bool `json:"skipCheck"`
-	// URL shows the node to a user, where it is one: see [Link].
+	// URL shows the node to a user, if it is a link: see [Link].
 	URL string `json:"url"`
 }
 
 // FinishNodeRequest ends a batch or the order's node and starts its POST check.
-// The server refuses it ([CodeNotSupported]) while the PRE check runs, and also
-// when it received it before and the POST check runs.
+// The server refuses it ([CodeNotSupported]) while the PRE check runs, and while the POST check
+// runs after an earlier finish.
 type FinishNodeRequest struct {
 	Base
 	NodeID string `json:"nodeId"`
-	// Success: the change itself worked. Always sent, for the server's default
-	// is true.
+	// Success reports whether the change itself worked. It is always sent, because the
+	// server's default is true.
 	Success bool `json:"success"`
 	// Msg has at most [MaxMsg] bytes.
 	Msg string `json:"msg,omitempty"`
 	// ChangeResultJSON is JSON text.
 	ChangeResultJSON string `json:"changeResultJsn,omitempty"`
-	// FinishTime is the server's time when zero.
+	// FinishTime zero means the server's time.
 	FinishTime Millis `json:"finishTime,omitempty"`
 }
 
@@ -285,12 +283,12 @@ type FinishNodeRequest struct {
 type RetrieveCheckRequest struct {
 	Base
 	NodeID string `json:"nodeId"`
-	// DefenseStage says which of the node's checks.
+	// DefenseStage selects the check of the node.
 	DefenseStage Stage `json:"defenseStage"`
 }
 
-// EndOrderRequest ends an order. A stock server accepts it and stores nothing:
-// send it, build nothing on it.
+// EndOrderRequest ends an order. A stock server accepts it and stores nothing, so nothing may
+// depend on it.
 type EndOrderRequest struct {
 	Base
 	FinishState FinishState `json:"finishState"`
@@ -298,20 +296,19 @@ type EndOrderRequest struct {
 	ChangeResultJSON string `json:"changeResultJsn,omitempty"`
 	// Msg has at most [MaxMsg] bytes.
 	Msg string `json:"msg,omitempty"`
-	// FinishTime is the server's time when zero.
+	// FinishTime zero means the server's time.
 	FinishTime Millis `json:"finishTime,omitempty"`
 }
 
-// SubmitAndStartRequest submits an order, starts it and waits for its check in
-// one call. Only for scenes registered as G1 (others are refused,
-// [CodeNotSupported]), with an order id of its own.
+// SubmitAndStartRequest submits an order, starts it and waits for its check in one call. It
+// needs an order id of its own and a scene of generation G1. The server refuses other scenes
+// ([CodeNotSupported]).
 type SubmitAndStartRequest struct {
 	Base
 	Order
 	Executor  string `json:"executor"`
 	StartTime Millis `json:"startTime,omitempty"`
-	// CheckTimeout is in milliseconds; below 0 the server's default, 0 is left
-	// out.
+	// CheckTimeout is in milliseconds. Less than 0 means the server's default; 0 is left out.
 	CheckTimeout int64 `json:"checkTimeout,omitempty"`
 }
 

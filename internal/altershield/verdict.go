@@ -45,7 +45,7 @@ func (v VerdictValue) passes() bool {
 	return strings.EqualFold(string(v), string(VerdictNone)) || strings.EqualFold(string(v), string(VerdictPass))
 }
 
-// Verdict is what a check came to.
+// Verdict is the result of a check.
 type Verdict struct {
 	Verdict   VerdictValue `json:"verdict"`
 	AllFinish bool         `json:"allFinish"`
@@ -56,7 +56,7 @@ type Verdict struct {
 	Rules  []Rule `json:"rules,omitempty"`
 }
 
-// Rule is one rule of a check, as far as the operator reads it.
+// Rule has the fields of a rule of a check that the operator reads.
 type Rule struct {
 	ID      string       `json:"ruleExeId,omitempty"`
 	Name    string       `json:"name,omitempty"`
@@ -70,9 +70,8 @@ type Rule struct {
 
 func (r Rule) fails() bool { return r.Verdict != "" && !r.Verdict.passes() && !r.Ignored }
 
-// UnmarshalJSON reads a verdict. Only the outcome itself must have the right
-// type: everything else explains it, and a verdict is not lost because an
-// explanation came in another form.
+// UnmarshalJSON reads a verdict. Only the outcome must have the right type. The other fields
+// explain the outcome, and an explanation of another form is left out.
 func (v *Verdict) UnmarshalJSON(data []byte) error {
 	fields, err := object(data)
 	if err != nil || fields == nil {
@@ -92,12 +91,12 @@ func (v *Verdict) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads what can be read of a rule.
+// UnmarshalJSON reads a rule, and leaves out fields of another type.
 func (r *Rule) UnmarshalJSON(data []byte) error {
 	*r = Rule{}
 	fields, err := object(data)
 	if err != nil {
-		// Not an object: no rule we could show, and no reason to lose the others.
+		// Not an object: this rule cannot be shown, and the other rules stay.
 		return nil //nolint:nilerr // explained above
 	}
 	lenient(fields, "ruleExeId", &r.ID)
@@ -119,7 +118,7 @@ func object(data []byte) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-// lenient decodes a field when it is there and of the right type.
+// lenient decodes a field that exists and has the right type.
 func lenient[T any](fields map[string]json.RawMessage, name string, into *T) {
 	raw, has := fields[name]
 	if !has {
@@ -131,13 +130,13 @@ func lenient[T any](fields map[string]json.RawMessage, name string, into *T) {
 	}
 }
 
-// Passes reports whether the check passed: it did, or no rule triggered. An
-// absent outcome does not pass.
+// Passes reports whether the check passed, or no rule triggered. An absent outcome does not
+// pass.
 func (v Verdict) Passes() bool { return v.Verdict.passes() }
 
-// Explanation is what the user should read, one line of bounded length: the
-// server's message and link where it gave them, else the failing rules' names
-// and messages, which is all that a stock server puts into a callback.
+// Explanation returns the text for the user, one line of bounded length: the message and the
+// link of the server. Without a message it has the names and messages of the failing rules. A
+// stock server sends only rules in a callback.
 func (v Verdict) Explanation() string {
 	var parts []string
 	if msg := line(v.Msg); msg != "" {
@@ -155,8 +154,8 @@ func (v Verdict) Explanation() string {
 	return Cut(strings.Join(parts, "; "), maxExplanation)
 }
 
-// explainRules lists the failing rules; where none is marked as failing, all
-// that say anything and are not marked as passing.
+// explainRules lists the failing rules. If no rule is marked as failing, it lists the rules
+// with a text that are not marked as passing.
 func (v Verdict) explainRules() []string {
 	if v.Passes() {
 		return nil
@@ -191,18 +190,18 @@ func (v Verdict) explainRules() []string {
 	return failing
 }
 
-// line makes text of the server fit for a condition or a log: one line, no
-// control characters, and none that set the direction of writing.
+// line makes text of the server fit for a condition or a log: one line without control
+// characters, and without characters that set the direction of writing.
 func line(s string) string {
 	s = strings.ToValidUTF8(s, "�")
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.In(r, unicode.Cc, unicode.Bidi_Control) }), " ")
 }
 
-// maxLink is the longest link that is shown or kept.
+// maxLink bounds a link that is shown or kept, in bytes.
 const maxLink = 2048
 
-// Link is what the server calls a URL, where it is one that a user can open; else
-// empty. A stock server gives the bare id of an order.
+// Link returns the URL of an answer if a user can open it, else an empty string. A stock
+// server gives the bare id of an order as its URL.
 func Link(s string) string {
 	s = strings.TrimSpace(s)
 	u, err := url.Parse(s)
@@ -218,9 +217,9 @@ type PollResult struct {
 	Verdict  *Verdict `json:"verdict"`
 }
 
-// Passed reports whether the check has passed. A stock server says finished also
-// while the check runs, and pass only once it has passed: a polled pass counts. A polled
-// failure is no verdict, for the check runs, timed out on the server, or failed.
+// Passed reports whether the check has passed. A polled pass counts: a stock server says pass
+// only of a check that has passed. A polled failure is no verdict: the check still runs, timed
+// out on the server, or failed. Finished is true in all cases.
 func (p PollResult) Passed() bool {
 	return p.Finished && p.Verdict != nil && p.Verdict.Passes()
 }

@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// stageOf is the stage of a release at which a check is made. Where it is made at all of
-// a release, one at the stage Admission is made when it begins: admission did not see it.
+// stageOf returns the stage at which a check of a release runs. A check at the stage Admission
+// runs when the release begins, if admission did not see the release.
 func stageOf(c *policy.Check) v1alpha1.PolicyStage {
 	if c.Stage == v1alpha1.StageAdmission {
 		return v1alpha1.StageReleasePre
@@ -42,8 +42,8 @@ func stageOf(c *policy.Check) v1alpha1.PolicyStage {
 	return c.Stage
 }
 
-// observed are the pods of a batch that exist.
-func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([]workload.Pod, error) {
+// podsOfBatch reads the pods of a batch that exist.
+func podsOfBatch(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([]workload.Pod, error) {
 	pods := make([]workload.Pod, 0, len(batch.Spec.PodInfos))
 	for _, info := range batch.Spec.PodInfos {
 		var pod corev1.Pod
@@ -58,7 +58,7 @@ func observed(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod) ([
 	return pods, nil
 }
 
-// Begin says which checks of policies begin with a batch.
+// Begin returns the checks of policies that begin with a batch.
 func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck, error) {
 	of := s.Selected
 	of.Began = time.Unix(s.Release.Status.StartTimeUnix, 0)
@@ -74,7 +74,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 			check.Status.Stage = c.Stage
 		}
 		if c.PodHealth != nil {
-			pods, err := observed(ctx, v, s.Batch)
+			pods, err := podsOfBatch(ctx, v, s.Batch)
 			if err != nil {
 				return nil, err
 			}
@@ -89,8 +89,8 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 	return begin, nil
 }
 
-// BeginRelease says which checks of policies may begin at stages of a release as a
-// whole. Those at the stage Admission do of one that admission did not see.
+// BeginRelease returns the checks of policies that may begin at stages of a release as a
+// whole. If admission did not see the release, checks at the stage Admission are among them.
 func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, change *v1alpha1.ChangeWorkload) ([]record.BeginCheck, error) {
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil {
@@ -101,7 +101,7 @@ func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, cha
 	}
 	selected := policy.Select(policies, v.Operator, of).At(v1alpha1.StageReleasePre, v1alpha1.StageReleasePost)
 	if defense.Slipped(w, change) {
-		// Of those that were there when it was asked for.
+		// Only policies that existed at the time of the request count.
 		if asked := w.RevisionCreated; !asked.IsZero() && (of.Began.IsZero() || asked.Before(of.Began)) {
 			of.Began = asked
 		}

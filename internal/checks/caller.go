@@ -41,17 +41,17 @@ import (
 )
 
 const (
-	// maxProbeBody of an answer is read, and maxProbeBytes of a connection.
+	// maxProbeBody bytes of a response are read, and maxProbeBytes of a connection.
 	maxProbeBody  = 4 << 10
 	maxProbeBytes = 64 << 10
 	probeAgent    = "altershield-operator-probe"
 )
 
-// caller makes one call of a pod: one connection, to the address that it is given.
-// What the pod says is judged, and not kept: words of it reach no message and no log.
+// caller calls a pod once: it makes one connection, to the given address. No text of a
+// response gets into a message or a log.
 type caller struct{ guard Guard }
 
-// portOf is the port that a probe calls.
+// portOf returns the port that a probe calls.
 func portOf(p *v1alpha1.ProbeCheck) int32 {
 	switch {
 	case p.HTTP != nil:
@@ -65,7 +65,7 @@ func portOf(p *v1alpha1.ProbeCheck) int32 {
 	}
 }
 
-// onPort returns a probe of another port.
+// onPort returns a copy of a probe that calls another port.
 func onPort(p *v1alpha1.ProbeCheck, port int32) *v1alpha1.ProbeCheck {
 	p = p.DeepCopy()
 	switch {
@@ -79,7 +79,7 @@ func onPort(p *v1alpha1.ProbeCheck, port int32) *v1alpha1.ProbeCheck {
 	return p
 }
 
-// call calls, until the context ends.
+// call makes one call, until the context ends.
 func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) probeResult {
 	port := portOf(p)
 	if net.ParseIP(ip) == nil {
@@ -103,12 +103,12 @@ func (c *caller) call(ctx context.Context, ip string, p *v1alpha1.ProbeCheck) pr
 	}
 }
 
-// notConnected says what it shows that there is no connection.
+// notConnected returns the result of a call that got no connection.
 func notConnected(ctx context.Context, port int32, err error) (r probeResult) {
 	timeout := net.Error(nil)
 	switch {
 	case errors.Is(err, errGuard):
-		r.Reason, r.Message = "AddressRefused", "its IP is not one that is called"
+		r.Reason, r.Message = "AddressRefused", "probes may not call its IP"
 	case errors.Is(ctx.Err(), context.Canceled):
 		r.Reason, r.Message = "Canceled", "it was not called"
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -116,7 +116,7 @@ func notConnected(ctx context.Context, port int32, err error) (r probeResult) {
 	case errors.Is(err, syscall.ECONNRESET):
 		r.Outcome, r.Reason, r.Message = probeBad, "ConnectionReset", fmt.Sprintf("port %d resets connections", port)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN):
-		r.Outcome, r.Reason, r.Message = probeUnanswered, "Unreachable", fmt.Sprintf("there is no way to port %d", port)
+		r.Outcome, r.Reason, r.Message = probeUnanswered, "Unreachable", fmt.Sprintf("there is no route to port %d", port)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		r.Outcome, r.Reason, r.Message = probeUnanswered, "Timeout", fmt.Sprintf("no connection to port %d within the timeout", port)
 	default:
@@ -125,8 +125,7 @@ func notConnected(ctx context.Context, port int32, err error) (r probeResult) {
 	return r
 }
 
-// notAnswered says what it shows that a pod that accepted a connection did not
-// answer as it should.
+// notAnswered returns the result of a call that was connected and got no valid response.
 func notAnswered(ctx context.Context, what string, err error) probeResult {
 	r := probeResult{Outcome: probeBad}
 	switch {
@@ -135,9 +134,9 @@ func notAnswered(ctx context.Context, what string, err error) probeResult {
 	case ctx.Err() != nil:
 		r.Reason, r.Message = "Timeout", what+" was not answered within the timeout"
 	case errors.Is(err, errTooMuch):
-		r.Reason, r.Message = "BadAnswer", what+" was answered with too much"
+		r.Reason, r.Message = "BadAnswer", what+" got a response that is too large"
 	default:
-		r.Reason, r.Message = "BadAnswer", what+" was not answered as the protocol says"
+		r.Reason, r.Message = "BadAnswer", what+" got no valid response"
 	}
 	return r
 }
@@ -164,7 +163,7 @@ func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HT
 	client := http.Client{
 		Transport: &http.Transport{
 			DialContext: once(conn), DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxProbeBytes,
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as a kubelet's probes: pods have certificates of no CA that is known here
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // like a kubelet: the CA of a pod is not known
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -180,7 +179,7 @@ func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HT
 		return r
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {
-		return r // what follows is no body
+		return r // there is no body
 	}
 	if _, err := io.CopyN(io.Discard, response.Body, maxProbeBody); err != nil && !errors.Is(err, io.EOF) {
 		return notAnswered(ctx, what, err)
@@ -190,7 +189,7 @@ func callHTTP(ctx context.Context, conn net.Conn, address string, p *v1alpha1.HT
 
 const defaultExpect = "200-399"
 
-// statusRange is the range of status codes that are good.
+// statusRange returns the range of good status codes.
 func statusRange(expect string) (low, high int, err error) {
 	from, to, ranged := strings.Cut(cmp.Or(expect, defaultExpect), "-")
 	if !ranged {
@@ -201,7 +200,7 @@ func statusRange(expect string) (low, high int, err error) {
 		high, err = strconv.Atoi(to)
 	}
 	if err != nil {
-		return 0, 0, errors.New("expect is no status code, and no range of them")
+		return 0, 0, errors.New("expect is neither a status code nor a range of status codes")
 	}
 	return low, high, nil
 }
@@ -214,13 +213,14 @@ func callGRPC(ctx context.Context, conn net.Conn, address string, p *v1alpha1.GR
 	dial := once(conn)
 	client, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(probeAgent), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(probeAgent),
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithMaxHeaderListSize(maxProbeBody), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxProbeBody)))
 	if err != nil {
 		return probeResult{Reason: "NotCalled", Message: what + " could not be made"}
 	}
 	defer client.Close()
-	// The server is not told of the deadline: what it makes of it is no answer.
+	// The request has no deadline: the server would answer DeadlineExceeded itself.
 	withoutDeadline, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -246,7 +246,7 @@ var (
 	errTooMuch = errors.New("a probe reads no more")
 )
 
-// once is a dialer that gives away one connection.
+// once returns a dialer that returns the connection at the first call, and then fails.
 func once(conn net.Conn) func(context.Context, string, string) (net.Conn, error) {
 	var given atomic.Bool
 	return func(context.Context, string, string) (net.Conn, error) {
@@ -257,10 +257,10 @@ func once(conn net.Conn) func(context.Context, string, string) (net.Conn, error)
 	}
 }
 
-// boundedConn reads so much, and no more.
+// boundedConn is a connection that stops reading after a number of bytes.
 type boundedConn struct {
 	net.Conn
-	left int
+	left int // bytes
 }
 
 // Read implements net.Conn.

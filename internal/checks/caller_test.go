@@ -50,12 +50,13 @@ import (
 // anywhere is a guard for the servers of these tests, which are on this machine.
 func anywhere(context.Context, string, string, syscall.RawConn) error { return nil }
 
-// TestGuard: which addresses are called, the API server being at 10.0.0.1.
+// TestGuard has the addresses that may be called; the API server is at 10.0.0.1.
 func TestGuard(t *testing.T) {
 	for address, lets := range map[string]bool{
 		"10.1.2.3": true, "172.16.9.9": true, "192.168.1.2": true, "100.64.0.7": true, "198.18.0.1": true, "240.10.0.3": true, "35.190.1.1": true,
 		"fd12:3456::7": true, "2a01:4f8::1": true,
-		"127.0.0.1": false, "127.8.8.8": false, "0.0.0.0": false, "169.254.169.254": false, "169.254.1.1": false, "224.0.0.1": false, "239.1.1.1": false,
+		"127.0.0.1": false, "127.8.8.8": false, "0.0.0.0": false, "169.254.169.254": false, "169.254.1.1": false,
+		"224.0.0.1": false, "239.1.1.1": false,
 		"255.255.255.255": false, "100.100.100.200": false, "168.63.129.16": false, "192.0.0.192": false,
 		"::1": false, "::": false, "fe80::1": false, "fe80::1%eth0": false, "ff02::1": false, "fd00:ec2::254": false, "fd20:ce::254": false,
 		"fd00:ec2::23": false, "fd00:42::42": false,
@@ -71,7 +72,9 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s: %v, want it called: %t", address, err, lets)
 		}
 	}
-	for server, lets := range map[string]bool{"": true, "10.0.0.1:6443": false, "10.0.0.1": false, "https://[fd00::1]:443": true, "https://no such": false} {
+	for server, lets := range map[string]bool{
+		"": true, "10.0.0.1:6443": false, "10.0.0.1": false, "https://[fd00::1]:443": true, "https://no such": false,
+	} {
 		if err := NewGuard(server)(t.Context(), "tcp4", "10.0.0.1:80", nil); (err == nil) != lets {
 			t.Errorf("the API server at %q: %v", server, err)
 		}
@@ -82,16 +85,17 @@ func TestGuard(t *testing.T) {
 			network = "tcp4"
 		}
 		guard := NewGuard("", netip.MustParsePrefix("10.8.0.0/16"), netip.MustParsePrefix("fd12::/16"))
-		if err := guard(t.Context(), network, net.JoinHostPort(address, "80"), nil); (err == nil) != lets || err != nil && !errors.Is(err, errGuard) {
+		err := guard(t.Context(), network, net.JoinHostPort(address, "80"), nil)
+		if (err == nil) != lets || err != nil && !errors.Is(err, errGuard) {
 			t.Errorf("%s, where networks are denied: %v", address, err)
 		}
 	}
 	if err := NewGuard("")(t.Context(), "udp4", "10.0.0.2:80", nil); err == nil {
-		t.Error("UDP is let through")
+		t.Error("UDP is allowed")
 	}
 }
 
-// TestGuardIsAsked: what the guard refuses sees no connection.
+// TestGuardIsAsked: no connection is made to an address that the guard refuses.
 func TestGuardIsAsked(t *testing.T) {
 	server, seen := serve(t, func(http.ResponseWriter, *http.Request) {})
 	for name, p := range map[string]*v1alpha1.ProbeCheck{
@@ -110,7 +114,7 @@ func TestGuardIsAsked(t *testing.T) {
 	}
 }
 
-// serve serves HTTP, and counts connections.
+// serve starts an HTTP server that counts connections.
 func serve(t *testing.T, handler http.HandlerFunc) (*httptest.Server, *atomic.Int32) {
 	t.Helper()
 	seen := &atomic.Int32{}
@@ -143,7 +147,7 @@ func portAt(t *testing.T, l net.Listener) int32 {
 	return int32(n)
 }
 
-const secret = "words-of-the-pod"
+const secret = "text-of-the-pod"
 
 // endless answers until its client is gone.
 func endless(w http.ResponseWriter, r *http.Request, header func(), chunk []byte, wait time.Duration) {
@@ -164,7 +168,7 @@ func endless(w http.ResponseWriter, r *http.Request, header func(), chunk []byte
 	}
 }
 
-// TestCallHTTP: what answers show, and that nothing of them is kept.
+// TestCallHTTP has the results of responses; no text of a response is kept.
 func TestCallHTTP(t *testing.T) {
 	other, otherSeen := serve(t, func(http.ResponseWriter, *http.Request) {})
 	answer := func(code int) http.HandlerFunc {
@@ -208,7 +212,10 @@ func TestCallHTTP(t *testing.T) {
 		"200, not as expected":  {handler: answer(200), expect: "404", outcome: probeBad, reason: "HTTP200"},
 		"a redirect":            {handler: answer(302), outcome: probeGood},
 		"a redirect as failure": {handler: answer(302), expect: "200-299", outcome: probeBad, reason: "HTTP302"},
-		"never answered":        {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, timeout: 200 * time.Millisecond, outcome: probeBad, reason: "Timeout"},
+		"never answered": {
+			handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, timeout: 200 * time.Millisecond,
+			outcome: probeBad, reason: "Timeout",
+		},
 		"one byte a minute": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() {}, []byte("x"), time.Minute)
 		}, timeout: 200 * time.Millisecond, outcome: probeBad, reason: "Timeout"},
@@ -218,15 +225,28 @@ func TestCallHTTP(t *testing.T) {
 		"bad, and one byte a minute": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() { w.WriteHeader(http.StatusServiceUnavailable) }, []byte("x"), time.Minute)
 		}, outcome: probeBad, reason: "HTTP503"},
-		"trailers without an end": {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n1\r\nx\r\n0\r\nA: " + strings.Repeat("a", 200<<10)),
-			outcome: probeBad, reason: "BadAnswer"},
-		"chunks of one byte":        {handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;a="+strings.Repeat("b", 100)+"\r\nx\r\n", 4000)), outcome: probeBad, reason: "BadAnswer"},
-		"another protocol":          {handler: hijackOpen("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), expect: "101", outcome: probeGood},
-		"headers without an end":    {handler: hijack("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 200<<10)), outcome: probeBad, reason: "BadAnswer"},
-		"interim answers at length": {handler: hijack(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10000)), outcome: probeBad, reason: "BadAnswer"},
-		"no HTTP":                   {handler: hijack(secret + "\r\n\r\n"), outcome: probeBad, reason: "BadAnswer"},
-		"closed at once":            {handler: hijack(""), outcome: probeBad, reason: "BadAnswer"},
-		"no TLS":                    {handler: answer(200), scheme: "HTTPS", outcome: probeBad, reason: "BadAnswer"},
+		"trailers without an end": {
+			handler: hijack("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n1\r\nx\r\n0\r\nA: " +
+				strings.Repeat("a", 200<<10)),
+			outcome: probeBad, reason: "BadAnswer",
+		},
+		"chunks of one byte": {
+			handler: hijack(
+				"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1;a="+strings.Repeat("b", 100)+"\r\nx\r\n", 4000)),
+			outcome: probeBad, reason: "BadAnswer",
+		},
+		"another protocol": {
+			handler: hijackOpen("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"), expect: "101", outcome: probeGood,
+		},
+		"headers without an end": {
+			handler: hijack("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 200<<10)), outcome: probeBad, reason: "BadAnswer",
+		},
+		"interim answers at length": {
+			handler: hijack(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 10000)), outcome: probeBad, reason: "BadAnswer",
+		},
+		"no HTTP":        {handler: hijack(secret + "\r\n\r\n"), outcome: probeBad, reason: "BadAnswer"},
+		"closed at once": {handler: hijack(""), outcome: probeBad, reason: "BadAnswer"},
+		"no TLS":         {handler: answer(200), scheme: "HTTPS", outcome: probeBad, reason: "BadAnswer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, seen := serve(t, test.handler)
@@ -252,8 +272,7 @@ func TestCallHTTP(t *testing.T) {
 	}
 }
 
-// TestCallHTTPSends: a request has what its probe says, and nothing that it was given
-// before.
+// TestCallHTTPSends: a request has the path of its probe, and no cookies of earlier responses.
 func TestCallHTTPSends(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://proxy.invalid:1")
 	t.Setenv("http_proxy", "http://proxy.invalid:1")
@@ -265,17 +284,20 @@ func TestCallHTTPSends(t *testing.T) {
 		requests = append(requests, r)
 		http.SetCookie(w, &http.Cookie{Name: "session", Value: secret})
 	})
-	server := httptest.NewTLSServer(handler) // of no CA that is known
+	server := httptest.NewTLSServer(handler) // its CA is not known
 	t.Cleanup(server.Close)
 	for _, path := range []string{"/healthz?full=1&x=%20", "//example.com/a%2Fb#c", "/%zz", "/@example.com:80/"} {
-		r := (&caller{guard: anywhere}).call(t.Context(), "127.0.0.1", &v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: portOn(t, server), Path: path, Scheme: "HTTPS"}})
+		r := (&caller{guard: anywhere}).call(t.Context(), "127.0.0.1", &v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{
+			Port: portOn(t, server), Path: path, Scheme: "HTTPS",
+		}})
 		if r.Outcome != probeGood {
 			t.Fatalf("%s: %+v", path, r)
 		}
 	}
 	for i, want := range []string{"/healthz?full=1&x=%20", "//example.com/a%2Fb%23c", "/%25zz", "/@example.com:80/"} {
 		r := requests[i]
-		if r.Method != http.MethodGet || r.RequestURI != want || r.Host != server.Listener.Addr().String() || r.Header.Get("User-Agent") != probeAgent || !r.Close {
+		if r.Method != http.MethodGet || r.RequestURI != want || r.Host != server.Listener.Addr().String() ||
+			r.Header.Get("User-Agent") != probeAgent || !r.Close {
 			t.Errorf("%s %s to %s, %v", r.Method, r.RequestURI, r.Host, r.Header)
 		}
 		if len(r.Header.Values("Cookie")) > 0 || len(r.Header.Values("Authorization")) > 0 {
@@ -297,7 +319,7 @@ func (b badHealth) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckReque
 	return nil, status.Error(b.code, secret)
 }
 
-// TestCallGRPC: what the health service says of a pod.
+// TestCallGRPC has the results of a gRPC health service.
 func TestCallGRPC(t *testing.T) {
 	good := health.NewServer()
 	good.SetServingStatus("shop", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
@@ -336,7 +358,9 @@ func TestCallGRPC(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			r := (&caller{guard: anywhere}).call(ctx, "127.0.0.1", &v1alpha1.ProbeCheck{GRPC: &v1alpha1.GRPCProbe{Port: portAt(t, listener), Service: test.service}})
+			r := (&caller{guard: anywhere}).call(ctx, "127.0.0.1", &v1alpha1.ProbeCheck{GRPC: &v1alpha1.GRPCProbe{
+				Port: portAt(t, listener), Service: test.service,
+			}})
 			if r.Outcome != test.outcome || r.Reason != test.reason || strings.Contains(r.Message, secret) {
 				t.Errorf("got %+v", r)
 			}
@@ -344,7 +368,7 @@ func TestCallGRPC(t *testing.T) {
 	}
 }
 
-// TestCallStalls: who accepts, and never speaks, is left after the timeout.
+// TestCallStalls: a call ends at its timeout if the pod accepts the connection and never answers.
 func TestCallStalls(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -364,7 +388,7 @@ func TestCallStalls(t *testing.T) {
 	}
 }
 
-// floods answers with more than anybody needs.
+// floods sends very large responses.
 type floods struct {
 	grpc_health_v1.UnimplementedHealthServer
 	header, message bool
@@ -377,7 +401,8 @@ func (f floods) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest)
 	}
 	if f.message {
 		much := bytes.Repeat([]byte{1}, 100<<20)
-		r.ProtoReflect().SetUnknown(append(binary.AppendUvarint(binary.AppendUvarint(nil, 100<<3|2), uint64(len(much))), much...)) // field 100
+		field := binary.AppendUvarint(binary.AppendUvarint(nil, 100<<3|2), uint64(len(much))) // 100, of bytes
+		r.ProtoReflect().SetUnknown(append(field, much...))
 	}
 	return r, nil
 }
@@ -404,7 +429,7 @@ func TestCallTCP(t *testing.T) {
 	}
 }
 
-// TestNotConnected: what errors show of a pod.
+// TestNotConnected has the results of errors of a connection.
 func TestNotConnected(t *testing.T) {
 	for name, test := range map[string]struct {
 		err     error
@@ -417,7 +442,7 @@ func TestNotConnected(t *testing.T) {
 		"no network":  {syscall.ENETUNREACH, probeUnanswered, "Unreachable"},
 		"no answer":   {syscall.ETIMEDOUT, probeUnanswered, "Timeout"},
 		"in time":     {context.DeadlineExceeded, probeUnanswered, "Timeout"},
-		"the guard":   {fmt.Errorf("%w, at all", errGuard), probeUnmeasured, "AddressRefused"},
+		"the guard":   {fmt.Errorf("%w: wrapped", errGuard), probeUnmeasured, "AddressRefused"},
 		"this system": {syscall.EMFILE, probeUnmeasured, "NotCalled"},
 	} {
 		r := notConnected(t.Context(), 8080, &net.OpError{Op: "dial", Err: test.err})
@@ -427,7 +452,7 @@ func TestNotConnected(t *testing.T) {
 	}
 }
 
-// TestPlace: which ports of which pods are called.
+// TestPlace has the ports of pods that may be called.
 func TestPlace(t *testing.T) {
 	declared := []corev1.ContainerPort{{ContainerPort: 8080}, {ContainerPort: 53, Protocol: corev1.ProtocolUDP}}
 	for name, test := range map[string]struct {
@@ -456,7 +481,9 @@ func TestPlace(t *testing.T) {
 			InitContainers: []corev1.Container{{
 				RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{{ContainerPort: 9000}},
 			}},
-			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Ports: []corev1.ContainerPort{{ContainerPort: 9001}}}}},
+			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Ports: []corev1.ContainerPort{{ContainerPort: 9001}},
+			}}},
 		}, Status: corev1.PodStatus{PodIP: "10.0.0.7", HostIP: "10.9.0.1"}}
 		test.pod(pod)
 		if r := placeOf(pod).refuses(test.port); r.Reason != test.reason {

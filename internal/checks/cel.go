@@ -44,30 +44,29 @@ import (
 )
 
 const (
-	// maxRemembered is how many checks by rules are remembered. One that is forgotten is
+	// maxRemembered is the number of checks by rules that are remembered. A forgotten check is
 	// evaluated once more.
 	maxRemembered = 8192
-	// podReads is how many pods of a batch are read side by side.
+	// podReads is the number of concurrent reads of pods of a batch.
 	podReads = 8
-	// maxRead is how much of the pods of a batch is held at a time, with what it takes in
-	// memory.
+	// maxRead bounds the memory that the pods of a batch take, in bytes.
 	maxRead = 32 << 20
-	// maxEvaluations are made at a time, one of a namespace: each may hold so much. The
-	// policies of the operator have as many of their own.
+	// maxEvaluations run at a time, one per namespace: each may use maxRead. The policies of
+	// the operator have the same number of their own slots.
 	maxEvaluations = 2
-	// soon is how long those wait whose turn it is not, or for the cache.
+	// soon is the wait for a free slot, or for the cache.
 	soon = time.Second
 )
 
-// evaluator makes the checks of type cel: once, when its delay is over, it reads what the rules
-// are about from the API server, and evaluates them.
+// evaluator runs the checks of type cel: after the delay of a check it reads the objects from the
+// API server, and evaluates the rules once.
 type evaluator struct {
 	view  cluster.View
 	clock clock.PassiveClock
-	// remembered is what was tried. It is bounded, and nothing is wrong when it is not there.
+	// remembered has the tries per check. It may be lost at any time.
 	remembered *lru.Cache
 	watch      *rules.Watch
-	// operators are the slots of policies of the operator, tenants those of all others.
+	// operators are the slots of the operator's policies, tenants the slots of all others.
 	operators, tenants *slots.Slots
 }
 
@@ -78,7 +77,7 @@ func newEvaluator(c *cluster.Cluster) *evaluator {
 	}
 }
 
-// evaluated names a check of a batch or a release, by one generation of its policy.
+// evaluated identifies a check of a batch or a release, by one generation of its policy.
 type evaluated struct {
 	subject    types.UID
 	check      string
@@ -86,11 +85,11 @@ type evaluated struct {
 	generation int64
 }
 
-// tried is what this process remembers of a check.
+// tried has the tries of one check by this process.
 type tried struct {
 	// done: it was evaluated, and there was nothing to write.
 	done bool
-	// failures to evaluate it, and when to try again.
+	// failures is the number of failed evaluations, notBefore the time of the next one.
 	failures  int
 	notBefore time.Time
 }
@@ -124,8 +123,8 @@ func (p *evaluator) next(
 	return next, after
 }
 
-// evaluate evaluates the rules about what the API server has; nil where it is not
-// their turn yet, or the cache may show soon what the API server has.
+// evaluate evaluates the rules against the API server; nil if no slot is free, or if the cache
+// is still behind the API server.
 func (p *evaluator) evaluate(ctx context.Context, s *Subject, of *policy.Check, deadline *metav1.Time) *rulesResult {
 	late := deadline != nil && !p.clock.Now().Add(2*soon).Before(deadline.Time)
 	bound := p.tenants
@@ -135,7 +134,7 @@ func (p *evaluator) evaluate(ctx context.Context, s *Subject, of *policy.Check, 
 	release, ok := bound.Try(s.Release.Namespace)
 	switch {
 	case !ok && late:
-		return &rulesResult{Problem: "other checks by rules take all the time"}
+		return &rulesResult{Problem: "other checks by rules took all evaluation slots"}
 	case !ok:
 		return nil
 	}
@@ -164,24 +163,24 @@ func (p *evaluator) evaluate(ctx context.Context, s *Subject, of *policy.Check, 
 		return result
 	}
 	evaluated := release
-	release = func() {} // the evaluation gives the slot back
+	release = func() {} // the evaluation releases the slot
 	failures, err := p.watch.Evaluate(ctx, of.Rules(p.view.Operator), program, *in, evaluated)
 	if result.False = failures; err != nil {
 		result.Problem = oneLine(err)
 	}
 	if scope == rules.OfRequest && strings.Contains(result.Problem, "no such key: "+requestUser) {
-		result.Final, result.Problem = true, "admission did not see the release, so that its user is not known: "+result.Problem
+		result.Final, result.Problem = true, "admission did not see the release, so its user is not known: "+result.Problem
 	}
 	return result
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " ") }
 
-// errOtherTemplate says that the workload is not what the release is of: the cache is
-// behind, or the release is over soon.
+// errOtherTemplate is the error if the workload does not have the template of the release: the
+// cache is behind, or the release ends soon.
 var errOtherTemplate = errors.New("the workload is gone, or has another template by now")
 
-// load reads what rules are about.
+// load reads the objects of rules.
 func (p *evaluator) load(ctx context.Context, s *Subject) (*rules.Input, error) {
 	in, previous, err := p.templates(ctx, s)
 	if err != nil {
@@ -200,7 +199,7 @@ func (p *evaluator) load(ctx context.Context, s *Subject) (*rules.Input, error) 
 	return in, err
 }
 
-// templates reads the workload that is released, with its template and the one before.
+// templates reads the workload, its template and the previous template.
 func (p *evaluator) templates(ctx context.Context, s *Subject) (in *rules.Input, previous string, err error) {
 	kind, err := p.view.KindOf(s.Workload)
 	if err != nil {
@@ -227,12 +226,11 @@ func (p *evaluator) templates(ctx context.Context, s *Subject) (in *rules.Input,
 	return in, previous, nil
 }
 
-// requestUser is what rules about a request know of who made it.
+// requestUser is the field of a request that has its user.
 const requestUser = "userInfo"
 
-// loadSlipped reads what rules about a request know of a release that admission did
-// not see: what is stored is what was asked for. Where the template before is not known,
-// it is as if the workload was created.
+// loadSlipped builds the request of a release that admission did not see: the stored object is
+// the requested one. Without a known previous template, the request creates the workload.
 func (p *evaluator) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, error) {
 	kind, err := p.view.KindOf(s.Workload)
 	if err != nil {
@@ -263,7 +261,7 @@ func (p *evaluator) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, 
 	return in, nil
 }
 
-// pods reads the pods of a batch that are there.
+// pods reads the pods of a batch that exist.
 func (p *evaluator) pods(ctx context.Context, batch *v1alpha1.ChangePod) ([]rules.Pod, error) {
 	pods, read := make([]rules.Pod, len(batch.Spec.PodInfos)), atomic.Int64{}
 	group, ctx := errgroup.WithContext(ctx)
@@ -284,7 +282,7 @@ func (p *evaluator) pods(ctx context.Context, batch *v1alpha1.ChangePod) ([]rule
 	return slices.DeleteFunc(pods, func(pod rules.Pod) bool { return pod.Object == nil }), nil
 }
 
-// weightOf is how much memory a value takes, by and large.
+// weightOf estimates the memory of a value, in bytes.
 func weightOf(value any) int64 {
 	const each = 64
 	n := int64(each)

@@ -46,7 +46,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ruled is a batch of two pods, web-1 and web-2, that a policy has a rule about.
+// ruled is a batch of two pods, web-1 and web-2, with a rule of a policy.
 type ruled struct {
 	*testing.T
 	clock  *clocktesting.FakePassiveClock
@@ -56,9 +56,9 @@ type ruled struct {
 	s      Subject
 	events []record.Event
 	writes int
-	// gets fail for the objects of these names; read are those that were got.
+	// gets has the errors of reads by name; read lists the names that were read.
 	gets    map[string]error
-	reading sync.Mutex // pods are got side by side
+	reading sync.Mutex // pods are read concurrently
 	read    []string
 }
 
@@ -71,19 +71,20 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 	}
 	replicaSets := &unstructured.Unstructured{}
 	replicaSets.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
+	get := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+		if _, ok := into.(*unstructured.Unstructured); ok {
+			r.reading.Lock()
+			r.read = append(r.read, key.Name)
+			r.reading.Unlock()
+		}
+		if err := r.gets[key.Name]; err != nil {
+			return err
+		}
+		return c.Get(ctx, key, into, o...)
+	}
 	r.api = fake.NewClientBuilder().WithScheme(scheme).WithIndex(replicaSets, workload.IndexByOwner, workload.OwnerUID).
 		WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf).
-		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
-			if _, ok := into.(*unstructured.Unstructured); ok {
-				r.reading.Lock()
-				r.read = append(r.read, key.Name)
-				r.reading.Unlock()
-			}
-			if err := r.gets[key.Name]; err != nil {
-				return err
-			}
-			return c.Get(ctx, key, into, o...)
-		}}).Build()
+		WithInterceptorFuncs(interceptor.Funcs{Get: get}).Build()
 	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web-uid"}}
 	web.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "web:2"}}
 	r.create(web)
@@ -102,11 +103,14 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 	r.s.Release, r.s.Batch = testRelease()
 	for _, name := range []string{"web-1", "web-2"} {
 		r.s.Batch.Spec.PodInfos = append(r.s.Batch.Spec.PodInfos, v1alpha1.PodInfo{Pod: name, UID: name})
+		password := corev1.EnvVar{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{
+			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "password"},
+		}}
 		r.create(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:2", Env: []corev1.EnvVar{{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{
-				SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "db"}, Key: "password"},
-			}}}}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: name, UID: types.UID(name), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:2", Env: []corev1.EnvVar{password}}}},
 		})
 	}
 	of := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "policy", Generation: 1}}
@@ -124,16 +128,17 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 	if !ptr.Deref(of.Spec.Checks[0].Wait, true) {
 		check.Phase, check.Background = v1alpha1.CheckWatching, true
 	}
-	r.s.Policies, r.s.Selected, r.s.Batch.Status.Checks = []v1alpha1.DefensePolicy{of}, policy.Workload{Namespace: "ns"}, []v1alpha1.CheckStatus{check}
+	r.s.Policies, r.s.Selected = []v1alpha1.DefensePolicy{of}, policy.Workload{Namespace: "ns"}
+	r.s.Batch.Status.Checks = []v1alpha1.CheckStatus{check}
 	r.restart()
 	return r
 }
 
-// ofAll lets a rule be about the batch.
+// ofAll evaluates a rule once for the batch.
 func ofAll(c *v1alpha1.PolicyCheck) { c.Cel.ForEach = v1alpha1.CelPerBatch }
 
-// behindIt lets nothing wait for a check.
-func behindIt(c *v1alpha1.PolicyCheck) { c.Wait = ptr.To(false) }
+// inBackground runs a check in the background.
+func inBackground(c *v1alpha1.PolicyCheck) { c.Wait = ptr.To(false) }
 
 func (r *ruled) create(o client.Object) {
 	r.Helper()
@@ -142,7 +147,7 @@ func (r *ruled) create(o client.Object) {
 	}
 }
 
-// restart lets another process go on.
+// restart starts another process.
 func (r *ruled) restart() {
 	r.checks = New(&cluster.Cluster{Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, View: cluster.View{
 		Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended(),
@@ -151,7 +156,7 @@ func (r *ruled) restart() {
 
 func (r *ruled) check() *v1alpha1.CheckStatus { return &r.s.Batch.Status.Checks[0] }
 
-// next makes one step, and writes what comes of it.
+// next makes one step, and writes the result.
 func (r *ruled) next() Step {
 	r.Helper()
 	step, err := r.checks.Next(r.Context(), r.s)
@@ -175,7 +180,7 @@ func (r *ruled) pod(name string) *corev1.Pod {
 	return &pod
 }
 
-// TestRules: what becomes of a check by a rule.
+// TestRules has the results of checks by a rule.
 func TestRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		rule   string
@@ -183,26 +188,40 @@ func TestRules(t *testing.T) {
 		before func(r *ruled)
 		phase  v1alpha1.CheckPhase
 		failed []string
-		// message is part of it.
+		// message is a part of the message.
 		message string
 		silence v1alpha1.OnSilence
 	}{
-		"true":         {rule: "pod.spec.containers[0].image == 'web:2' && oldTemplate == null", phase: v1alpha1.CheckPassed, message: "of 2 pods"},
-		"false of one": {rule: "pod.metadata.name == 'web-1'", phase: v1alpha1.CheckFailed, failed: []string{"web-2"}, message: "pod web-2: it breaks a rule"},
+		"true": {rule: "pod.spec.containers[0].image == 'web:2' && oldTemplate == null", phase: v1alpha1.CheckPassed, message: "for 2 pods"},
+		"false of one": {
+			rule:  "pod.metadata.name == 'web-1'",
+			phase: v1alpha1.CheckFailed, failed: []string{"web-2"}, message: "pod web-2: it breaks a rule",
+		},
 		"false of all": {rule: "false", with: []func(*v1alpha1.PolicyCheck){ofAll}, phase: v1alpha1.CheckFailed, message: "it breaks a rule"},
-		"what is known of the release": {rule: "workload.metadata.name == 'web' && newTemplate.spec.containers[0].image == 'web:2' && release.kind == 'Deployment' && " +
-			"release.namespace == 'ns' && release.workload == 'web' && release.attempt == 1 && release.lastBatch == true && release.previousVersion == '' && " +
-			"release.changeStartTime < timestamp('2100-01-01T00:00:00Z')", phase: v1alpha1.CheckPassed},
+		"the variables of a release": {
+			rule: "workload.metadata.name == 'web' && newTemplate.spec.containers[0].image == 'web:2' && " +
+				"release.kind == 'Deployment' && release.namespace == 'ns' && release.workload == 'web' && release.attempt == 1 && " +
+				"release.lastBatch == true && release.previousVersion == '' && " +
+				"release.changeStartTime < timestamp('2100-01-01T00:00:00Z')",
+			phase: v1alpha1.CheckPassed,
+		},
 		"a Secret is named, and not read": {rule: "pod.spec.containers[0].env.all(e, !has(e.value) && e.valueFrom.secretKeyRef.name == 'db')",
 			before: func(r *ruled) {
 				r.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db"}, Data: map[string][]byte{"password": []byte("x")}})
 			}, phase: v1alpha1.CheckPassed},
-		"who wrote it is left out": {rule: "!has(pod.metadata.managedFields) && !has(workload.metadata.managedFields)", phase: v1alpha1.CheckPassed},
-		"a pod is gone": {rule: "size(pods) == 1 && pods[0].metadata.name == 'web-2'", with: []func(*v1alpha1.PolicyCheck){ofAll}, before: func(r *ruled) {
-			if err := r.api.Delete(r.Context(), r.pod("web-1")); err != nil {
-				r.Fatal(err)
-			}
-		}, phase: v1alpha1.CheckPassed, message: "of 1 pods"},
+		"managed fields are left out": {
+			rule:  "!has(pod.metadata.managedFields) && !has(workload.metadata.managedFields)",
+			phase: v1alpha1.CheckPassed,
+		},
+		"a pod is gone": {
+			rule: "size(pods) == 1 && pods[0].metadata.name == 'web-2'", with: []func(*v1alpha1.PolicyCheck){ofAll},
+			before: func(r *ruled) {
+				if err := r.api.Delete(r.Context(), r.pod("web-1")); err != nil {
+					r.Fatal(err)
+				}
+			},
+			phase: v1alpha1.CheckPassed, message: "for 1 pods",
+		},
 		"another pod has its name": {rule: "size(pods) == 1", with: []func(*v1alpha1.PolicyCheck){ofAll}, before: func(r *ruled) {
 			r.s.Batch.Spec.PodInfos[0].UID = "before"
 		}, phase: v1alpha1.CheckPassed},
@@ -227,7 +246,10 @@ func TestRules(t *testing.T) {
 		"the deadline was over when the operator came back": {rule: "pod.metadata.name == 'web-1'", before: func(r *ruled) {
 			r.clock.SetTime(r.began.Add(time.Hour))
 		}, phase: v1alpha1.CheckFailed, failed: []string{"web-2"}},
-		"the workload has another template": {rule: "false", before: func(r *ruled) { r.s.Workload.Version = "another" }, phase: v1alpha1.CheckRunning},
+		"the workload has another template": {
+			rule: "false", before: func(r *ruled) { r.s.Workload.Version = "another" },
+			phase: v1alpha1.CheckRunning,
+		},
 		"the workload has another template to the end": {rule: "false", before: func(r *ruled) {
 			r.s.Workload.Version = "another"
 			r.clock.SetTime(r.began.Add(15 * time.Minute))
@@ -241,12 +263,15 @@ func TestRules(t *testing.T) {
 				}
 			}
 		}, phase: v1alpha1.CheckRunning, message: "the pods of the batch are too large: at most 32 MiB"},
-		"one that is removed":                       {rule: "false", before: func(r *ruled) { r.s.Policies = nil }, phase: v1alpha1.CheckCanceled},
-		"of a type that this version does not know": {rule: "false", before: func(r *ruled) { r.check().Type = "prometheus" }, phase: v1alpha1.CheckCanceled},
-		"one of another workload by now": {rule: "false", before: func(r *ruled) {
+		"a removed check": {rule: "false", before: func(r *ruled) { r.s.Policies = nil }, phase: v1alpha1.CheckCanceled},
+		"a type that this version does not know": {
+			rule: "false", before: func(r *ruled) { r.check().Type = "prometheus" },
+			phase: v1alpha1.CheckCanceled,
+		},
+		"the policy selects another workload": {rule: "false", before: func(r *ruled) {
 			r.s.Policies[0].Spec.WorkloadSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}}
 		}, phase: v1alpha1.CheckCanceled},
-		"its delay is longer by now": {rule: "true", before: func(r *ruled) {
+		"its delay became longer": {rule: "true", before: func(r *ruled) {
 			r.s.Policies[0].Spec.Checks[0].Deadline = &metav1.Duration{Duration: time.Hour}
 			r.s.Policies[0].Spec.Checks[0].Delay = &metav1.Duration{Duration: time.Minute}
 		}, phase: v1alpha1.CheckRunning},
@@ -258,14 +283,15 @@ func TestRules(t *testing.T) {
 			}
 			r.next()
 			c := r.check()
-			if c.Phase != test.phase || !slices.Equal(c.FailedPods, test.failed) || !strings.Contains(c.Message, test.message) || c.OnSilence != test.silence {
+			if c.Phase != test.phase || c.OnSilence != test.silence || !slices.Equal(c.FailedPods, test.failed) ||
+				!strings.Contains(c.Message, test.message) {
 				t.Errorf("the check is %+v", c)
 			}
 		})
 	}
 }
 
-// TestRulesSeeOnlyTheirOwn: nothing is read but the workload and the pods of the batch.
+// TestRulesSeeOnlyTheirOwn: only the workload and the pods of the batch are read.
 func TestRulesSeeOnlyTheirOwn(t *testing.T) {
 	r := newRuled(t, "size(pods) == 2", ofAll)
 	r.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}})
@@ -278,7 +304,7 @@ func TestRulesSeeOnlyTheirOwn(t *testing.T) {
 	}
 }
 
-// TestRulesAreTriedAgain: what cannot be evaluated is tried again, with one write.
+// TestRulesAreTriedAgain: a rule that cannot be evaluated is tried again, with one write.
 func TestRulesAreTriedAgain(t *testing.T) {
 	r := newRuled(t, "pod.no.such == 1")
 	var waits []time.Duration
@@ -303,10 +329,10 @@ func TestRulesAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestRulesWait: nothing is read for rules before the delay is over.
+// TestRulesWait: nothing is read before the delay is over.
 func TestRulesWait(t *testing.T) {
 	r := newRuled(t, "false", func(c *v1alpha1.PolicyCheck) { c.Delay = &metav1.Duration{Duration: time.Minute} })
-	r.next() // the policy says when it is due
+	r.next() // takes the delay from the policy
 	r.clock.SetTime(r.began.Add(10 * time.Second))
 	r.read = nil
 	if step := r.next(); step.Write != nil || step.After != 50*time.Second || len(r.read) != 0 {
@@ -318,9 +344,9 @@ func TestRulesWait(t *testing.T) {
 	}
 }
 
-// TestRulesInBackground: what is true is not written, and not evaluated again.
+// TestRulesInBackground: a rule that is true is not written, and not evaluated again.
 func TestRulesInBackground(t *testing.T) {
-	r := newRuled(t, "true", behindIt)
+	r := newRuled(t, "true", inBackground)
 	for range 3 {
 		r.next()
 	}
@@ -331,7 +357,7 @@ func TestRulesInBackground(t *testing.T) {
 	if r.next(); len(r.read) != read {
 		t.Errorf("it was evaluated again")
 	}
-	// Another process does not know, and another generation of the policy is another rule.
+	// Another process evaluates it again, and another generation of the policy is another rule.
 	r.restart()
 	if r.next(); len(r.read) == read || r.writes != 0 {
 		t.Errorf("another process wrote %d times, and read %d", r.writes, len(r.read)-read)
@@ -343,10 +369,10 @@ func TestRulesInBackground(t *testing.T) {
 	}
 }
 
-// TestRulesLateInBackground: one that could not be evaluated is not forgotten where
-// nobody is there at its deadline.
+// TestRulesLateInBackground: a rule that could not be evaluated ends as Error even if no
+// process runs at its deadline.
 func TestRulesLateInBackground(t *testing.T) {
-	r := newRuled(t, "pod.no.such == 1", behindIt)
+	r := newRuled(t, "pod.no.such == 1", inBackground)
 	r.next()
 	if c := r.check(); c.Phase != v1alpha1.CheckRunning || !c.Background || c.Reason != v1alpha1.ReasonCannotEvaluate {
 		t.Errorf("the check is %+v", c)
@@ -359,23 +385,23 @@ func TestRulesLateInBackground(t *testing.T) {
 	}
 }
 
-// TestRulesTakeTurns: a namespace has one evaluation at a time, so that it does not
-// stand in the way of others.
+// TestRulesTakeTurns: a namespace has one evaluation at a time, so that it does not delay
+// other namespaces.
 func TestRulesTakeTurns(t *testing.T) {
 	r := newRuled(t, "true")
 	mine, ok := r.checks.cel.tenants.Try("ns")
 	if !ok {
-		t.Fatal("nobody has one")
+		t.Fatal("there is no slot")
 	}
 	if step := r.next(); step.After != soon || r.writes != 0 {
 		t.Errorf("it does not wait: %+v", step)
 	}
 	other, ok := r.checks.cel.tenants.Try("bank")
 	if !ok {
-		t.Error("another namespace has none")
+		t.Error("there is no slot for another namespace")
 	}
 	if _, ok := r.checks.cel.tenants.Try("third"); ok {
-		t.Error("a third has one")
+		t.Error("there is a slot for a third namespace")
 	}
 	other()
 	mine()
@@ -383,7 +409,7 @@ func TestRulesTakeTurns(t *testing.T) {
 		t.Errorf("the check is %+v", r.check())
 	}
 	if r.checks.cel.tenants.InUse() {
-		t.Error("it is kept")
+		t.Error("its slot is kept")
 	}
 }
 
@@ -405,15 +431,17 @@ func TestRulesOfTheOperatorTakeTurns(t *testing.T) {
 	}
 }
 
-// TestRulesSetAside: rules of a policy that is set aside are an error until it is over, and
-// those of the operator's policies are not.
+// TestRulesSetAside: rules of a policy that is set aside fail with an error meanwhile. Policies
+// of the operator are not set aside.
 func TestRulesSetAside(t *testing.T) {
 	for _, namespace := range []string{"ns", "operator"} {
 		t.Run(namespace, func(t *testing.T) {
 			r := newRuled(t, "true")
 			r.s.Policies[0].Namespace, r.s.Batch.Status.Checks[0].Name = namespace, namespace+"/policy/rule"
 			for range 3 {
-				r.checks.cel.watch.Abandoned(rules.Policy{Namespace: namespace, Name: "policy", Generation: 1, Operators: namespace == "operator"})
+				r.checks.cel.watch.Abandoned(rules.Policy{
+					Namespace: namespace, Name: "policy", Generation: 1, Operators: namespace == "operator",
+				})
 			}
 			r.next()
 			c := r.check()
@@ -429,8 +457,7 @@ func TestRulesSetAside(t *testing.T) {
 	}
 }
 
-// TestRulesWithoutStart: somebody may have taken the time from the status; the check is
-// made all the same.
+// TestRulesWithoutStart: the check runs even if a user removed its start time from the status.
 func TestRulesWithoutStart(t *testing.T) {
 	r := newRuled(t, "true")
 	r.s.Batch.Status.Checks[0].StartTime = nil

@@ -14,15 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package checks makes the checks of DefensePolicies, of batches and of releases as a whole.
-// Each type of check decides in one file, from what it is given, and is carried out in another:
+// Package checks runs the checks of DefensePolicies on batches and on releases as a whole.
+// Each type of check has one file with pure decisions and one file that reads and calls:
 //
-//   - subject.go: what verifies ([Provider]), and of what ([Subject])
-//   - report.go: what a check writes down
-//   - begin.go: which checks begin
-//   - checks.go: the step of a check
+//   - subject.go: the verifier ([Provider]), and the object that it verifies ([Subject])
+//   - report.go: the status of a check
+//   - begin.go: the checks that begin
+//   - checks.go: one step of a check
 //   - podhealth.go, releasehealth.go: podHealth, from the caches
-//   - probe.go, prober.go: probe; caller.go makes a call, and guard.go says whom it may call
+//   - probe.go, prober.go: probe; caller.go makes a call, and guard.go bounds the addresses
 //   - rules.go, cel.go: cel
 //
 // AlterShield Server is another provider, in internal/verify.
@@ -45,7 +45,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// Checks makes the checks of policies.
+// Checks runs the checks of policies.
 type Checks struct {
 	view      cluster.View
 	clock     clock.PassiveClock
@@ -56,7 +56,7 @@ type Checks struct {
 
 var _ Provider = &Checks{}
 
-// New makes the checks of policies. Probes call the addresses that the guard lets through.
+// New returns the checks of policies. Probes call only addresses that the guard allows.
 func New(c *cluster.Cluster, guard Guard) *Checks {
 	return &Checks{view: c.View, clock: c.Clock, podHealth: newReleaseHealths(c), probe: newProber(c, guard), cel: newEvaluator(c)}
 }
@@ -64,19 +64,19 @@ func New(c *cluster.Cluster, guard Guard) *Checks {
 // Name implements Provider.
 func (*Checks) Name() string { return "policies" }
 
-// Forget implements Provider: calls that are under way end. What else is remembered of a
-// subject is bounded, and a batch that is done may have checks in the background.
+// Forget implements Provider: it ends the calls for a subject. All other memory is bounded,
+// and a batch that is done may have checks in the background.
 func (p *Checks) Forget(key types.NamespacedName) { p.probe.keep(key, nil) }
 
-// Start implements manager.Runnable. When the manager ends, so do all calls.
+// Start implements manager.Runnable: when the manager ends, it ends all calls.
 func (p *Checks) Start(ctx context.Context) error {
 	<-ctx.Done()
 	p.probe.stop()
 	return nil
 }
 
-// Next implements Provider: it makes one step of each check that goes on, until something
-// is to be written.
+// Next implements Provider: it makes one step of each open check, until one of them has
+// something to write.
 func (p *Checks) Next(ctx context.Context, s Subject) (step Step, err error) {
 	now, goOn := p.clock.Now(), map[string]bool{}
 	checks := s.checks()
@@ -103,7 +103,7 @@ func (p *Checks) Next(ctx context.Context, s Subject) (step Step, err error) {
 	return step, nil
 }
 
-// next makes one step of a check. It returns nil where nothing is to be written.
+// next makes one step of a check. It returns nil if nothing is to be written.
 func (p *Checks) next(
 	ctx context.Context, s *Subject, c *v1alpha1.CheckStatus,
 ) (next *v1alpha1.CheckStatus, after time.Duration, err error) {
@@ -114,7 +114,7 @@ func (p *Checks) next(
 	if of == nil {
 		canceled := c.DeepCopy()
 		canceled.Phase, canceled.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
-		canceled.Message = "the policy is gone, or no longer has this check, or does not select the workload any more"
+		canceled.Message = "the policy is gone, or no longer has this check, or no longer selects the workload"
 		return canceled, 0, nil
 	}
 	var made v1alpha1.CheckStatus
@@ -126,7 +126,7 @@ func (p *Checks) next(
 	case c.Type == v1alpha1.CheckTypeCel:
 		made, after = p.cel.next(ctx, s, of, c)
 	default:
-		return nil, 0, nil // of a later release, by which this one was replaced, or by hand
+		return nil, 0, nil // written by a later version of the operator, or by hand
 	}
 	if err != nil || equality.Semantic.DeepEqual(made, *c) {
 		return nil, after, err
@@ -135,7 +135,7 @@ func (p *Checks) next(
 	return &made, 0, nil
 }
 
-// write writes what a check came to.
+// write returns the step that writes the status of a check.
 func (p *Checks) write(c v1alpha1.CheckStatus) Step {
 	return Step{Write: func(s Subject) Decision {
 		if s.Batch == nil {
@@ -150,8 +150,8 @@ func (p *Checks) write(c v1alpha1.CheckStatus) Step {
 	}}
 }
 
-// find finds a check of a policy as it is by now; nil when the policy does not have it any
-// more. That is believed only from the API server.
+// find returns a check as its policy has it now; nil if the API server, too, says that the
+// policy no longer has it.
 func find(ctx context.Context, v cluster.View, s *Subject, c *v1alpha1.CheckStatus) (*policy.Check, error) {
 	of := policy.Find(s.Policies, v.Operator, s.Selected, c.Name)
 	if of == nil {

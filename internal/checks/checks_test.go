@@ -27,7 +27,7 @@ import (
 
 var testNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// testRelease is a release that is verified, and the last batch of it, which is done.
+// testRelease returns a release that is being verified, and its last batch, which is done.
 func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 	const version = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	change := &v1alpha1.ChangeWorkload{
@@ -43,8 +43,7 @@ func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 	return change, batch
 }
 
-// TestPodHealthOfRelease: a check of pods that was written into the status of a release by hand
-// is left alone.
+// TestPodHealthOfRelease: a podHealth check that a user wrote into the status of a release is ignored.
 func TestPodHealthOfRelease(t *testing.T) {
 	r := newRuled(t, "true", func(c *v1alpha1.PolicyCheck) { c.Cel, c.PodHealth = nil, &v1alpha1.PodHealthCheck{} })
 	r.s.Release.Status.Checks = r.s.Batch.Status.Checks

@@ -32,16 +32,15 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Guard says whether an address may be dialled, as [net.Dialer.ControlContext]: it
-// sees the address that is dialled in the end.
+// Guard returns an error unless an address may be dialled. It is a [net.Dialer.ControlContext],
+// so it gets the resolved address.
 type Guard func(ctx context.Context, network, address string, _ syscall.RawConn) error
 
-// errGuard is why a guard does not let an address through.
-var errGuard = errors.New("the address is none of a pod")
+// errGuard is the error of a guard that refuses an address.
+var errGuard = errors.New("probes may not call the address")
 
-// podNetworks4 and podNetworks6 are networks that pods have beside the public ones:
-// those of private use, of carriers (RFC 6598), of benchmarks (RFC 2544), and the
-// former class E.
+// podNetworks4 and podNetworks6 are networks that pods use beside public ones: private
+// networks, carrier networks (RFC 6598), benchmark networks (RFC 2544), and the former class E.
 var (
 	podNetworks4 = []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -49,18 +48,16 @@ var (
 		netip.MustParsePrefix("248.0.0.0/6"), netip.MustParsePrefix("252.0.0.0/7"), netip.MustParsePrefix("254.0.0.0/8"),
 	}
 	podNetworks6 = []netip.Prefix{netip.MustParsePrefix("fc00::/7")}
-	// metadata of machines is served by clouds there, beside the link: Alibaba Cloud,
-	// Azure, AWS, Google Cloud and Scaleway. AWS serves credentials and more in that
-	// network.
+	// metadata lists the addresses of metadata services that are not link-local: of Alibaba Cloud,
+	// Azure, AWS, Google Cloud and Scaleway. AWS serves credentials and more in its network.
 	metadata = []netip.Prefix{
 		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("fd00:ec2::/32"),
 		netip.MustParsePrefix("fd20:ce::/32"), netip.MustParsePrefix("fd00:42::42/128"),
 	}
 )
 
-// NewGuard lets addresses through that may be of pods: none of this machine, of its
-// link, of a group of machines, of the metadata of a cloud, of the networks that are
-// denied, and not the API server's.
+// NewGuard returns a guard that allows addresses of pods. It refuses loopback, link-local and
+// multicast addresses, metadata services of clouds, the denied networks, and the API server.
 func NewGuard(apiServer string, denied ...netip.Prefix) Guard {
 	networks := ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(podNetworks4...), ssrf.WithAllowedV6Prefixes(podNetworks6...))
 	return func(ctx context.Context, network, address string, c syscall.RawConn) error {
@@ -74,22 +71,22 @@ func NewGuard(apiServer string, denied ...netip.Prefix) Guard {
 		has := func(of netip.Prefix) bool { return of.Contains(to.Addr().Unmap()) }
 		switch {
 		case slices.ContainsFunc(metadata, has):
-			return fmt.Errorf("%w, but of the metadata of a cloud", errGuard)
+			return fmt.Errorf("%w: it is a metadata service of a cloud", errGuard)
 		case slices.ContainsFunc(denied, has):
-			return fmt.Errorf("%w that may be called, by --deny-cidrs", errGuard)
+			return fmt.Errorf("%w: --deny-cidrs contains it", errGuard)
 		}
 		switch is, err := isServer(ctx, apiServer, to.Addr()); {
 		case err != nil:
-			return fmt.Errorf("%w, as far as is known: %w", errGuard, err)
+			return fmt.Errorf("%w: it may be the API server: %w", errGuard, err)
 		case is:
-			return fmt.Errorf("%w, but of the API server", errGuard)
+			return fmt.Errorf("%w: it is the API server", errGuard)
 		default:
 			return nil
 		}
 	}
 }
 
-// isServer says whether an address is that of a server at a URL.
+// isServer reports whether a URL leads to an address.
 func isServer(ctx context.Context, server string, address netip.Addr) (bool, error) {
 	if server == "" {
 		return false, nil
@@ -100,7 +97,7 @@ func isServer(ctx context.Context, server string, address netip.Addr) (bool, err
 	}
 	host := u.Hostname()
 	if host == "" {
-		// A host and port, without a scheme.
+		// It has no scheme.
 		if host, _, err = net.SplitHostPort(server); err != nil {
 			host = server
 		}
@@ -117,7 +114,7 @@ func isServer(ctx context.Context, server string, address netip.Addr) (bool, err
 	return false, nil
 }
 
-// place is where a pod may be called.
+// place is the address of a pod, and the ports that may be called.
 type place struct {
 	ip          string
 	hostNetwork bool
@@ -125,8 +122,7 @@ type place struct {
 	ports map[int32]bool
 }
 
-// placeOf reads it off a pod. Containers that end before the others start declare
-// none.
+// placeOf returns the place of a pod. Ports of init containers count only if they are sidecars.
 func placeOf(pod *corev1.Pod) place {
 	at := place{ip: pod.Status.PodIP, hostNetwork: pod.Spec.HostNetwork || isOfNode(pod), ports: map[int32]bool{}}
 	declare := func(c *corev1.Container) {
@@ -147,7 +143,7 @@ func placeOf(pod *corev1.Pod) place {
 	return at
 }
 
-// isOfNode says that the IP of a pod is one of its node's.
+// isOfNode reports whether the IP of a pod is an IP of its node.
 func isOfNode(pod *corev1.Pod) bool {
 	ip, err := netip.ParseAddr(pod.Status.PodIP)
 	if err != nil {
@@ -160,27 +156,28 @@ func isOfNode(pod *corev1.Pod) bool {
 	return is(pod.Status.HostIP) || slices.ContainsFunc(pod.Status.HostIPs, func(of corev1.HostIP) bool { return is(of.IP) })
 }
 
-// address is the IP of the pod; not valid where it has none.
+// address returns the IP of the pod; it is not valid if the pod has none.
 func (at place) address() netip.Addr {
 	ip, _ := netip.ParseAddr(at.ip) // not valid with an error
 	return ip
 }
 
-// refuses says why a port is not to be called; no reason when it may be.
+// refuses returns why a port may not be called; no reason if it may.
 func (at place) refuses(port int32) (refused probeResult) {
 	switch {
 	case at.hostNetwork:
 		refused.Reason, refused.Message = "HostNetwork", "it is in the network of its node, whose ports are not called"
 	case !at.ports[port]:
-		refused.Reason, refused.Message = "PortNotDeclared", fmt.Sprintf("none of its containers declares port %d, and no other port is called", port)
+		refused.Reason = "PortNotDeclared"
+		refused.Message = fmt.Sprintf("none of its containers declares port %d, and no other port is called", port)
 	case !at.address().IsValid():
 		refused.Reason, refused.Message = "NoIP", "it has no IP"
 	}
 	return refused
 }
 
-// portOfService returns the port of a Service whose backends may be called; where they may not be,
-// why not, and what to do. One without a selector leads anywhere, and so does one that is a name.
+// portOfService returns the port of a Service whose backends may be called, or why they may not be
+// called. A Service of type ExternalName, or without a selector, may lead to any address.
 func portOfService(s *corev1.Service, port int32) (of *corev1.ServicePort, refused probeResult) {
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		return p.Port == port && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP)
@@ -193,15 +190,16 @@ func portOfService(s *corev1.Service, port int32) (of *corev1.ServicePort, refus
 	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
 		refused.Reason, refused.Message = "NoClusterIP", "it has no clusterIP: name a Service that is not headless, or probe with target Pods"
 	case i < 0:
-		refused.Reason, refused.Message = "PortNotDeclared", fmt.Sprintf("it has no TCP port %d, and no other port is called: name one of its ports", port)
+		refused.Reason = "PortNotDeclared"
+		refused.Message = fmt.Sprintf("it has no TCP port %d, and no other port is called: name one of its ports", port)
 	default:
 		of = &s.Spec.Ports[i]
 	}
 	return of, refused
 }
 
-// backends returns where the Ready pods behind a port of a Service may be called, by the rules for
-// pods; where none may be, why not.
+// backends returns the addresses of Ready pods behind a port of a Service that may be called like
+// pods, or why none of them may be called.
 func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at []netip.AddrPort, refused probeResult) {
 	refused = probeResult{Outcome: probeBad, Reason: "NoBackend", Message: "no pod that it selects is Ready"}
 	for i := range pods {
@@ -226,8 +224,8 @@ func backends(s *corev1.Service, of *corev1.ServicePort, pods []corev1.Pod) (at 
 	return at, refused
 }
 
-// targetPort returns the port of a pod that a port of a Service leads to; 0 where the pod has no
-// port of that name.
+// targetPort returns the port of a pod to which a port of a Service leads; 0 if the pod has no
+// port of the given name.
 func targetPort(of *corev1.ServicePort, pod *corev1.Pod) int32 {
 	switch {
 	case of.TargetPort.Type == intstr.Int && of.TargetPort.IntVal == 0:

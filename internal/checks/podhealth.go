@@ -33,53 +33,53 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// podHealthInput is what a decision about a check of type podHealth is made from.
+// podHealthInput is the input of a decision about a check of type podHealth.
 type podHealthInput struct {
 	Now   time.Time
 	Check *policy.Check
 	// Status of the check, which has begun.
 	Status v1alpha1.CheckStatus
-	// Pods of the batch, as far as they exist.
+	// Pods of the batch that exist.
 	Pods []workload.Pod
-	// Around is nil until it was asked for.
+	// Around is nil until a pod fails.
 	Around *healthAround
 }
 
-// healthAround is how the pods around a batch are.
+// healthAround has the health of the pods outside a batch.
 type healthAround struct {
-	// total is how many pods of the release are in a batch and exist.
+	// total is the number of pods of the release that are in a batch and exist.
 	total int
-	// failing is how many pods of other batches of the release fail the check.
+	// failing is the number of pods in other batches of the release that fail the check.
 	failing int
-	// old are the pods of the version before that exist.
+	// old lists the pods of the previous version that exist.
 	old []workload.Pod
 }
 
-// podHealthPlan is what becomes of the check.
+// podHealthPlan is a decision about the check.
 type podHealthPlan struct {
-	// Failing are the pods of the batch that fail, and how, in one text: it changes when one
-	// fails again. Where it is set, look at the pods around the batch, and decide again.
+	// Failing describes the failing pods of the batch in one text, which changes when a pod
+	// fails again. If it is set, load Around and decide again.
 	Failing string
-	// Status is the new one, which may be as it was.
+	// Status is the new status, which may be equal to the old one.
 	Status v1alpha1.CheckStatus
-	// After says when to look again, if nothing happens before; 0 for never.
+	// After is the time until the next decision if nothing happens before; 0 for never.
 	After time.Duration
 }
 
 const (
-	// oldPodsShare is how many of the old pods must do the same, one in so many, for
-	// the release not to be the cause.
+	// oldPodsShare: the release is not the cause if at least one of so many old pods fails
+	// in the same way.
 	oldPodsShare = 10
-	// maxUnreadyGrace bounds how long a pod must not have been Ready when a check ends:
-	// a flap at that very moment fails nobody.
+	// maxUnreadyGrace bounds the time that a pod must have been unready when a check ends, so
+	// that a pod that is unready for a moment does not fail.
 	maxUnreadyGrace = 30 * time.Second
-	// mostRestarts of a pod since a check began: one more fails it. A kubelet may back
-	// off for one second, so nobody may ever see CrashLoopBackOff.
+	// mostRestarts is the allowed number of restarts of a pod since a check began. A kubelet may
+	// back off for one second only, so CrashLoopBackOff may never be visible.
 	mostRestarts int32 = 1
-	// upAgain is how long a pod may take to be Ready after a container ended.
+	// upAgain is the time for a pod to become Ready after a container ended.
 	upAgain = 30 * time.Second
-	// againSoon is how long an old pod has to run since its container was restarted, not for the
-	// first time, not to count as one in a crash loop.
+	// againSoon: an old pod whose container was restarted repeatedly, last within this time,
+	// counts as in a crash loop.
 	againSoon = 2 * time.Minute
 )
 
@@ -91,11 +91,11 @@ const (
 	reasonReadinessLost = "ReadinessLost"
 )
 
-// symptom is what is wrong with a pod, in one word, and in a sentence.
+// symptom is a defect of a pod, in one word and in a sentence.
 type symptom struct{ reason, message string }
 
-// decidePodHealth says what becomes of a check of the health of pods. What happens
-// after it has ended does not count, however late it is asked.
+// decidePodHealth decides about a check of type podHealth. Events after the end of the check do
+// not count, however late it is called.
 func decidePodHealth(in podHealthInput) podHealthPlan {
 	h := newPodHealth(in)
 	if left := h.begun.Sub(in.Now); left > 0 {
@@ -115,7 +115,7 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 	if h.status.Phase == v1alpha1.CheckFailed {
 		return podHealthPlan{Status: h.status}
 	}
-	after := h.lookAgain()
+	after := h.untilNext()
 	switch {
 	case after > 0 || h.status.Background:
 	case unclear:
@@ -126,7 +126,7 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 	return podHealthPlan{Status: h.status, After: after}
 }
 
-// pass ends the check when no pod fails. Pods that went, or go, show nothing.
+// pass ends the check when no pod fails. Excused pods do not count.
 func (h *podHealth) pass() {
 	s, seen := &h.status, 0
 	for i := range h.Pods {
@@ -135,7 +135,7 @@ func (h *podHealth) pass() {
 		}
 	}
 	if seen == 0 {
-		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left: there was nothing to look at"
+		s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left to check"
 		return
 	}
 	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
@@ -144,7 +144,7 @@ func (h *podHealth) pass() {
 	}
 }
 
-// describeFailing tells the same only as long as the pods fail as they do.
+// describeFailing returns a text that changes whenever a pod fails in another way, or again.
 func (h *podHealth) describeFailing(failing map[string]symptom) string {
 	var all strings.Builder
 	for i := range h.Pods {
@@ -159,7 +159,7 @@ func (h *podHealth) describeFailing(failing map[string]symptom) string {
 type podHealth struct {
 	podHealthInput
 	status v1alpha1.CheckStatus
-	// begun and due are the first and the last moment that is looked at.
+	// begun and due are the first and the last moment that counts.
 	begun, due time.Time
 }
 
@@ -170,14 +170,14 @@ func newPodHealth(in podHealthInput) *podHealth {
 	}
 }
 
-// grace is for how long a pod must not have been Ready when the check ends.
+// grace returns the time that a pod must have been unready when the check ends.
 func (h *podHealth) grace() time.Duration {
 	return min(h.due.Sub(h.begun)/10, maxUnreadyGrace)
 }
 
-// lookAgain is how long until something is to be seen by time alone: the end, or that
-// a pod that is not Ready at the end stays so.
-func (h *podHealth) lookAgain() time.Duration {
+// untilNext returns the time until the decision may change by time alone: until the end, or
+// until a pod that is unready at the end has been so for long enough.
+func (h *podHealth) untilNext() time.Duration {
 	if left := h.due.Sub(h.Now); left > 0 {
 		for i := range h.Pods {
 			if since, ok := h.downSince(&h.Pods[i]); ok && h.symptomOf(&h.Pods[i]).reason == "" {
@@ -199,8 +199,7 @@ func (h *podHealth) lookAgain() time.Duration {
 	return wait
 }
 
-// symptomOf says what is wrong with a pod of the batch; nothing when it is well, or
-// excused.
+// symptomOf returns the symptom of a pod of the batch; empty if it is healthy, or excused.
 func (h *podHealth) symptomOf(p *workload.Pod) symptom {
 	if p.Excused() {
 		return symptom{}
@@ -213,26 +212,27 @@ func (h *podHealth) symptomOf(p *workload.Pod) symptom {
 	}
 	kept := h.kept(p.Name)
 	if most := h.Check.PodHealth.MaxReadinessLosses; most != nil && kept.ReadinessLosses > *most {
-		return symptom{reasonReadinessLost, fmt.Sprintf("it ceased to be Ready %d times since the check began, at most %d are allowed", kept.ReadinessLosses, *most)}
+		return symptom{reasonReadinessLost, fmt.Sprintf("it ceased to be Ready %d times since the check began, at most %d are allowed",
+			kept.ReadinessLosses, *most)}
 	}
 	return h.unready(p)
 }
 
-// crashed is the symptom of a pod that crashes again and again, or was killed for its memory,
-// while it is looked at. A loop that is seen late began before: its kubelet has held the
-// container back for a while each time.
+// crashed returns the symptom of a pod that is in CrashLoopBackOff, or was OOMKilled, while the
+// check runs. A loop began at least one back-off before its container ended last.
 func (h *podHealth) crashed(p *workload.Pod) symptom {
-	if c := p.CrashLoop; c != nil && !p.Bounded(c.Finished, h.Now).Add(-workload.BackOff(c.Restarts)).After(h.due.Add(workload.ClockTolerance)) {
-		return symptom{reasonCrashLoop, joined(": ", "container "+c.Container+" crashes again and again", c.Message)}
+	if c := p.CrashLoop; c != nil &&
+		!p.Bounded(c.Finished, h.Now).Add(-workload.BackOff(c.Restarts)).After(h.due.Add(workload.ClockTolerance)) {
+		return symptom{reasonCrashLoop, joined(": ", "container "+c.Container+" is in CrashLoopBackOff", c.Message)}
 	}
 	if c := p.OutOfMemory; c != nil && *h.Check.PodHealth.FailOnOOM && h.during(p, c.Finished) {
-		return symptom{reasonOutOfMemory, joined(": ", "container "+c.Container+" was killed for its memory", c.Message)}
+		return symptom{reasonOutOfMemory, joined(": ", "container "+c.Container+" was OOMKilled", c.Message)}
 	}
 	return symptom{}
 }
 
-// restarts is how often containers of a pod failed and were started again since the check
-// began.
+// restarts returns the number of times that containers of a pod failed and were restarted since
+// the check began.
 func (h *podHealth) restarts(p *workload.Pod) int32 {
 	if !h.during(p, p.EndedAt) {
 		return 0
@@ -240,7 +240,7 @@ func (h *podHealth) restarts(p *workload.Pod) int32 {
 	return p.Restarts - h.kept(p.Name).RestartsAtStart
 }
 
-// restarted is the symptom of a pod that was restarted too often, or once and is not Ready since.
+// restarted returns the symptom of a pod that was restarted too often, or once and is not Ready since.
 func (h *podHealth) restarted(p *workload.Pod) symptom {
 	most := mostRestarts
 	if h.Check.PodHealth.MaxRestarts != nil {
@@ -262,7 +262,7 @@ func (h *podHealth) restarted(p *workload.Pod) symptom {
 	return symptom{reasonRestarted, message}
 }
 
-// downSince is since when a pod whose container failed and was started again is not Ready.
+// downSince returns since when a pod is unready whose container failed and was restarted.
 func (h *podHealth) downSince(p *workload.Pod) (since time.Time, down bool) {
 	if p.Excused() || p.UnreadySince.IsZero() || h.restarts(p) <= 0 {
 		return since, false
@@ -271,14 +271,14 @@ func (h *podHealth) downSince(p *workload.Pod) (since time.Time, down bool) {
 	return since, !since.After(h.due.Add(workload.ClockTolerance))
 }
 
-// during reports whether something happened to a pod while it is looked at. A kubelet's time
-// that cannot be true counts as the pod's creation.
+// during reports whether something happened to a pod while the check runs. An impossible time of
+// a kubelet counts as the creation of the pod.
 func (h *podHealth) during(p *workload.Pod, t time.Time) bool {
 	at := p.Bounded(t, h.Now)
 	return !t.IsZero() && !at.Before(h.begun.Add(-workload.ClockTolerance)) && !at.After(h.due.Add(workload.ClockTolerance))
 }
 
-// unready is the symptom of a pod that is not Ready when the check ends, and was not for a while.
+// unready returns the symptom of a pod that is unready when the check ends, and was for the grace time.
 func (h *podHealth) unready(p *workload.Pod) symptom {
 	since, ok := h.unreadySince(p)
 	if !ok || h.Now.Before(h.due) || !h.unreadyForGrace(since) {
@@ -293,8 +293,8 @@ func (h *podHealth) unready(p *workload.Pod) symptom {
 
 func (h *podHealth) unreadyForGrace(since time.Time) bool { return h.Now.Sub(since) >= h.grace() }
 
-// unreadySince is since when a pod is not Ready, where that counts: it was not any
-// more when the check ended, and its node did not take it along.
+// unreadySince returns since when a pod is unready. It counts if the pod was unready when the
+// check ended. After a restart of its node, the time begins when the pod is started again.
 func (h *podHealth) unreadySince(p *workload.Pod) (since time.Time, ok bool) {
 	if !*h.Check.PodHealth.ReadyAtEnd || p.Excused() || p.UnreadySince.IsZero() {
 		return since, false
@@ -317,12 +317,12 @@ func (h *podHealth) kept(pod string) v1alpha1.PodAtStart {
 	return v1alpha1.PodAtStart{Pod: pod}
 }
 
-// count keeps what is known of the pods only while they are looked at.
+// count stores counts of the pods in the status, which may be visible only while the check runs.
 func (h *podHealth) count() {
 	h.countLosses()
 	for i := range h.Pods {
 		p := &h.Pods[i]
-		// Restarts before a container failed were with the node.
+		// Restarts before a container failed were restarts of the node.
 		if kept := h.kept(p.Name); p.NodeRestarted && p.Restarts > kept.RestartsAtStart && !h.during(p, p.EndedAt) {
 			kept.RestartsAtStart = p.Restarts
 			h.keep(kept)
@@ -330,8 +330,8 @@ func (h *podHealth) count() {
 	}
 }
 
-// countLosses counts each time a pod ceased to be Ready since the check began, where
-// that is judged. That it is Ready again shows it, too.
+// countLosses counts each time a pod ceased to be Ready since the check began, if the check has
+// a limit. A pod that became Ready since counts as well.
 func (h *podHealth) countLosses() {
 	if h.Check.PodHealth.MaxReadinessLosses == nil {
 		return
@@ -339,8 +339,8 @@ func (h *podHealth) countLosses() {
 	for i := range h.Pods {
 		p := &h.Pods[i]
 		kept := h.kept(p.Name)
-		// It was Ready when it was put into its batch: one that is not now ceased to be
-		// since, if a little earlier by the clock of its node.
+		// A pod is Ready when it is put into its batch. If it is not now, it ceased to be Ready
+		// since, though the clock of its node may say a little earlier.
 		at, earliest := p.UnreadySince, h.begun.Add(-workload.ClockTolerance)
 		if p.Ready {
 			at, earliest = p.ReadySince, h.begun.Add(time.Second)
@@ -364,8 +364,8 @@ func (h *podHealth) keep(kept v1alpha1.PodAtStart) {
 	h.status.PodsAtStart = append(h.status.PodsAtStart, kept)
 }
 
-// judge decides about pods of the batch that fail, of how many of the release do. It
-// says whether it is unclear whose fault it is.
+// judge decides about the failing pods of the batch. It reports whether the cause is unclear,
+// because old pods fail in the same way.
 func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
 	all := failing
 	failing = maps.Clone(failing)
@@ -377,12 +377,13 @@ func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
 	}
 	maps.DeleteFunc(failing, func(_ string, s symptom) bool { return same[s.reason] })
 	if len(failing) == 0 {
-		h.note(v1alpha1.ReasonSameOnOldPods, all, "pods of the version before do the same, so that it is not this release")
+		h.note(v1alpha1.ReasonSameOnOldPods, all, "pods of the previous version fail in the same way, so this release is not the cause")
 		return true
 	}
 	count, allowed := len(failing)+h.Around.failing, h.allowed()
 	if count <= allowed {
-		h.note(v1alpha1.ReasonTolerated, failing, fmt.Sprintf("%d of %d pods of the release fail, up to %d are tolerated", count, h.Around.total, allowed))
+		h.note(v1alpha1.ReasonTolerated, failing,
+			fmt.Sprintf("%d of %d pods of the release fail, up to %d are tolerated", count, h.Around.total, allowed))
 		return false
 	}
 	h.status.Phase = v1alpha1.CheckFailed
@@ -390,22 +391,22 @@ func (h *podHealth) judge(failing map[string]symptom) (unclear bool) {
 	return false
 }
 
-// note writes down which pods fail. A status that names them already stays as it is.
+// note writes the failing pods into the status. A status that names them already is not changed.
 func (h *podHealth) note(reason string, failing map[string]symptom, more string) {
 	s := &h.status
 	names := slices.SortedFunc(maps.Keys(failing), cmp.Compare)
 	first := failing[names[0]]
 	known := s.FailedPods
 	if s.Phase != v1alpha1.CheckFailed && s.Reason == reason &&
-		(int(s.FailedCount) >= len(names) && len(names) > record.MaxFailedPods || !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
+		(int(s.FailedCount) >= len(names) && len(names) > record.MaxFailedPods ||
+			!slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(known, n) })) {
 		return
 	}
 	s.Reason, s.Value = cmp.Or(reason, first.reason), first.reason
 	report(s, names, fmt.Sprintf("pod %s: %s", names[0], first.message), more)
 }
 
-// countFailing counts the pods of another batch that count as failing for a check: those
-// that were found to fail, or do now, while that batch is looked at.
+// countFailing counts the pods of another batch that fail a check now, or failed it earlier.
 func countFailing(in podHealthInput) (count int) {
 	there := newPodHealth(in)
 	there.count()
@@ -420,7 +421,7 @@ func countFailing(in podHealthInput) (count int) {
 	return count
 }
 
-// allowed is how many pods of the release may fail.
+// allowed returns the number of pods of the release that may fail.
 func (h *podHealth) allowed() int {
 	n, err := intstr.GetScaledValueFromIntOrPercent(h.Check.PodHealth.MaxFailedPods, h.Around.total, false)
 	if err != nil {
@@ -429,9 +430,8 @@ func (h *podHealth) allowed() int {
 	return n
 }
 
-// sameOnOldPods reports whether so many pods of the version before have done the same
-// since the check began that it is not the release. A pod that was made since does not
-// count: it may only be starting.
+// sameOnOldPods reports whether enough old pods have failed in the same way since the check began
+// to acquit the release. Pods that were created since do not count: they may be starting.
 func (h *podHealth) sameOnOldPods(reason string) bool {
 	if !*h.Check.PodHealth.CompareOldPods {
 		return false
@@ -450,10 +450,9 @@ func (h *podHealth) sameOnOldPods(reason string) bool {
 	return same > 0 && same*oldPodsShare >= old
 }
 
-// didSame reports whether an old pod did the same, by the same measure as a pod of the
-// batch. A container that was seen to end by itself, and does not run again, may be in a crash
-// loop, and so may one that was restarted more than once and ended lately. A pod that runs well
-// since is no evidence.
+// didSame reports whether an old pod failed in the same way as a pod of the batch. A pod counts as
+// in a crash loop if a container failed, and if it is not Ready again or was restarted repeatedly
+// and lately.
 func (h *podHealth) didSame(p *workload.Pod, reason string) bool {
 	switch reason {
 	case reasonCrashLoop, reasonRestarted:

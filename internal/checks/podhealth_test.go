@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// healthParams are the parameters of a check, which judges nothing of what they leave out.
+// healthParams are the parameters of a check; a zero value turns a criterion off.
 type healthParams struct {
 	Delay                           time.Duration
 	MaxRestarts, MaxReadinessLosses *int32
@@ -49,7 +49,7 @@ func healthCheck(p healthParams) *policy.Check {
 	}}
 }
 
-// TestPodHealth: what of pods fails them, what is told, and what is nobody's failure.
+// TestPodHealth has the symptoms that fail pods, their messages, and states that fail no pod.
 func TestPodHealth(t *testing.T) {
 	began := testNow.Add(-time.Minute)
 	at := began.Add
@@ -77,7 +77,7 @@ func TestPodHealth(t *testing.T) {
 	restarted := func(n int32) func(*workload.Pod) {
 		return func(p *workload.Pod) { well(p); p.Restarts, p.EndedAt = n, at(20*time.Second) }
 	}
-	// down is a pod whose container was restarted once, and is not Ready since.
+	// down is a pod whose container was restarted once, and that is not Ready since.
 	down := func(since time.Duration) func(*workload.Pod) {
 		return func(p *workload.Pod) { unready(since)(p); p.Restarts, p.EndedAt = 1, at(since) }
 	}
@@ -95,13 +95,13 @@ func TestPodHealth(t *testing.T) {
 	const duration = 5 * time.Minute
 	for name, test := range map[string]struct {
 		check healthParams
-		// now is when it is asked, after it began; the pods are those of the batch,
-		// others those of other batches.
+		// now is the time of the decision after the start; pods are in the batch, others in
+		// other batches.
 		now               time.Duration
 		pods, others, old pods
 		background        bool
 		kept              []v1alpha1.PodAtStart
-		// tolerated are those of other batches that were found to fail.
+		// tolerated lists the pods of other batches that failed before.
 		tolerated []string
 		phase     v1alpha1.CheckPhase
 		reason    string
@@ -109,23 +109,69 @@ func TestPodHealth(t *testing.T) {
 		message   string
 		after     time.Duration
 	}{
-		"well":                                   {now: time.Minute, pods: pods{well, well}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"well to the end":                        {now: duration, pods: pods{well, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods were well"},
-		"well to the end, in the background":     {now: duration, pods: pods{well}, background: true, phase: v1alpha1.CheckWatching},
-		"it has not begun":                       {check: healthParams{Delay: 2 * time.Minute}, now: time.Minute, pods: pods{crashes}, phase: v1alpha1.CheckRunning, after: time.Minute},
-		"crashes again and again":                {now: time.Minute, pods: pods{well, crashes}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1", message: "pod pod-1: container main crashes again and again: last exit code 1"},
-		"crashes in the background":              {now: time.Minute, pods: pods{crashes}, background: true, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"with a suggestion":                      {check: healthParams{Suggestion: "read the logs"}, now: time.Minute, pods: pods{crashes}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0", message: "read the logs"},
-		"was killed for its memory":              {check: healthParams{FailOnOOM: true}, now: time.Minute, pods: pods{killed(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "OOMKilled", failed: "pod-0", message: "was killed for its memory"},
-		"was killed for its memory, not judged":  {now: time.Minute, pods: pods{killed(30 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"was killed for its memory long before":  {check: healthParams{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-time.Minute)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"was killed for its memory after it all": {check: healthParams{FailOnOOM: true}, now: 7 * time.Minute, pods: pods{killed(6 * time.Minute)}, background: true, phase: v1alpha1.CheckWatching},
-		"is not ready for a while":               {check: healthParams{ReadyAtEnd: true}, now: time.Minute, pods: pods{unready(10 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"is not ready at the end":                {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{unready(time.Minute)}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0", message: "it has not been Ready since"},
-		"is not ready at the end, not judged":    {now: duration, pods: pods{unready(time.Minute)}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"flaps at the end":                       {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckRunning, after: 20 * time.Second},
-		"flapped at the end, and stayed so":      {check: healthParams{ReadyAtEnd: true}, now: duration + 20*time.Second, pods: pods{unready(duration - 10*time.Second)}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
-		"asked late, well at the end":            {check: healthParams{ReadyAtEnd: true}, now: 8 * time.Minute, pods: pods{unready(duration + time.Minute)}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"well": {now: time.Minute, pods: pods{well, well}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"well to the end": {
+			now: duration, pods: pods{well, well},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods were well",
+		},
+		"well to the end, in the background": {now: duration, pods: pods{well}, background: true, phase: v1alpha1.CheckWatching},
+		"it has not begun": {
+			check: healthParams{Delay: 2 * time.Minute}, now: time.Minute, pods: pods{crashes},
+			phase: v1alpha1.CheckRunning, after: time.Minute,
+		},
+		"is in CrashLoopBackOff": {
+			now: time.Minute, pods: pods{well, crashes},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1",
+			message: "pod pod-1: container main is in CrashLoopBackOff: last exit code 1",
+		},
+		"crashes in the background": {
+			now: time.Minute, pods: pods{crashes}, background: true,
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"with a suggestion": {
+			check: healthParams{Suggestion: "read the logs"}, now: time.Minute, pods: pods{crashes},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0", message: "read the logs",
+		},
+		"was OOMKilled": {
+			check: healthParams{FailOnOOM: true}, now: time.Minute, pods: pods{killed(30 * time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "OOMKilled", failed: "pod-0", message: "was OOMKilled",
+		},
+		"was OOMKilled, not judged": {
+			now: time.Minute, pods: pods{killed(30 * time.Second)},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"was OOMKilled long before": {
+			check: healthParams{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-time.Minute)},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"was OOMKilled after the end": {
+			check: healthParams{FailOnOOM: true}, now: 7 * time.Minute, pods: pods{killed(6 * time.Minute)}, background: true,
+			phase: v1alpha1.CheckWatching,
+		},
+		"is not ready for a while": {
+			check: healthParams{ReadyAtEnd: true}, now: time.Minute, pods: pods{unready(10 * time.Second)},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"is not ready at the end": {
+			check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{unready(time.Minute)},
+			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0", message: "it has not been Ready since",
+		},
+		"is not ready at the end, not judged": {
+			now: duration, pods: pods{unready(time.Minute)},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
+		"flaps at the end": {
+			check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{unready(duration - 10*time.Second)},
+			phase: v1alpha1.CheckRunning, after: 20 * time.Second,
+		},
+		"flapped at the end, and stayed so": {
+			check: healthParams{ReadyAtEnd: true}, now: duration + 20*time.Second, pods: pods{unready(duration - 10*time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0",
+		},
+		"asked late, well at the end": {
+			check: healthParams{ReadyAtEnd: true}, now: 8 * time.Minute, pods: pods{unready(duration + time.Minute)},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
 		"asked late, in a crash loop since": {now: 8 * time.Minute, pods: pods{func(p *workload.Pod) {
 			p.CrashLoop = &workload.Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 2}
 		}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
@@ -133,10 +179,25 @@ func TestPodHealth(t *testing.T) {
 			p.UnreadySince = at(7 * time.Minute)
 			p.CrashLoop = &workload.Ended{Container: "main", Finished: at(7 * time.Minute), Restarts: 6}
 		}}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"its node restarted, and it starts":                        {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *workload.Pod) { p.NodeRestarted = true })}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"its node restarted, and it does not come up":              {check: healthParams{ReadyAtEnd: true}, now: duration, pods: pods{with(unready(time.Minute), func(p *workload.Pod) { p.NodeRestarted, p.StartedAt = true, at(2*time.Minute) })}, phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0"},
-		"restarted before it was ready, and flaps":                 {check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{with(unready(30*time.Second), func(p *workload.Pod) { p.Restarts, p.EndedAt = 3, at(-time.Minute) })}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"some were killed, others crash, and old pods were killed": {check: healthParams{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{killed(0), crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1"},
+		"its node restarted, and it starts": {
+			check: healthParams{ReadyAtEnd: true}, now: duration,
+			pods:  pods{with(unready(time.Minute), func(p *workload.Pod) { p.NodeRestarted = true })},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
+		"its node restarted, and it does not come up": {
+			check: healthParams{ReadyAtEnd: true}, now: duration,
+			pods:  pods{with(unready(time.Minute), func(p *workload.Pod) { p.NodeRestarted, p.StartedAt = true, at(2*time.Minute) })},
+			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0",
+		},
+		"restarted before it was ready, and flaps": {
+			check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute,
+			pods:  pods{with(unready(30*time.Second), func(p *workload.Pod) { p.Restarts, p.EndedAt = 3, at(-time.Minute) })},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"some were killed, others crash, and old pods were killed": {
+			check: healthParams{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{killed(0), crashes}, old: pods{killed(0)},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-1",
+		},
 		"an old pod ended once, and runs again": {
 			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{restarted(1)},
 			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
@@ -149,7 +210,11 @@ func TestPodHealth(t *testing.T) {
 			check: healthParams{CompareOldPods: true}, now: 3 * time.Minute, pods: pods{crashes}, old: pods{restarted(2)},
 			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
 		},
-		"as many were restarted in other batches": {check: healthParams{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)}, others: many(9, well), tolerated: []string{"other-0"}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0"},
+		"as many were restarted in other batches": {
+			check: healthParams{MaxRestarts: ptr.To[int32](0), MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(1)},
+			others: many(9, well), tolerated: []string{"other-0"},
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
+		},
 		"is deleted": {
 			now: time.Minute, pods: pods{with(crashes, func(p *workload.Pod) { p.Terminating = true })},
 			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
@@ -171,7 +236,7 @@ func TestPodHealth(t *testing.T) {
 			now: time.Minute, pods: pods{restarted(2)}, background: true,
 			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
 		},
-		"two restarts of five": {
+		"two restarts, five are allowed": {
 			check: healthParams{MaxRestarts: ptr.To[int32](5)}, now: time.Minute, pods: pods{restarted(2)},
 			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "at most 1 are allowed",
 		},
@@ -180,8 +245,9 @@ func TestPodHealth(t *testing.T) {
 			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
 		},
 		"two restarts in another batch, too": {
-			check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(2)}, others: append(many(8, well), restarted(2)),
-			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
+			check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{restarted(2)},
+			others: append(many(8, well), restarted(2)),
+			phase:  v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0",
 		},
 		"two restarts, and old pods restarted": {
 			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{restarted(2)}, old: pods{restarted(2)},
@@ -214,32 +280,85 @@ func TestPodHealth(t *testing.T) {
 			now: 8 * time.Minute, pods: pods{with(restarted(2), func(p *workload.Pod) { p.EndedAt = at(6 * time.Minute) })},
 			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
 		},
-		"one restart of none":                 {check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)}, phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times"},
-		"restarts from before":                {check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(2)}, kept: []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 2}}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"a loss of readiness of none":         {check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
-		"a loss that nobody saw":              {check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(30 * time.Second)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
-		"a loss in the second it began":       {check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(0)}, phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0"},
-		"became ready in the second it began": {check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(0)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"a loss of one":                       {check: healthParams{MaxReadinessLosses: ptr.To[int32](1)}, now: time.Minute, pods: pods{unready(30 * time.Second)}, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"one of ten is tolerated":             {check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(9, well), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonTolerated, failed: "pod-0", message: "1 of 10 pods of the release fail, up to 1 are tolerated", after: 4 * time.Minute},
-		"one of nine is not":                  {check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(8, well), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"two of ten, in two batches":          {check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: append(many(8, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"two are tolerated":                   {check: healthParams{MaxFailed: intstr.FromInt32(2)}, now: duration, pods: pods{crashes, crashes, well}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, failed: "pod-0 pod-1"},
-		"old pods do the same":                {check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(9, well), crashes), phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute},
-		"old pods do the same, not compared":  {now: time.Minute, pods: pods{crashes}, old: pods{crashes}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"old pods do the same to the end":     {check: healthParams{CompareOldPods: true}, now: duration, pods: pods{crashes}, old: pods{crashes}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0"},
-		"one old pod of eleven does the same": {check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(10, well), crashes), phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
-		"old pods do something else":          {check: healthParams{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{crashes}, old: pods{killed(0)}, phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0"},
+		"one restart, none is allowed": {
+			check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(1)},
+			phase: v1alpha1.CheckFailed, reason: "Restarted", failed: "pod-0", message: "restarted 1 times",
+		},
+		"restarts from before": {
+			check: healthParams{MaxRestarts: ptr.To[int32](0)}, now: time.Minute, pods: pods{restarted(2)},
+			kept:  []v1alpha1.PodAtStart{{Pod: "pod-0", RestartsAtStart: 2}},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"a loss, none is allowed": {
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(30 * time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0",
+		},
+		"a loss that was not seen": {
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(30 * time.Second)},
+			phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0",
+		},
+		"a loss in the second it began": {
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{unready(0)},
+			phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0",
+		},
+		"became ready in the second it began": {
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](0)}, now: time.Minute, pods: pods{back(0)},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"a loss, one is allowed": {
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](1)}, now: time.Minute, pods: pods{unready(30 * time.Second)},
+			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
+		},
+		"one of ten is tolerated": {
+			check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(9, well),
+			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonTolerated, failed: "pod-0",
+			message: "1 of 10 pods of the release fail, up to 1 are tolerated", after: 4 * time.Minute,
+		},
+		"one of nine is not": {
+			check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: many(8, well),
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"two of ten, in two batches": {
+			check: healthParams{MaxFailed: intstr.FromString("10%")}, now: time.Minute, pods: pods{crashes}, others: append(many(8, well), crashes),
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"two are tolerated": {
+			check: healthParams{MaxFailed: intstr.FromInt32(2)}, now: duration, pods: pods{crashes, crashes, well},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, failed: "pod-0 pod-1",
+		},
+		"old pods fail, too": {
+			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(9, well), crashes),
+			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute,
+		},
+		"old pods fail, not compared": {
+			now: time.Minute, pods: pods{crashes}, old: pods{crashes},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"old pods fail to the end": {
+			check: healthParams{CompareOldPods: true}, now: duration, pods: pods{crashes}, old: pods{crashes},
+			phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0",
+		},
+		"one old pod of eleven fails": {
+			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: append(many(10, well), crashes),
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
+		"old pods fail in another way": {
+			check: healthParams{CompareOldPods: true, FailOnOOM: true}, now: time.Minute, pods: pods{crashes}, old: pods{killed(0)},
+			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
+		},
 		"old pods are unready for as long": {
-			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)}, old: pods{unready(time.Minute)},
+			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)},
+			old:   pods{unready(time.Minute)},
 			phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0",
 		},
 		"old pods are unready for a moment": {
-			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)}, old: pods{unready(duration - time.Second)},
+			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)},
+			old:   pods{unready(duration - time.Second)},
 			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0",
 		},
 		"old pods became ready after it began": {
-			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)}, old: many(4, back(20*time.Second)),
+			check: healthParams{ReadyAtEnd: true, CompareOldPods: true}, now: duration, pods: pods{unready(time.Minute)},
+			old:   many(4, back(20*time.Second)),
 			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0",
 		},
 		"old pods were made after it began, and are not ready": {
@@ -248,24 +367,27 @@ func TestPodHealth(t *testing.T) {
 			phase: v1alpha1.CheckFailed, reason: "NotReady", failed: "pod-0 pod-1 pod-2 pod-3",
 		},
 		"old pods were made after it began, and crash": {
-			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes}, old: pods{with(crashes, func(p *workload.Pod) { p.Created = at(time.Second) })},
+			check: healthParams{CompareOldPods: true}, now: time.Minute, pods: pods{crashes},
+			old:   pods{with(crashes, func(p *workload.Pod) { p.Created = at(time.Second) })},
 			phase: v1alpha1.CheckFailed, reason: "CrashLoopBackOff", failed: "pod-0",
 		},
 		"old pods lose their readiness, too": {
-			check: healthParams{MaxReadinessLosses: ptr.To[int32](0), CompareOldPods: true}, now: time.Minute, pods: pods{unready(30 * time.Second)}, old: pods{unready(31 * time.Second)},
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](0), CompareOldPods: true}, now: time.Minute, pods: pods{unready(30 * time.Second)},
+			old:   pods{unready(31 * time.Second)},
 			phase: v1alpha1.CheckRunning, reason: v1alpha1.ReasonSameOnOldPods, failed: "pod-0", after: 4 * time.Minute,
 		},
 		"old pods had lost their readiness before": {
-			check: healthParams{MaxReadinessLosses: ptr.To[int32](0), CompareOldPods: true}, now: time.Minute, pods: pods{unready(30 * time.Second)}, old: pods{unready(-time.Minute)},
+			check: healthParams{MaxReadinessLosses: ptr.To[int32](0), CompareOldPods: true}, now: time.Minute, pods: pods{unready(30 * time.Second)},
+			old:   pods{unready(-time.Minute)},
 			phase: v1alpha1.CheckFailed, reason: "ReadinessLost", failed: "pod-0",
 		},
-		"none is there":            {now: time.Minute, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
-		"none is there at the end": {now: duration, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
-		"all are gone, but one that goes": {
+		"no pod exists":            {now: time.Minute, phase: v1alpha1.CheckRunning, after: 4 * time.Minute},
+		"no pod exists at the end": {now: duration, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"the last pod is being deleted": {
 			now: duration, pods: pods{func(p *workload.Pod) { p.Terminating = true }},
 			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
 		},
-		"none is there at the end, in the background": {now: duration, background: true, phase: v1alpha1.CheckWatching},
+		"no pod exists at the end, in the background": {now: duration, background: true, phase: v1alpha1.CheckWatching},
 		"the clock of a kubelet is wrong": {
 			check: healthParams{FailOnOOM: true}, now: time.Minute, pods: pods{killed(-100 * time.Hour)},
 			phase: v1alpha1.CheckRunning, after: 4 * time.Minute,
@@ -291,13 +413,15 @@ func TestPodHealth(t *testing.T) {
 			plan := decidePodHealth(in)
 			if plan.Failing != "" {
 				others := named("other-", test.others)
-				in.Around = &healthAround{total: len(mine) + len(others), old: named("old-", test.old), failing: countFailing(podHealthInput{
-					Now: in.Now, Check: check, Pods: others, Status: v1alpha1.CheckStatus{StartTime: stamp(began), DueTime: stamp(at(duration)), FailedPods: test.tolerated},
-				})}
+				failing := countFailing(podHealthInput{Now: in.Now, Check: check, Pods: others, Status: v1alpha1.CheckStatus{
+					StartTime: stamp(began), DueTime: stamp(at(duration)), FailedPods: test.tolerated,
+				}})
+				in.Around = &healthAround{total: len(mine) + len(others), old: named("old-", test.old), failing: failing}
 				plan = decidePodHealth(in)
 			}
 			s := plan.Status
-			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed || !strings.Contains(s.Message, test.message) || plan.After != test.after {
+			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed ||
+				!strings.Contains(s.Message, test.message) || plan.After != test.after {
 				t.Errorf("got %s %q of %v, again after %s: %s", s.Phase, s.Reason, s.FailedPods, plan.After, s.Message)
 			}
 			in.Status = s
@@ -308,8 +432,8 @@ func TestPodHealth(t *testing.T) {
 	}
 }
 
-// TestReadinessLosses: each time a pod ceases to be Ready counts once, whoever looks and
-// however often.
+// TestReadinessLosses: each time that a pod ceases to be Ready counts once, however often it is
+// read.
 func TestReadinessLosses(t *testing.T) {
 	began := testNow
 	in := podHealthInput{Check: healthCheck(healthParams{MaxReadinessLosses: ptr.To[int32](2)}), Status: v1alpha1.CheckStatus{
@@ -348,8 +472,8 @@ func TestReadinessLosses(t *testing.T) {
 	}
 }
 
-// TestRestartsWithNode: a restart with the node is no failure, and does not count when a
-// container ends by itself later.
+// TestRestartsWithNode: a restart of the node is no failure, and does not count when a container
+// fails later.
 func TestRestartsWithNode(t *testing.T) {
 	in := podHealthInput{Check: healthCheck(healthParams{}), Around: &healthAround{total: 1}, Status: v1alpha1.CheckStatus{
 		Name: "ns/p/c", Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), DueTime: stamp(testNow.Add(10 * time.Minute)),

@@ -31,98 +31,97 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// probeOutcome is what one call of a pod showed.
+// probeOutcome is the result of one call of a pod.
 type probeOutcome int
 
 const (
-	// probeUnmeasured means that it shows nothing of the pod.
+	// probeUnmeasured means that the call shows nothing about the pod.
 	probeUnmeasured probeOutcome = iota
-	// probeGood means measured, and good.
+	// probeGood means that the pod gave a good response.
 	probeGood
-	// probeBad means measured, and bad: the pod is there, and did not do its part.
+	// probeBad means that the pod was reached, and gave a bad response or none.
 	probeBad
-	// probeUnanswered means that nobody answered at the pod's address: the pod does
-	// not, or its node is lost.
+	// probeUnanswered means that nothing answered at the address of the pod: the pod is
+	// broken, or its node is lost.
 	probeUnanswered
 )
 
-// probeResult is how one call of a pod went. Nothing of it is what the pod said.
+// probeResult is the result of one call of a pod, without any text of the pod.
 type probeResult struct {
 	Outcome probeOutcome
-	// Reason is it in one word, Message in a sentence.
+	// Reason is one word, Message a sentence.
 	Reason, Message string
-	// Began and Ended are when the call did.
+	// Began and Ended are the times of the call.
 	Began, Ended time.Time
 }
 
-// probeStreak is what the calls of a pod came to so far.
+// probeStreak has the results of the calls of a pod so far.
 type probeStreak struct {
-	// Good and Bad calls, in a row.
+	// Good and Bad are the numbers of calls in a row.
 	Good, Bad int
-	// BadSince is when the first of the bad ones began. Answered: one of them was
-	// answered.
+	// BadSince is the time of the first bad call in a row. Answered: one of them reached
+	// the pod.
 	BadSince time.Time
 	Answered bool
-	// Measured: any call of it showed something. Errors are the calls in a row that
-	// did not.
+	// Measured: any call showed something. Errors is the number of calls in a row that
+	// showed nothing.
 	Measured bool
 	Errors   int
-	// Last is the newest result, and LastBad the newest bad one.
+	// Last is the latest result, LastBad the latest bad result.
 	Last, LastBad probeResult
-	// Next is when to call it again.
+	// Next is the time of the next call.
 	Next time.Time
 }
 
-// probeInput is what a decision about such a check is made from.
+// probeInput is the input of a decision about a check of type probe.
 type probeInput struct {
 	Now   time.Time
 	Check *policy.Check
 	// Status of the check, which has begun.
 	Status v1alpha1.CheckStatus
-	// Began is when this process began to look: what another one saw is not known.
+	// Began is the time when this process began the check: it knows no results of another process.
 	Began time.Time
-	// Pods of the batch, as far as they exist.
+	// Pods of the batch that exist.
 	Pods []workload.Pod
-	// Streaks are what calls came to so far, Results what they came to since, and
-	// Busy the pods that are being called.
+	// Streaks are the results so far, Results the latest results, and Busy the pods that are
+	// being called.
 	Streaks map[types.UID]probeStreak
 	Results map[types.UID]probeResult
 	Busy    map[types.UID]bool
-	// Confirmed are the pods that are as the API server has them.
+	// Confirmed are the pods that were read from the API server.
 	Confirmed map[types.UID]bool
 }
 
-// probePlan is what becomes of the check.
+// probePlan is a decision about the check.
 type probePlan struct {
-	// Confirm: pods fail, as far as the cache knows; look at these at the API server,
+	// Confirm lists pods that fail according to the cache: read them from the API server,
 	// and decide again.
 	Confirm []types.UID
-	// Status is the new one, which may be as it was.
+	// Status is the new status, which may be equal to the old one.
 	Status v1alpha1.CheckStatus
-	// Streaks are to be kept, without the results that are in them now.
+	// Streaks have the results; keep them.
 	Streaks map[types.UID]probeStreak
-	// Call are the pods to call now.
+	// Call lists the pods to call now.
 	Call []types.UID
-	// After says when to look again, if nothing happens before; 0 for never.
+	// After is the time until the next decision if nothing happens before; 0 for never.
 	After time.Duration
 }
 
 const (
-	// probeRetry is when a pod is called again that could not be measured, at first,
-	// and at most.
+	// probeRetry is the first wait after a call that showed nothing, maxProbeRetry the longest.
 	probeRetry    = 10 * time.Second
 	maxProbeRetry = time.Minute
-	// probeLook is when to look for the results of calls that are under way.
-	probeLook = 500 * time.Millisecond
-	// unansweredFor is how long nobody must have answered for a pod before it fails: by
-	// then it is known that its node is lost, if it is.
+	// resultsEvery is the wait between reads of the results of running calls.
+	resultsEvery = 500 * time.Millisecond
+	// unansweredFor is the time without an answer after which a pod fails. By then a lost
+	// node is known.
 	unansweredFor = time.Minute
 )
 
-// serviceUID stands for the Service of a check where pods are named by their UIDs.
+// serviceUID stands for the Service of a check in maps of pods by UID.
 const serviceUID types.UID = "service"
 
-// decideProbe says what becomes of a probe, and whom to call for it.
+// decideProbe decides about a check of type probe, and which pods to call.
 func decideProbe(in probeInput) probePlan {
 	p := &probe{probeInput: in, plan: probePlan{Status: *in.Status.DeepCopy(), Streaks: map[types.UID]probeStreak{}}}
 	if left := timeOf(in.Status.StartTime).Add(in.Check.Delay).Sub(in.Now); left > 0 {
@@ -157,14 +156,13 @@ func decideProbe(in probeInput) probePlan {
 type probe struct {
 	probeInput
 	plan probePlan
-	// targets are what is called.
+	// targets are the pods to call, or the Service.
 	targets []workload.Pod
-	// failed and passed are done, open are not, and lost come back, or do not.
+	// failed and passed targets are done; open and lost ones are not.
 	failed, passed, open, lost []*workload.Pod
 }
 
-// service is the Service of the check as if it were a pod, while there is any pod of the
-// batch.
+// service returns the Service of the check as a pod, if any pod of the batch is left.
 func (p *probe) service() []workload.Pod {
 	if p.livePod() == nil {
 		return nil
@@ -181,7 +179,7 @@ func (p *probe) livePod() *workload.Pod {
 	return nil
 }
 
-// sort says how far each pod has come. One that goes does not count.
+// sort sorts the targets by their progress. Pods that are gone do not count.
 func (p *probe) sort() {
 	for i := range p.targets {
 		pod := &p.targets[i]
@@ -191,7 +189,7 @@ func (p *probe) sort() {
 			p.passed = append(p.passed, pod)
 		case isGone(pod):
 		case pod.Lost:
-			// What was seen of it was seen of its node.
+			// The bad results were due to its node.
 			p.plan.Streaks[pod.UID] = probeStreak{Measured: s.Measured, Last: s.Last, LastBad: s.LastBad}
 			p.lost = append(p.lost, pod)
 		case s.fails(p.Check, p.Now):
@@ -203,11 +201,11 @@ func (p *probe) sort() {
 	slices.SortFunc(p.failed, func(a, b *workload.Pod) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// confirm says which pods to look at before they fail. Where more fail than are named,
-// one more than these is enough: all pods of the batch fail then.
+// confirm returns the pods to read before they fail. If more pods fail than a status names, all
+// pods of the batch fail, so one more is enough.
 func (p *probe) confirm() (uids []types.UID) {
 	if p.Check.Probe.Service != "" && len(p.failed) > 0 {
-		// It fails the pods of the batch: one of them must be there.
+		// It fails the pods of the batch: one of them must exist.
 		if pod := p.livePod(); !p.Confirmed[pod.UID] {
 			uids = append(uids, pod.UID)
 		}
@@ -221,8 +219,8 @@ func (p *probe) confirm() (uids []types.UID) {
 	return uids
 }
 
-// add is what a pod has come to with one more result. Where nobody answers for a pod
-// that is not Ready, that shows nothing: its node may be lost. A pod that passed has.
+// add returns the streak with one more result. A missing answer of an unready pod shows nothing:
+// its node may be lost. A pod that passed stays passed.
 func (s probeStreak) add(check *policy.Check, r probeResult, pod *workload.Pod) probeStreak {
 	if s.Good >= int(check.Probe.Successes) {
 		return s
@@ -253,33 +251,33 @@ func (s probeStreak) fails(check *policy.Check, now time.Time) bool {
 	return s.Bad >= int(check.Probe.Failures) && (s.Answered || now.Sub(s.BadSince) >= unansweredFor)
 }
 
-// fail fails the pods that failed.
+// fail fails the check, with the pods that failed.
 func (p *probe) fail() {
 	first, s := p.plan.Streaks[p.failed[0].UID], &p.plan.Status
 	s.Phase, s.Reason, s.Value = v1alpha1.CheckFailed, first.LastBad.Reason, first.LastBad.Reason
-	var names []string // none for a Service, with which all pods of the batch fail
+	var names []string // none for a Service: all pods of the batch fail
 	for _, pod := range p.failed {
 		if p.Check.Probe.Service == "" {
 			names = append(names, pod.Name)
 		}
 	}
-	report(s, names, fmt.Sprintf("%s: %s, %d times in a row", p.called(p.failed[0]), first.LastBad.Message, first.Bad), p.Check.Suggestion)
+	report(s, names, fmt.Sprintf("%s: %s, %d times in a row", p.nameOf(p.failed[0]), first.LastBad.Message, first.Bad), p.Check.Suggestion)
 }
 
-// called is what is called, in words.
-func (p *probe) called(pod *workload.Pod) string {
+// nameOf returns the kind and the name of a target.
+func (p *probe) nameOf(pod *workload.Pod) string {
 	if p.Check.Probe.Service != "" {
 		return "Service " + pod.Name
 	}
 	return "pod " + pod.Name
 }
 
-// pass ends the check when no pod is left to be called. In the background that is not
-// written while it was to be expected.
+// pass ends the check when no pod is left to be called. A check in the background that passes
+// in time writes nothing.
 func (p *probe) pass() {
 	s := &p.plan.Status
 	if s.Phase == v1alpha1.CheckWatching {
-		// Until then it is to be remembered that it passed.
+		// This process remembers the pass until then.
 		p.plan.After = timeOf(s.Deadline).Sub(p.Now)
 		return
 	}
@@ -295,7 +293,7 @@ func (p *probe) pass() {
 	}
 }
 
-// countPassed counts the pods that passed, those that are not there any more, too.
+// countPassed counts the pods that passed, including pods that no longer exist.
 func (p *probe) countPassed() (n int) {
 	for _, s := range p.plan.Streaks {
 		if s.Good >= int(p.Check.Probe.Successes) {
@@ -305,7 +303,7 @@ func (p *probe) countPassed() (n int) {
 	return n
 }
 
-// goOn calls the pods whose time it is, until the deadline.
+// goOn calls the pods that are due, until the deadline.
 func (p *probe) goOn() {
 	s := &p.plan.Status
 	deadline, due := p.deadline(), p.due()
@@ -325,25 +323,24 @@ func (p *probe) goOn() {
 		at := p.plan.Streaks[pod.UID].Next
 		switch {
 		case p.Busy[pod.UID]:
-			at = p.Now.Add(probeLook)
+			at = p.Now.Add(resultsEvery)
 		case !at.After(p.Now):
 			p.plan.Call = append(p.plan.Call, pod.UID)
-			at = p.Now.Add(probeLook)
+			at = p.Now.Add(resultsEvery)
 		}
 		if at.Before(next) {
 			next = at
 		}
 	}
-	// One that waits for its node is looked at now and then.
+	// Read pods that wait for their node now and then.
 	if len(p.lost) > 0 && p.Now.Add(probeRetry).Before(next) {
 		next = p.Now.Add(probeRetry)
 	}
 	p.plan.After = next.Sub(p.Now)
 }
 
-// due is when a check in the background has passed if nothing is in its way: another
-// process begins anew. It is before the deadline, after which nothing is written of
-// one that was not said to go on.
+// due returns when a check in the background that has not passed leaves the phase Watching, which
+// counts as passed after the deadline. A process that begins late has time for one whole probe.
 func (p *probe) due() time.Time {
 	s := &p.Status
 	return slices.MinFunc([]time.Time{
@@ -351,19 +348,18 @@ func (p *probe) due() time.Time {
 	}, time.Time.Compare)
 }
 
-// takes is how long a probe goes on if nothing is in its way.
+// takes returns the duration of a probe without failures.
 func (p *probe) takes() time.Duration {
 	return timeOf(p.Status.DueTime).Sub(timeOf(p.Status.StartTime)) - p.Check.Delay
 }
 
-// deadline is when it gives up. A process that begins late, or after the deadline, has
-// the time for one whole probe.
+// deadline returns when the check gives up. A process that begins late, or after the deadline, has
+// time for one whole probe.
 func (p *probe) deadline() time.Time {
 	return latest(timeOf(p.Status.Deadline), p.Began.Add(p.takes()))
 }
 
-// giveUp ends the check at its deadline. What was measured and shows neither is one
-// thing, what could not be measured another.
+// giveUp ends the check at its deadline: as Inconclusive, or as Error if a pod was never measured.
 func (p *probe) giveUp() {
 	s := &p.plan.Status
 	s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, onSilence(p.Check.OnNoData)
@@ -375,11 +371,11 @@ func (p *probe) giveUp() {
 	s.Message = "until the deadline " + p.describeOpen()
 }
 
-// describeOpen says how far the pods have come, and what is the matter with the first
-// that has not passed.
+// describeOpen returns the progress of the pods, and the problem of the first pod that has not
+// passed.
 func (p *probe) describeOpen() string {
 	open := append(slices.Clone(p.open), p.lost...)
-	// Those that were never measured first, as the phase is about them.
+	// Pods that were never measured come first, since the phase is about them.
 	slices.SortFunc(open, func(a, b *workload.Pod) int {
 		x, y := p.plan.Streaks[a.UID].Measured, p.plan.Streaks[b.UID].Measured
 		if x != y {
@@ -390,20 +386,20 @@ func (p *probe) describeOpen() string {
 		}
 		return cmp.Compare(a.Name, b.Name)
 	})
-	told := fmt.Sprintf("%d of %d pods have passed", len(p.passed), len(p.passed)+len(open))
+	progress := fmt.Sprintf("%d of %d pods have passed", len(p.passed), len(p.passed)+len(open))
 	if len(open) == 0 {
-		return told
+		return progress
 	}
 	streak := p.plan.Streaks[open[0].UID]
-	what := cmp.Or(streak.Last.Message, "it was not called yet")
+	problem := cmp.Or(streak.Last.Message, "it was not called yet")
 	switch {
 	case open[0].Lost:
-		what = "its node does not answer"
+		problem = "its node does not answer"
 	case streak.Last.Outcome == probeGood:
-		what = fmt.Sprintf("it answered well %d times in a row", streak.Good)
+		problem = fmt.Sprintf("it answered well %d times in a row", streak.Good)
 	}
 	if p.Check.Probe.Service != "" {
-		return p.called(open[0]) + " has not passed: " + what
+		return p.nameOf(open[0]) + " has not passed: " + problem
 	}
-	return fmt.Sprintf("%s; %s: %s", told, p.called(open[0]), what)
+	return fmt.Sprintf("%s; %s: %s", progress, p.nameOf(open[0]), problem)
 }

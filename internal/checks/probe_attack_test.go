@@ -35,8 +35,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// dialled are the addresses that a guard let through: the real one, but for pods of
-// these tests, which are on this machine.
+// dialled records the addresses that a guard allowed. The guard is the real one; it also
+// allows the pods of these tests, which are on this machine.
 type dialled struct {
 	mu sync.Mutex
 	to []string
@@ -59,7 +59,7 @@ func (d *dialled) guard() Guard {
 	}
 }
 
-// change changes the pod of the batch as the API server and the cache have it.
+// change changes the pod of the batch at the API server.
 func (p *probed) change(with func(*corev1.Pod)) {
 	p.Helper()
 	var pod corev1.Pod
@@ -82,14 +82,15 @@ func at(ip string) func(*probed) {
 	return func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Status.PodIP = ip }) }
 }
 
-// service makes a good Service for the pods, but for a change, and lets it be probed.
+// service creates a good Service for the pods, with one change, and has the check probe it.
 func service(with func(*corev1.Service)) func(*probed) {
 	return func(p *probed) {
 		p.Helper()
 		check := p.s.Policies[0].Spec.Checks[0].Probe
 		check.Target, check.Service = v1alpha1.ProbeService, "web"
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: podIP, Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: check.HTTP.Port}},
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: podIP, Selector: map[string]string{"app": "web"},
+			Ports: []corev1.ServicePort{{Port: check.HTTP.Port}},
 		}}
 		with(s)
 		if err := p.live.Create(p.Context(), s); err != nil {
@@ -102,8 +103,8 @@ func both(a, b func(*probed)) func(*probed) { return func(p *probed) { a(p); b(p
 
 func unreadyPod(p *probed) { p.change(func(pod *corev1.Pod) { pod.Status.Conditions = nil }) }
 
-// TestProbeAttacks: whatever a policy, a pod or a Service says, nothing is dialled but
-// the pods of the batch, or pods of the Service, at ports that they declare.
+// TestProbeAttacks: no policy, pod or Service can make the operator dial anything except the
+// pods of the batch, or pods of the Service, at ports that they declare.
 func TestProbeAttacks(t *testing.T) {
 	other, otherSeen := serve(t, func(http.ResponseWriter, *http.Request) {})
 	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(secret)) }
@@ -112,68 +113,104 @@ func TestProbeAttacks(t *testing.T) {
 		change  func(*probed)
 		phase   v1alpha1.CheckPhase
 		reason  string
-		told    string
+		message string
 		// calls of the listener of the pod, at most.
 		calls int
 	}{
-		"nothing of it":               {change: func(*probed) {}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
-		"a port that is not declared": {change: func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.Containers[0].Ports[0].ContainerPort = 1 }) }, told: "none of its containers declares port"},
-		"the network of the node":     {change: func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }) }, told: "in the network of its node"},
-		"an IP of the node":           {change: func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Status.HostIP = "::ffff:" + podIP }) }, told: "in the network of its node"},
-		"loopback":                    {change: at("127.0.0.2"), told: "not one that is called"},
-		"loopback, of IPv6":           {change: at("::1"), told: "not one that is called"},
-		"loopback, mapped":            {change: at("::ffff:127.0.0.2"), told: "not one that is called"},
-		"any address":                 {change: at("0.0.0.0"), told: "not one that is called"},
-		"link-local":                  {change: at("169.254.169.254"), told: "not one that is called"},
-		"link-local, of IPv6":         {change: at("fe80::1"), told: "not one that is called"},
-		"the API server":              {change: at(apiServer), told: "not one that is called"},
-		"the API server, mapped":      {change: at("::ffff:" + apiServer), told: "not one that is called"},
-		"credentials of a cloud":      {change: at("fd00:ec2::23"), told: "not one that is called"},
-		"a name":                      {change: at("example.com"), told: "it has no IP"},
-		"a redirect":                  {handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) }, change: func(*probed) {}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
-		"a redirect to the API server": {handler: func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "https://"+apiServer, http.StatusPermanentRedirect)
-		}, change: func(p *probed) { p.s.Policies[0].Spec.Checks[0].Probe.HTTP.Expect = "200" }, phase: v1alpha1.CheckFailed, reason: "HTTP308", told: "answered 308, and not 200", calls: 3},
+		"no attack": {change: func(*probed) {}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
+		"a port that is not declared": {
+			change:  func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.Containers[0].Ports[0].ContainerPort = 1 }) },
+			message: "none of its containers declares port",
+		},
+		"the network of the node": {
+			change: func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }) }, message: "in the network of its node",
+		},
+		"an IP of the node": {
+			change:  func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Status.HostIP = "::ffff:" + podIP }) },
+			message: "in the network of its node",
+		},
+		"loopback":               {change: at("127.0.0.2"), message: "probes may not call its IP"},
+		"loopback, of IPv6":      {change: at("::1"), message: "probes may not call its IP"},
+		"loopback, mapped":       {change: at("::ffff:127.0.0.2"), message: "probes may not call its IP"},
+		"any address":            {change: at("0.0.0.0"), message: "probes may not call its IP"},
+		"link-local":             {change: at("169.254.169.254"), message: "probes may not call its IP"},
+		"link-local, of IPv6":    {change: at("fe80::1"), message: "probes may not call its IP"},
+		"the API server":         {change: at(apiServer), message: "probes may not call its IP"},
+		"the API server, mapped": {change: at("::ffff:" + apiServer), message: "probes may not call its IP"},
+		"credentials of a cloud": {change: at("fd00:ec2::23"), message: "probes may not call its IP"},
+		"a name":                 {change: at("example.com"), message: "it has no IP"},
+		"a redirect": {
+			handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) }, change: func(*probed) {},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3,
+		},
+		"a redirect to the API server": {
+			handler: func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, "https://"+apiServer, http.StatusPermanentRedirect)
+			},
+			change: func(p *probed) { p.s.Policies[0].Spec.Checks[0].Probe.HTTP.Expect = "200" },
+			phase:  v1alpha1.CheckFailed, reason: "HTTP308", message: "answered 308, and not 200", calls: 3,
+		},
 		"100 MB": {handler: func(w http.ResponseWriter, r *http.Request) {
 			endless(w, r, func() { w.Header().Set("Content-Length", strconv.Itoa(100<<20)) }, make([]byte, 64<<10), 0)
 		}, change: func(*probed) {}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
-		"one byte a minute": {handler: func(w http.ResponseWriter, r *http.Request) { endless(w, r, func() {}, []byte("x"), time.Minute) }, change: func(p *probed) {
-			p.s.Policies[0].Spec.Checks[0].Timeout = &metav1.Duration{Duration: 100 * time.Millisecond}
-		}, phase: v1alpha1.CheckFailed, reason: "Timeout", told: "was not answered within the timeout", calls: 3},
-		"a Service":                    {change: service(func(*corev1.Service) {}), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
-		"a Service that answers badly": {handler: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusServiceUnavailable) }, change: service(func(*corev1.Service) {}), phase: v1alpha1.CheckFailed, reason: "HTTP503", told: "Service web: GET / on port ", calls: 3},
+		"one byte a minute": {
+			handler: func(w http.ResponseWriter, r *http.Request) { endless(w, r, func() {}, []byte("x"), time.Minute) },
+			change: func(p *probed) {
+				p.s.Policies[0].Spec.Checks[0].Timeout = &metav1.Duration{Duration: 100 * time.Millisecond}
+			},
+			phase: v1alpha1.CheckFailed, reason: "Timeout", message: "was not answered within the timeout", calls: 3,
+		},
+		"a Service": {change: service(func(*corev1.Service) {}), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
+		"a Service that answers badly": {
+			handler: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusServiceUnavailable) },
+			change:  service(func(*corev1.Service) {}),
+			phase:   v1alpha1.CheckFailed, reason: "HTTP503", message: "Service web: GET / on port ", calls: 3,
+		},
 		"a Service that is a name": {change: service(func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
-		}), told: "of type ExternalName"},
-		"a Service without a selector":   {change: service(func(s *corev1.Service) { s.Spec.Selector = nil }), told: "it has no selector, and may lead anywhere"},
-		"a headless Service":             {change: service(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }), told: "or probe with target Pods"},
-		"a port that a Service has not":  {change: service(func(s *corev1.Service) { s.Spec.Ports[0].Port++ }), told: "it has no TCP port"},
-		"a port that a Service has else": {change: service(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), told: "it has no TCP port"},
-		"a Service of another namespace": {change: service(func(s *corev1.Service) { s.Namespace = "other" }), told: "there is no such Service in namespace ns"},
-		"a Service of the API server":    {change: both(at(apiServer), service(func(*corev1.Service) {})), told: "not one that is called"},
-		"a Service with another IP":      {change: service(func(s *corev1.Service) { s.Spec.ClusterIP = apiServer }), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
+		}), message: "of type ExternalName"},
+		"a Service without a selector": {
+			change: service(func(s *corev1.Service) { s.Spec.Selector = nil }), message: "it has no selector, and may lead anywhere",
+		},
+		"a headless Service": {
+			change: service(func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }), message: "or probe with target Pods",
+		},
+		"a port that a Service has not": {change: service(func(s *corev1.Service) { s.Spec.Ports[0].Port++ }), message: "it has no TCP port"},
+		"a port that a Service has else": {
+			change: service(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), message: "it has no TCP port",
+		},
+		"a Service of another namespace": {
+			change: service(func(s *corev1.Service) { s.Namespace = "other" }), message: "there is no such Service in namespace ns",
+		},
+		"a Service of the API server": {change: both(at(apiServer), service(func(*corev1.Service) {})), message: "probes may not call its IP"},
+		"a Service with another IP": {
+			change: service(func(s *corev1.Service) { s.Spec.ClusterIP = apiServer }),
+			phase:  v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3,
+		},
 		"a Service of a node": {
-			change: both(func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }) }, service(func(*corev1.Service) {})),
-			told:   "pod a: it is in the network of its node, whose ports are not called",
+			change:  both(func(p *probed) { p.change(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }) }, service(func(*corev1.Service) {})),
+			message: "pod a: it is in the network of its node, whose ports are not called",
 		},
 		"a Service of a name": {
-			change: both(at("example.com"), service(func(*corev1.Service) {})), told: "pod a: it has no IP",
+			change: both(at("example.com"), service(func(*corev1.Service) {})), message: "pod a: it has no IP",
 		},
 		"a Service that leads to another port": {
-			change: service(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(22) }), told: "pod a: none of its containers declares port 22",
+			change:  service(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(22) }),
+			message: "pod a: none of its containers declares port 22",
 		},
 		"a Service that leads to a named port": {change: service(func(s *corev1.Service) {
 			s.Spec.Ports[0].TargetPort = intstr.FromString("web")
 		}), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, calls: 3},
 		"a Service that leads to no named port": {change: service(func(s *corev1.Service) {
 			s.Spec.Ports[0].TargetPort = intstr.FromString("other")
-		}), told: "none of its containers declares port 0"},
+		}), message: "none of its containers declares port 0"},
 		"a Service of other pods": {
 			change: service(func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "other"} }),
-			phase:  v1alpha1.CheckFailed, reason: "NoBackend", told: "no pod that it selects is Ready",
+			phase:  v1alpha1.CheckFailed, reason: "NoBackend", message: "no pod that it selects is Ready",
 		},
 		"a Service of pods that are not Ready": {
-			change: both(unreadyPod, service(func(*corev1.Service) {})), phase: v1alpha1.CheckFailed, reason: "NoBackend", told: "no pod that it selects is Ready",
+			change: both(unreadyPod, service(func(*corev1.Service) {})),
+			phase:  v1alpha1.CheckFailed, reason: "NoBackend", message: "no pod that it selects is Ready",
 		},
 		"a Service that publishes pods that are not Ready": {
 			change: both(unreadyPod, service(func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true })),
@@ -200,8 +237,8 @@ func TestProbeAttacks(t *testing.T) {
 				failed = "a"
 			}
 			p.want(phase, reason, failed)
-			if c := p.check(); !strings.Contains(c.Message, test.told) || strings.Contains(c.Message, secret) {
-				t.Errorf("it says %s", c.Message)
+			if c := p.check(); !strings.Contains(c.Message, test.message) || strings.Contains(c.Message, secret) {
+				t.Errorf("the message is %s", c.Message)
 			}
 			log.mu.Lock()
 			defer log.mu.Unlock()
@@ -220,8 +257,8 @@ func TestProbeAttacks(t *testing.T) {
 
 func serviceOfProbe(p *probed) string { return p.s.Policies[0].Spec.Checks[0].Probe.Service }
 
-// TestProbeOfServiceThatChanges: a Service that becomes another one in the middle is not
-// called any more, and one that comes late is.
+// TestProbeOfServiceThatChanges: a Service that becomes bad while it is probed is no longer
+// called, and is called again when it becomes good.
 func TestProbeOfServiceThatChanges(t *testing.T) {
 	server, seen := serve(t, func(http.ResponseWriter, *http.Request) {})
 	p, log := newProbed(t, portOn(t, server), "a"), &dialled{}

@@ -48,8 +48,8 @@ func probeCheck(p probeParams) *policy.Check {
 	}
 }
 
-// TestProbe: what calls of pods come to. The letters are the results of the calls of a
-// pod, one each ten seconds: good, bad, unanswered, erroneous.
+// TestProbe has the decisions by the results of calls. Each letter is the result of one call of a
+// pod, every ten seconds: good, bad, unanswered, error.
 func TestProbe(t *testing.T) {
 	began := testNow
 	at := began.Add
@@ -66,7 +66,7 @@ func TestProbe(t *testing.T) {
 	running, watching := v1alpha1.CheckRunning, v1alpha1.CheckWatching
 	for name, test := range map[string]struct {
 		check probeParams
-		// now is when it is asked, and process when this process began, after it began.
+		// now is the time of the decision, process the start of this process, after the start of the check.
 		now, process time.Duration
 		pods         []pod
 		busy         bool
@@ -79,59 +79,144 @@ func TestProbe(t *testing.T) {
 		call         int
 		after        time.Duration
 	}{
-		"it has not begun":                      {check: probeParams{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
-		"at first all are called":               {pods: []pod{{"", ready}, {"", ready}}, phase: running, call: 2, after: probeLook},
-		"those that are being called are not":   {pods: []pod{{"", ready}}, busy: true, phase: running, after: probeLook},
-		"one good answer is not enough":         {now: 5 * time.Second, pods: []pod{{"g", ready}}, phase: running, after: 5 * time.Second},
-		"the next one, when it is time":         {now: 10 * time.Second, pods: []pod{{"g", ready}}, phase: running, call: 1, after: probeLook},
-		"three are":                             {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods answered well 3 times in a row"},
-		"not if one pod is behind":              {now: 22 * time.Second, pods: []pod{{"ggg", ready}, {"bgg", ready}}, phase: running, after: 8 * time.Second},
-		"three that are not in a row":           {now: 32 * time.Second, pods: []pod{{"ggbg", ready}}, phase: running, after: 8 * time.Second},
-		"an error in between breaks nothing":    {now: 32 * time.Second, pods: []pod{{"ggeg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"two bad answers":                       {now: 15 * time.Second, pods: []pod{{"bb", ready}}, phase: running, after: 5 * time.Second},
-		"three bad answers":                     {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-1", message: "pod pod-1: it was answered 500, 3 times in a row"},
-		"three not in a row":                    {now: 32 * time.Second, pods: []pod{{"bbgb", ready}}, phase: running, after: 8 * time.Second},
-		"one bad answer of one":                 {check: probeParams{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)"},
-		"with a suggestion":                     {check: probeParams{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs"},
-		"a pod that passed is left alone":       {now: 61 * time.Second, pods: []pod{{"gggbbb", ready}, {"eeeeee", ready}}, phase: running, call: 0, after: 49 * time.Second},
-		"is deleted":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", terminating}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is evicted":                            {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", evicted}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"is lost with its node":                 {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", lost}}, phase: running, after: probeRetry},
-		"is lost until the deadline":            {check: probeParams{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses, message: "0 of 1 pods have passed; pod pod-0: its node does not answer"},
-		"none is there any more":                {now: 21 * time.Second, pods: []pod{{"bb", terminating}}, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
-		"nobody answers":                        {now: 31 * time.Second, pods: []pod{{"uuu", ready}}, phase: running, call: 1, after: probeLook},
-		"nobody answers for a minute":           {now: time.Minute, pods: []pod{{"uuuuuu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
-		"nobody answers, but before":            {now: 21 * time.Second, pods: []pod{{"buu", ready}}, phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0"},
-		"nobody answers, and it is not Ready":   {now: 2 * time.Minute, pods: []pod{{"uuuuuuuuuuuu", unready}}, phase: running, after: 50 * time.Second},
-		"it is not Ready, and refuses":          {now: 21 * time.Second, pods: []pod{{"bbb", unready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
-		"errors are tried again after 10 s":     {now: 5 * time.Second, pods: []pod{{"e", ready}}, phase: running, after: 5 * time.Second},
-		"after 20 s":                            {now: 15 * time.Second, pods: []pod{{"ee", ready}}, phase: running, after: 15 * time.Second},
-		"after a minute at most":                {now: 90 * time.Second, pods: []pod{{"eeeeeeeeee", ready}}, phase: running, after: time.Minute},
-		"errors until the deadline":             {check: probeParams{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"ggg", ready}, {"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails, message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP"},
-		"what the setting silence says":         {check: probeParams{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured},
-		"now good, now bad until the deadline":  {check: probeParams{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses, message: "pod pod-0: it was answered 500"},
-		"good to the deadline, and not enough":  {check: probeParams{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}}, phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row"},
-		"it fails at the deadline":              {now: deadline, pods: []pod{{"bbb", ready}}, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
-		"it passes at the deadline":             {now: deadline, pods: []pod{{"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
-		"passes in the background":              {now: 21 * time.Second, pods: []pod{{"ggg", ready}}, background: true, phase: watching, after: deadline - 21*time.Second},
-		"fails in the background":               {now: 21 * time.Second, pods: []pod{{"bbb", ready}}, background: true, phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0"},
-		"goes on in the background":             {now: 35 * time.Second, pods: []pod{{"ggbg", ready}}, background: true, phase: watching, after: 5 * time.Second},
-		"for longer than planned":               {now: takes, pods: []pod{{"ggbg", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
-		"longer, for a process that began now":  {now: 5 * time.Minute, process: 5 * time.Minute, pods: []pod{{"", ready}}, background: true, phase: watching, call: 1, after: probeLook},
-		"one that began after the deadline":     {now: time.Hour, process: time.Hour, pods: []pod{{"", ready}}, phase: running, call: 1, after: probeLook},
-		"it takes as long as planned, not more": {check: probeParams{OnError: v1alpha1.SilenceFails}, now: time.Hour + takes, process: time.Hour, pods: []pod{{"", ready}}, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails},
-		"one that began just before":            {now: deadline, process: deadline - time.Second, pods: []pod{{"", ready}}, phase: running, call: 1, after: probeLook},
-		"a process that began at its end":       {now: deadline - time.Second, process: deadline - time.Second, pods: []pod{{"", ready}}, background: true, phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: probeLook},
+		"it has not begun":                {check: probeParams{Delay: time.Minute}, pods: []pod{{"", ready}}, phase: running, after: time.Minute},
+		"all pods are called at first":    {pods: []pod{{"", ready}, {"", ready}}, phase: running, call: 2, after: resultsEvery},
+		"no second call during the first": {pods: []pod{{"", ready}}, busy: true, phase: running, after: resultsEvery},
+		"one good answer is not enough":   {now: 5 * time.Second, pods: []pod{{"g", ready}}, phase: running, after: 5 * time.Second},
+		"the next one, when it is time":   {now: 10 * time.Second, pods: []pod{{"g", ready}}, phase: running, call: 1, after: resultsEvery},
+		"three good answers are": {
+			now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"ggg", ready}},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "2 pods answered well 3 times in a row",
+		},
+		"not if one pod is behind": {
+			now: 22 * time.Second, pods: []pod{{"ggg", ready}, {"bgg", ready}},
+			phase: running, after: 8 * time.Second,
+		},
+		"three that are not in a row": {now: 32 * time.Second, pods: []pod{{"ggbg", ready}}, phase: running, after: 8 * time.Second},
+		"an error in between breaks nothing": {
+			now: 32 * time.Second, pods: []pod{{"ggeg", ready}},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
+		"two bad answers": {now: 15 * time.Second, pods: []pod{{"bb", ready}}, phase: running, after: 5 * time.Second},
+		"three bad answers": {
+			now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", ready}},
+			phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-1", message: "pod pod-1: it was answered 500, 3 times in a row",
+		},
+		"three not in a row": {now: 32 * time.Second, pods: []pod{{"bbgb", ready}}, phase: running, after: 8 * time.Second},
+		"one bad answer of one": {
+			check: probeParams{Failures: 1}, now: time.Second, pods: []pod{{"b", ready}, {"b", ready}},
+			phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0 pod-1", message: "(and 1 more pods of the batch)",
+		},
+		"with a suggestion": {
+			check: probeParams{Failures: 1, Suggestion: "read the logs"}, now: time.Second, pods: []pod{{"b", ready}},
+			phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0", message: "; read the logs",
+		},
+		"a pod that passed is left alone": {
+			now: 61 * time.Second, pods: []pod{{"gggbbb", ready}, {"eeeeee", ready}},
+			phase: running, call: 0, after: 49 * time.Second,
+		},
+		"is deleted": {
+			now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", terminating}},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
+		"is evicted": {
+			now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", evicted}},
+			phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+		},
+		"is lost with its node": {now: 21 * time.Second, pods: []pod{{"ggg", ready}, {"bbb", lost}}, phase: running, after: probeRetry},
+		"is lost until the deadline": {
+			check: probeParams{OnError: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"", lost}},
+			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilencePasses,
+			message: "0 of 1 pods have passed; pod pod-0: its node does not answer",
+		},
+		"no pod is left": {now: 21 * time.Second, pods: []pod{{"bb", terminating}}, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		"no answer":      {now: 31 * time.Second, pods: []pod{{"uuu", ready}}, phase: running, call: 1, after: resultsEvery},
+		"no answer for a minute": {
+			now: time.Minute, pods: []pod{{"uuuuuu", ready}},
+			phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0",
+		},
+		"no answer, after a bad one": {
+			now: 21 * time.Second, pods: []pod{{"buu", ready}},
+			phase: v1alpha1.CheckFailed, reason: "Timeout", failed: "pod-0",
+		},
+		"no answer, and it is not Ready": {now: 2 * time.Minute, pods: []pod{{"uuuuuuuuuuuu", unready}}, phase: running, after: 50 * time.Second},
+		"it is not Ready, and refuses": {
+			now: 21 * time.Second, pods: []pod{{"bbb", unready}},
+			phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0",
+		},
+		"errors are tried again after 10 s": {now: 5 * time.Second, pods: []pod{{"e", ready}}, phase: running, after: 5 * time.Second},
+		"after 20 s":                        {now: 15 * time.Second, pods: []pod{{"ee", ready}}, phase: running, after: 15 * time.Second},
+		"after a minute at most":            {now: 90 * time.Second, pods: []pod{{"eeeeeeeeee", ready}}, phase: running, after: time.Minute},
+		"errors until the deadline": {
+			check: probeParams{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline,
+			pods:  []pod{{"ggg", ready}, {"ee", ready}},
+			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails,
+			message: "until the deadline 1 of 2 pods have passed; pod pod-1: it has no IP",
+		},
+		"the setting silence decides": {
+			check: probeParams{OnError: v1alpha1.SilenceDefault}, now: deadline, pods: []pod{{"ee", ready}},
+			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured,
+		},
+		"good and bad until the deadline": {
+			check: probeParams{OnError: v1alpha1.SilenceFails, OnNoData: v1alpha1.SilencePasses}, now: deadline, pods: []pod{{"gbgb", ready}},
+			phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, silence: v1alpha1.SilencePasses,
+			message: "pod pod-0: it was answered 500",
+		},
+		"good to the deadline, and not enough": {
+			check: probeParams{Successes: 60}, now: deadline, pods: []pod{{"gg", ready}},
+			phase: v1alpha1.CheckInconclusive, reason: v1alpha1.ReasonUnsteady, message: "it answered well 2 times in a row",
+		},
+		"it fails at the deadline": {
+			now: deadline, pods: []pod{{"bbb", ready}},
+			phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0",
+		},
+		"it passes at the deadline": {now: deadline, pods: []pod{{"ggg", ready}}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		"passes in the background": {
+			now: 21 * time.Second, pods: []pod{{"ggg", ready}}, background: true,
+			phase: watching, after: deadline - 21*time.Second,
+		},
+		"fails in the background": {
+			now: 21 * time.Second, pods: []pod{{"bbb", ready}}, background: true,
+			phase: v1alpha1.CheckFailed, reason: "HTTP500", failed: "pod-0",
+		},
+		"goes on in the background": {
+			now: 35 * time.Second, pods: []pod{{"ggbg", ready}}, background: true,
+			phase: watching, after: 5 * time.Second,
+		},
+		"for longer than planned": {
+			now: takes, pods: []pod{{"ggbg", ready}}, background: true,
+			phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: resultsEvery,
+		},
+		"longer, for a process that began now": {
+			now: 5 * time.Minute, process: 5 * time.Minute, pods: []pod{{"", ready}}, background: true,
+			phase: watching, call: 1, after: resultsEvery,
+		},
+		"begun after the deadline": {now: time.Hour, process: time.Hour, pods: []pod{{"", ready}}, phase: running, call: 1, after: resultsEvery},
+		"it takes as long as planned, not more": {
+			check: probeParams{OnError: v1alpha1.SilenceFails}, now: time.Hour + takes, process: time.Hour, pods: []pod{{"", ready}},
+			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, silence: v1alpha1.SilenceFails,
+		},
+		"begun just before the deadline": {
+			now: deadline, process: deadline - time.Second, pods: []pod{{"", ready}},
+			phase: running, call: 1, after: resultsEvery,
+		},
+		"a process that began at the end": {
+			now: deadline - time.Second, process: deadline - time.Second, pods: []pod{{"", ready}}, background: true,
+			phase: running, reason: v1alpha1.ReasonProbing, call: 1, after: resultsEvery,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			params := test.check
 			params.Interval = 10 * time.Second
 			params.Successes, params.Failures = cmp.Or(params.Successes, 3), cmp.Or(params.Failures, 3)
 			check := probeCheck(params)
-			in := probeInput{Now: at(test.now), Check: check, Began: at(test.process), Busy: map[types.UID]bool{}, Streaks: map[types.UID]probeStreak{}, Status: v1alpha1.CheckStatus{
-				Name: "ns/p/c", Phase: running, Background: test.background,
-				StartTime: stamp(began), DueTime: stamp(at(takes)), Deadline: stamp(at(deadline)),
-			}}
+			in := probeInput{
+				Now: at(test.now), Check: check, Began: at(test.process), Busy: map[types.UID]bool{}, Streaks: map[types.UID]probeStreak{},
+				Status: v1alpha1.CheckStatus{
+					Name: "ns/p/c", Phase: running, Background: test.background,
+					StartTime: stamp(began), DueTime: stamp(at(takes)), Deadline: stamp(at(deadline)),
+				},
+			}
 			if test.background {
 				in.Status.Phase = watching
 			}
@@ -145,7 +230,7 @@ func TestProbe(t *testing.T) {
 					r := map[rune]probeResult{
 						'g': {Outcome: probeGood, Message: "it was answered 200"},
 						'b': {Outcome: probeBad, Reason: "HTTP500", Message: "it was answered 500"},
-						'u': {Outcome: probeUnanswered, Reason: "Timeout", Message: "nobody answered"},
+						'u': {Outcome: probeUnanswered, Reason: "Timeout", Message: "no answer"},
 						'e': {Reason: "NoIP", Message: "it has no IP"},
 					}[call]
 					r.Began, r.Ended = when, when
@@ -155,15 +240,17 @@ func TestProbe(t *testing.T) {
 			plan := decideProbe(in)
 			plan = confirmAll(t, in, plan)
 			s := plan.Status
-			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed || !strings.Contains(s.Message, test.message) ||
+			if s.Phase != test.phase || s.Reason != test.reason || strings.Join(s.FailedPods, " ") != test.failed ||
+				!strings.Contains(s.Message, test.message) ||
 				s.OnSilence != test.silence || len(plan.Call) != test.call || plan.After != test.after {
-				t.Errorf("got %s %q of %v, silence %q, calls %d, again after %s: %s", s.Phase, s.Reason, s.FailedPods, s.OnSilence, len(plan.Call), plan.After, s.Message)
+				t.Errorf("got %s %q of %v, silence %q, calls %d, again after %s: %s",
+					s.Phase, s.Reason, s.FailedPods, s.OnSilence, len(plan.Call), plan.After, s.Message)
 			}
 		})
 	}
 }
 
-// confirmAll decides until all that the decision rests on was confirmed.
+// confirmAll decides until all pods of the decision are confirmed.
 func confirmAll(t *testing.T, in probeInput, plan probePlan) probePlan {
 	t.Helper()
 	in.Confirmed = map[types.UID]bool{}
@@ -182,11 +269,14 @@ func confirmAll(t *testing.T, in probeInput, plan probePlan) probePlan {
 	return plan
 }
 
-// badPods are pods that were answered badly, and the streaks of it.
+// badPods returns pods with one bad result each.
 func badPods(n int) probeInput {
 	in := probeInput{
 		Now: testNow, Check: probeCheck(probeParams{Interval: time.Second, Successes: 1, Failures: 1}), Streaks: map[types.UID]probeStreak{},
-		Status: v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), DueTime: stamp(testNow.Add(time.Minute)), Deadline: stamp(testNow.Add(time.Hour))},
+		Status: v1alpha1.CheckStatus{
+			Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), DueTime: stamp(testNow.Add(time.Minute)),
+			Deadline: stamp(testNow.Add(time.Hour)),
+		},
 	}
 	for i := range n {
 		pod := workload.Pod{Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i)), Ready: true}
@@ -196,17 +286,17 @@ func badPods(n int) probeInput {
 	return in
 }
 
-// TestProbeFailsMany: more pods fail than are named; the status says so.
+// TestProbeFailsMany: the status has the number of failed pods if they are too many to be named.
 func TestProbeFailsMany(t *testing.T) {
 	in := badPods(60)
 	s := confirmAll(t, in, decideProbe(in)).Status
-	if s.Phase != v1alpha1.CheckFailed || len(s.FailedPods) != 20 || s.FailedCount != 60 || !strings.Contains(s.Message, "(and 59 more pods of the batch)") {
+	if s.Phase != v1alpha1.CheckFailed || len(s.FailedPods) != 20 || s.FailedCount != 60 ||
+		!strings.Contains(s.Message, "(and 59 more pods of the batch)") {
 		t.Errorf("it is %s, with %d pods, %d in all: %s", s.Phase, len(s.FailedPods), s.FailedCount, s.Message)
 	}
 }
 
-// TestProbeConfirmsEach: that the first of those that fail are gone says nothing of the
-// others.
+// TestProbeConfirmsEach: if the first failed pods are gone, the others are confirmed, too.
 func TestProbeConfirmsEach(t *testing.T) {
 	in := badPods(30)
 	plan := decideProbe(in)
@@ -226,8 +316,7 @@ func TestProbeConfirmsEach(t *testing.T) {
 	}
 }
 
-// TestProbeOfNodeThatComesBack: what was said of a pod while its node was lost is
-// forgotten.
+// TestProbeOfNodeThatComesBack: results of a pod from before its node was lost are forgotten.
 func TestProbeOfNodeThatComesBack(t *testing.T) {
 	in := badPods(1)
 	in.Pods[0].Ready, in.Pods[0].Lost = false, true
@@ -239,7 +328,7 @@ func TestProbeOfNodeThatComesBack(t *testing.T) {
 	}
 }
 
-// TestProbeTakesResults: a result counts once, and only for a pod that is there.
+// TestProbeTakesResults: a result counts once, and only for a pod that exists.
 func TestProbeTakesResults(t *testing.T) {
 	in := probeInput{
 		Now: testNow, Check: probeCheck(probeParams{Interval: time.Second, Successes: 2, Failures: 1}),
@@ -257,7 +346,7 @@ func TestProbeTakesResults(t *testing.T) {
 	}
 }
 
-// TestProbePassedAndGone: a pod that passed counts when it is not there any more.
+// TestProbePassedAndGone: a pod that passed counts when it no longer exists.
 func TestProbePassedAndGone(t *testing.T) {
 	in := badPods(2)
 	for i, pod := range in.Pods {
@@ -269,12 +358,12 @@ func TestProbePassedAndGone(t *testing.T) {
 	}
 }
 
-// TestProbeOfService: a Service is called for the batch, which fails as a whole, while
-// there is a pod of it.
+// TestProbeOfService: a Service is called for the batch, which fails as a whole, while a pod
+// of the batch exists.
 func TestProbeOfService(t *testing.T) {
 	good := probeResult{Outcome: probeGood, Message: "it was answered 200"}
 	bad := probeResult{Outcome: probeBad, Reason: "HTTP503", Message: "it was answered 503"}
-	silent := probeResult{Outcome: probeUnanswered, Reason: "Timeout", Message: "nobody answered"}
+	unanswered := probeResult{Outcome: probeUnanswered, Reason: "Timeout", Message: "no answer"}
 	absent := probeResult{Reason: "NotFound", Message: "there is no such Service"}
 	for name, test := range map[string]struct {
 		results []probeResult
@@ -287,14 +376,33 @@ func TestProbeOfService(t *testing.T) {
 		confirm bool
 	}{
 		"at first it is called once": {phase: v1alpha1.CheckRunning, call: 1},
-		"it passes":                  {results: []probeResult{good, good}, phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "Service web answered well 2 times in a row"},
-		"it fails":                   {results: []probeResult{bad, bad}, phase: v1alpha1.CheckFailed, reason: "HTTP503", message: "Service web: it was answered 503, 2 times in a row", confirm: true},
-		"nobody answers":             {results: []probeResult{silent, silent}, phase: v1alpha1.CheckRunning, call: 1},
-		"nobody answers for long":    {results: []probeResult{silent, silent}, now: 2 * time.Minute, phase: v1alpha1.CheckFailed, reason: "Timeout", confirm: true},
-		"no pod is left":             {results: []probeResult{bad, bad}, change: func(in *probeInput) { in.Pods[0].Terminating, in.Pods[1].Disrupted = true, true }, phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
-		"one pod is left":            {results: []probeResult{bad, bad}, change: func(in *probeInput) { in.Pods[0].Terminating = true }, phase: v1alpha1.CheckFailed, reason: "HTTP503", confirm: true},
-		"it is not there":            {results: []probeResult{absent}, now: 20 * time.Second, phase: v1alpha1.CheckRunning, call: 1},
-		"not until the deadline":     {results: []probeResult{absent}, now: time.Hour, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured, message: "until the deadline Service web has not passed: there is no such Service"},
+		"it passes": {
+			results: []probeResult{good, good},
+			phase:   v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "Service web answered well 2 times in a row",
+		},
+		"it fails": {
+			results: []probeResult{bad, bad},
+			phase:   v1alpha1.CheckFailed, reason: "HTTP503", message: "Service web: it was answered 503, 2 times in a row", confirm: true,
+		},
+		"no answer": {results: []probeResult{unanswered, unanswered}, phase: v1alpha1.CheckRunning, call: 1},
+		"no answer for long": {
+			results: []probeResult{unanswered, unanswered}, now: 2 * time.Minute,
+			phase: v1alpha1.CheckFailed, reason: "Timeout", confirm: true,
+		},
+		"no pod is left": {
+			results: []probeResult{bad, bad}, change: func(in *probeInput) { in.Pods[0].Terminating, in.Pods[1].Disrupted = true, true },
+			phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods,
+		},
+		"one pod is left": {
+			results: []probeResult{bad, bad}, change: func(in *probeInput) { in.Pods[0].Terminating = true },
+			phase: v1alpha1.CheckFailed, reason: "HTTP503", confirm: true,
+		},
+		"absent": {results: []probeResult{absent}, now: 20 * time.Second, phase: v1alpha1.CheckRunning, call: 1},
+		"absent until the deadline": {
+			results: []probeResult{absent}, now: time.Hour,
+			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonNotMeasured,
+			message: "until the deadline Service web has not passed: there is no such Service",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := badPods(2)
@@ -314,7 +422,8 @@ func TestProbeOfService(t *testing.T) {
 			}
 			plan = confirmAll(t, in, plan)
 			s := plan.Status
-			if s.Phase != test.phase || s.Reason != test.reason || !strings.Contains(s.Message, test.message) || len(plan.Call) != test.call || len(s.FailedPods) > 0 || s.FailedCount > 0 {
+			if s.Phase != test.phase || s.Reason != test.reason || !strings.Contains(s.Message, test.message) ||
+				len(plan.Call) != test.call || len(s.FailedPods) > 0 || s.FailedCount > 0 {
 				t.Errorf("got %s %q of %v, calls %v: %s", s.Phase, s.Reason, s.FailedPods, plan.Call, s.Message)
 			}
 		})

@@ -42,42 +42,42 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
 
-// prober makes the checks of type probe: it calls the pods of a batch. The calls are made
-// beside the reconciles, which only look at what they came to. That is in the memory of this
-// process: another one begins anew.
+// prober runs the checks of type probe: it calls the pods of a batch. The calls run beside the
+// reconciles, which only read the results. The results are in the memory of this process: another
+// process begins again.
 type prober struct {
 	view   cluster.View
 	clock  clock.PassiveClock
 	caller *caller
 	slots  *slots.Slots
-	// running are the calls that are under way, or wait for a slot.
+	// running has the calls that run, or wait for a slot.
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// stopped: no call begins any more.
+	// stopped: no more calls begin.
 	stopped bool
-	// batches have the probes of each, and releases theirs, by the names of their checks.
+	// batches has the probes of each batch and of each release, by the name of the check.
 	batches map[types.NamespacedName]map[string]*probing
 }
 
 const (
-	// maxCalls of probes are at work at a time, maxCallsOfNamespace of one namespace.
+	// maxCalls of probes run at a time, maxCallsOfNamespace for one namespace.
 	maxCalls            = 8
 	maxCallsOfNamespace = 2
 )
 
-// probing is a check under way.
+// probing is a running check.
 type probing struct {
-	// subject, start and generation it is of: another one begins anew.
+	// subject, started and generation identify the check: after a change it begins again.
 	subject    types.UID
 	started    *metav1.Time
 	generation int64
 	began      time.Time
 	streaks    map[types.UID]probeStreak
 	results    map[types.UID]probeResult
-	// busy are the pods that are being called, with what ends that.
+	// busy has the pods that are being called, with the functions that cancel the calls.
 	busy map[types.UID]context.CancelFunc
-	// found is where to call a pod, of those that may be called.
+	// found has the places of pods that may be called.
 	found map[types.UID]place
 }
 
@@ -88,7 +88,7 @@ func newProber(c *cluster.Cluster, guard Guard) *prober {
 	}
 }
 
-// keep forgets the probes of a batch but for those of these names.
+// keep forgets all probes of a batch except the named ones.
 func (p *prober) keep(key types.NamespacedName, names map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,11 +109,11 @@ func (of *probing) cancel() {
 	}
 }
 
-// podsOf are the pods that a check is about. Of a release as a whole, of which only a
-// Service is called, some are enough to tell that there are any.
+// podsOf reads the pods of a check. A check of a release as a whole calls a Service only, so a few
+// pods are enough.
 func (p *prober) podsOf(ctx context.Context, s *Subject) ([]workload.Pod, error) {
 	if s.Batch != nil {
-		return observed(ctx, p.view, s.Batch)
+		return podsOfBatch(ctx, p.view, s.Batch)
 	}
 	pods, err := p.view.Pods(ctx, s.Workload)
 	if err != nil {
@@ -123,7 +123,7 @@ func (p *prober) podsOf(ctx context.Context, s *Subject) ([]workload.Pod, error)
 	return pods[:min(len(pods), podsOfRelease)], nil
 }
 
-// podsOfRelease is how many pods of a release are looked at.
+// podsOfRelease is the number of pods of a release that are read.
 const podsOfRelease = 5
 
 // next makes one step of a check.
@@ -156,8 +156,7 @@ func (p *prober) next(
 	return plan.Status, plan.After, nil
 }
 
-// take is what is known of a check by now. It begins anew where the check is another
-// one.
+// take returns the known results of a check. It begins again if the check changed.
 func (p *prober) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (*probing, probeInput) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,15 +186,17 @@ func (p *prober) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (*p
 	return known, in
 }
 
-// confirm looks at pods at the API server: the cache may not know yet that one goes.
-func (p *prober) confirm(ctx context.Context, pods []workload.Pod, failed []types.UID, looked map[types.UID]bool) ([]workload.Pod, error) {
+// confirm reads failed pods from the API server: the cache may not know yet that a pod is being deleted.
+func (p *prober) confirm(
+	ctx context.Context, pods []workload.Pod, failed []types.UID, done map[types.UID]bool,
+) ([]workload.Pod, error) {
 	confirmed := make([]workload.Pod, 0, len(pods))
 	for i := range pods {
 		if !slices.Contains(failed, pods[i].UID) {
 			confirmed = append(confirmed, pods[i])
 			continue
 		}
-		looked[pods[i].UID] = true
+		done[pods[i].UID] = true
 		pod, err := p.live(ctx, &pods[i])
 		if err != nil {
 			return nil, err
@@ -233,9 +234,9 @@ func (p *prober) call(ctx context.Context, known *probing, release string, of *p
 		if !slices.Contains(plan.Call, pod.UID) || known.busy[pod.UID] != nil {
 			continue
 		}
-		// One that fails is called again before others are: it decides.
+		// A pod that fails is called again before others: it decides.
 		c := call{of: known, release: release, check: of, pod: pod, urgent: plan.Streaks[pod.UID].Bad > 0}
-		// It goes on when the reconcile has ended.
+		// The call outlives the reconcile.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		known.busy[pod.UID] = cancel
 		p.running.Go(func() {
@@ -254,7 +255,7 @@ type call struct {
 	urgent  bool
 }
 
-// callOne calls a pod once it is its turn, and keeps what came of it.
+// callOne calls a pod once a slot is free, and keeps the result.
 func (p *prober) callOne(ctx context.Context, c call) {
 	var result probeResult
 	if done, err := p.slots.Acquire(ctx, slots.Work{Namespace: c.pod.Namespace, Release: c.release, Urgent: c.urgent}); err == nil {
@@ -269,7 +270,7 @@ func (p *prober) callOne(ctx context.Context, c call) {
 	}
 }
 
-// measure calls a pod, where that may be done.
+// measure calls a pod, if that is allowed.
 func (p *prober) measure(ctx context.Context, c call) probeResult {
 	ip, probe, refused := p.where(ctx, c)
 	began := p.clock.Now()
@@ -283,7 +284,7 @@ func (p *prober) measure(ctx context.Context, c call) probeResult {
 	return result
 }
 
-// where says at which IP to call a pod, or a backend of the Service, and with which port, or why not.
+// where returns the IP and the port of a pod, or of a backend of the Service, or why it may not be called.
 func (p *prober) where(ctx context.Context, c call) (ip string, probe *v1alpha1.ProbeCheck, refused probeResult) {
 	if c.check.Probe.Service != "" {
 		at, refused := p.findService(ctx, c)
@@ -299,9 +300,8 @@ func (p *prober) where(ctx context.Context, c call) (ip string, probe *v1alpha1.
 // maxBackends bounds the pods that are read to find a backend of a Service.
 const maxBackends = 100
 
-// findService reads a Service and its pods from the API server, for each call: it may have become
-// another one. It returns one backend, by chance, as the proxies of the nodes do. It goes by no
-// EndpointSlice, which may lead anywhere.
+// findService returns a random backend of a Service. It reads the Service and its pods from the API
+// server for each call, since they may change. It uses no EndpointSlices: they may have any address.
 func (p *prober) findService(ctx context.Context, c call) (at netip.AddrPort, refused probeResult) {
 	ctx, cancel := context.WithTimeout(ctx, c.check.Timeout)
 	defer cancel()
@@ -309,19 +309,22 @@ func (p *prober) findService(ctx context.Context, c call) (at netip.AddrPort, re
 	err := p.view.Live.Get(ctx, types.NamespacedName{Namespace: c.pod.Namespace, Name: c.pod.Name}, &service)
 	switch {
 	case apierrors.IsNotFound(err):
-		return at, probeResult{Reason: "NotFound", Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
+		return at, probeResult{Reason: "NotFound",
+			Message: "there is no such Service in namespace " + c.pod.Namespace + ": create it, or correct probe.service"}
 	case apierrors.IsForbidden(err):
 		return at, probeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
 	case err != nil:
-		return at, probeResult{Reason: "NotFound", Message: "the API server did not say where it is"}
+		return at, probeResult{Reason: "NotFound", Message: "it could not be read from the API server"}
 	}
 	port, refused := portOfService(&service, portOf(c.check.Probe))
 	if refused.Reason != "" {
 		return at, refused
 	}
 	var pods corev1.PodList
-	if err := p.view.Live.List(ctx, &pods, client.InNamespace(service.Namespace), client.MatchingLabels(service.Spec.Selector), client.Limit(maxBackends)); err != nil {
-		return at, probeResult{Reason: "NotFound", Message: "the API server did not say which pods it selects"}
+	err = p.view.Live.List(ctx, &pods,
+		client.InNamespace(service.Namespace), client.MatchingLabels(service.Spec.Selector), client.Limit(maxBackends))
+	if err != nil {
+		return at, probeResult{Reason: "NotFound", Message: "its pods could not be read from the API server"}
 	}
 	all, refused := backends(&service, port, pods.Items)
 	if len(all) == 0 {
@@ -330,9 +333,8 @@ func (p *prober) findService(ctx context.Context, c call) (at netip.AddrPort, re
 	return all[rand.IntN(len(all))], refused //nolint:gosec // chance, no secret
 }
 
-// find finds out where to call a pod, at the API server: the cache does not have its
-// ports. That is done once while its address stays. It has a timeout of its own: how
-// long the API server takes says nothing of the pod.
+// find returns the place of a pod. It reads the pod from the API server, because the cache does not
+// have its ports, once per address. The read has its own timeout, apart from the call's.
 func (p *prober) find(ctx context.Context, c call) (at place, refused probeResult) {
 	p.mu.Lock()
 	at, ok := c.of.found[c.pod.UID]
@@ -345,9 +347,9 @@ func (p *prober) find(ctx context.Context, c call) (at place, refused probeResul
 	live, err := p.live(ctx, c.pod)
 	switch {
 	case err != nil:
-		return at, probeResult{Reason: "NotFound", Message: "the API server did not say which ports it declares"}
+		return at, probeResult{Reason: "NotFound", Message: "its ports could not be read from the API server"}
 	case live == nil:
-		return at, probeResult{Reason: "NotFound", Message: "it is not there any more"}
+		return at, probeResult{Reason: "NotFound", Message: "it no longer exists"}
 	}
 	at = placeOf(live)
 	p.mu.Lock()

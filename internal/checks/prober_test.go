@@ -44,7 +44,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// probed is a batch of pods that a policy probes, at a server of the test.
+// probed is a batch of pods that a policy probes, at a test server.
 type probed struct {
 	*testing.T
 	clock  *clocktesting.FakePassiveClock
@@ -53,7 +53,7 @@ type probed struct {
 	live   client.WithWatch
 	checks *Checks
 	s      Subject
-	// events of all that was written, and how often that was.
+	// events of all writes, and the number of writes.
 	events []record.Event
 	writes int
 }
@@ -82,9 +82,10 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 		}
 	}
 	of := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "policy", Generation: 1}}
-	of.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "answers", OnError: v1alpha1.SilenceFails, Timeout: &metav1.Duration{Duration: time.Minute}, Probe: &v1alpha1.ProbeCheck{
-		HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/"}, Successes: 3, Failures: 3,
-	}}}
+	of.Spec.Checks = []v1alpha1.PolicyCheck{{
+		Name: "answers", OnError: v1alpha1.SilenceFails, Timeout: &metav1.Duration{Duration: time.Minute},
+		Probe: &v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/"}, Successes: 3, Failures: 3},
+	}}
 	p.s.Policies = []v1alpha1.DefensePolicy{of}
 	p.s.Selected = policy.Workload{Namespace: of.Namespace}
 	stamp := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: p.began.Add(after)} }
@@ -96,7 +97,7 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 	return p
 }
 
-// restart lets another process go on.
+// restart starts another process.
 func (p *probed) restart() {
 	c := &cluster.Cluster{View: cluster.View{Cached: p.cached, Live: p.live, Operator: "operator"}, Clock: p.clock}
 	p.checks = New(c, anywhere)
@@ -104,7 +105,7 @@ func (p *probed) restart() {
 
 func (p *probed) check() *v1alpha1.CheckStatus { return &p.s.Batch.Status.Checks[0] }
 
-// next makes one step, and writes what comes of it.
+// next makes one step, and writes the result.
 func (p *probed) next() Step {
 	p.Helper()
 	step, err := p.checks.Next(p.Context(), p.s)
@@ -119,8 +120,8 @@ func (p *probed) next() Step {
 	return step
 }
 
-// run makes a step each time one is asked for, and waits for the calls it makes. It
-// ends with the check, or after so long.
+// run makes all steps that are due, and waits for their calls. It ends with the check, or
+// after the given time.
 func (p *probed) run(during time.Duration) {
 	p.Helper()
 	until := p.clock.Now().Add(during)
@@ -164,8 +165,8 @@ func TestProbePasses(t *testing.T) {
 	}
 }
 
-// TestProbeFails: a pod that answers badly fails, with an event, and what it said is
-// not told.
+// TestProbeFails: a pod with bad responses fails, with an event, and its text is not
+// in the status.
 func TestProbeFails(t *testing.T) {
 	server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusServiceUnavailable) })
 	p := newProbed(t, portOn(t, server), "a")
@@ -174,12 +175,13 @@ func TestProbeFails(t *testing.T) {
 	if len(p.events) != 1 || p.events[0].Reason != v1alpha1.EventCheckFailed {
 		t.Errorf("the events are %+v", p.events)
 	}
-	if told := fmt.Sprint(p.s.Batch.Status, p.events); strings.Contains(told, secret) || !strings.Contains(told, "answered 503, and not 200-399, 3 times in a row") {
-		t.Errorf("it tells %s", told)
+	written := fmt.Sprint(p.s.Batch.Status, p.events)
+	if strings.Contains(written, secret) || !strings.Contains(written, "answered 503, and not 200-399, 3 times in a row") {
+		t.Errorf("it writes %s", written)
 	}
 }
 
-// TestProbeInBackground: a pass is not written, nor is it measured again; a failure is.
+// TestProbeInBackground: a pass is neither written nor measured again; a failure is written.
 func TestProbeInBackground(t *testing.T) {
 	calls, code := atomic.Int32{}, atomic.Int32{}
 	code.Store(http.StatusOK)
@@ -199,15 +201,19 @@ func TestProbeInBackground(t *testing.T) {
 	p.want(v1alpha1.CheckFailed, "HTTP500", "a")
 }
 
-// TestProbeIsRefused: what may not be called is not, and cannot be measured.
+// TestProbeIsRefused: a pod that may not be called is not called, and not measured.
 func TestProbeIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*probed, *corev1.Pod)
-		told   string
+		change  func(*probed, *corev1.Pod)
+		message string
 	}{
-		"a port that is not declared": {func(_ *probed, pod *corev1.Pod) { pod.Spec.Containers[0].Ports = nil }, "none of its containers declares port"},
-		"the network of the node":     {func(_ *probed, pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "in the network of its node"},
-		"this machine":                {func(p *probed, _ *corev1.Pod) { p.checks.probe.caller.guard = NewGuard("") }, "its IP is not one that is called"},
+		"a port that is not declared": {
+			func(_ *probed, pod *corev1.Pod) { pod.Spec.Containers[0].Ports = nil }, "none of its containers declares port",
+		},
+		"the network of the node": {func(_ *probed, pod *corev1.Pod) { pod.Spec.HostNetwork = true }, "in the network of its node"},
+		"this machine": {
+			func(p *probed, _ *corev1.Pod) { p.checks.probe.caller.guard = NewGuard("") }, "probes may not call its IP",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, seen := serve(t, func(http.ResponseWriter, *http.Request) {})
@@ -225,15 +231,14 @@ func TestProbeIsRefused(t *testing.T) {
 			p.want(v1alpha1.CheckRunning, "", "")
 			p.run(time.Hour)
 			p.want(v1alpha1.CheckError, v1alpha1.ReasonNotMeasured, "")
-			if c := p.check(); c.OnSilence != v1alpha1.SilenceFails || !strings.Contains(c.Message, test.told) || seen.Load() != 0 {
+			if c := p.check(); c.OnSilence != v1alpha1.SilenceFails || !strings.Contains(c.Message, test.message) || seen.Load() != 0 {
 				t.Errorf("it made %d connections, and is %+v", seen.Load(), c)
 			}
 		})
 	}
 }
 
-// TestProbeOfDeletedPod: a pod that the cache still shows is not failed once it is
-// deleted.
+// TestProbeOfDeletedPod: a deleted pod does not fail, even if the cache still has it.
 func TestProbeOfDeletedPod(t *testing.T) {
 	server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	p := newProbed(t, portOn(t, server), "a")
@@ -245,10 +250,10 @@ func TestProbeOfDeletedPod(t *testing.T) {
 	p.want(v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "")
 }
 
-// TestProbeBeginsAnew: another process, or another generation of the policy, does not
-// count on.
-func TestProbeBeginsAnew(t *testing.T) {
-	for name, anew := range map[string]func(*probed){
+// TestProbeBeginsAgain: another process, or another generation of the policy, begins to
+// count at 0.
+func TestProbeBeginsAgain(t *testing.T) {
+	for name, change := range map[string]func(*probed){
 		"another process":    (*probed).restart,
 		"another generation": func(p *probed) { p.s.Policies[0].Generation++ },
 	} {
@@ -256,7 +261,7 @@ func TestProbeBeginsAnew(t *testing.T) {
 			server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 			p := newProbed(t, portOn(t, server), "a")
 			p.run(15 * time.Second) // two failures
-			anew(p)
+			change(p)
 			p.run(15 * time.Second) // two more
 			p.want(v1alpha1.CheckRunning, "", "")
 			p.run(time.Hour)
@@ -265,7 +270,7 @@ func TestProbeBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestProbeOfRemovedPolicy: nothing waits for a check that is not there any more.
+// TestProbeOfRemovedPolicy: nothing waits for a check that was removed.
 func TestProbeOfRemovedPolicy(t *testing.T) {
 	server, _ := serve(t, func(http.ResponseWriter, *http.Request) {})
 	p := newProbed(t, portOn(t, server), "a")
@@ -275,8 +280,8 @@ func TestProbeOfRemovedPolicy(t *testing.T) {
 	p.want(v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "")
 }
 
-// TestProbeDoesNotBlock: a step returns while pods do not answer; no more than two of a
-// namespace are called at a time, and when the batch is forgotten all calls end.
+// TestProbeDoesNotBlock: a step returns while pods do not answer; at most two pods of a
+// namespace are called at a time, and all calls end when the batch is forgotten.
 func TestProbeDoesNotBlock(t *testing.T) {
 	arrived := make(chan struct{}, 100)
 	server, seen := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -285,12 +290,12 @@ func TestProbeDoesNotBlock(t *testing.T) {
 	})
 	p := newProbed(t, portOn(t, server), "a", "b", "c", "d", "e")
 	if step := p.next(); step.After == 0 || step.After > time.Second {
-		t.Fatalf("it looks again after %s", step.After)
+		t.Fatalf("the next step is after %s", step.After)
 	}
 	<-arrived
 	<-arrived
 	if step := p.next(); step.After == 0 || step.After > time.Second {
-		t.Fatalf("it looks again after %s", step.After)
+		t.Fatalf("the next step is after %s", step.After)
 	}
 	p.checks.Forget(p.s.Key())
 	p.checks.probe.running.Wait()
@@ -299,7 +304,7 @@ func TestProbeDoesNotBlock(t *testing.T) {
 	}
 }
 
-// TestProbeFollowsPolicy: a policy that was changed counts for a check that goes on.
+// TestProbeFollowsPolicy: a changed policy counts for an open check.
 func TestProbeFollowsPolicy(t *testing.T) {
 	server, _ := serve(t, func(http.ResponseWriter, *http.Request) {})
 	p := newProbed(t, portOn(t, server)+1, "a") // not declared
@@ -323,17 +328,17 @@ func TestProbeFollowsPolicy(t *testing.T) {
 	}
 }
 
-// TestProbeTimeoutIsOfCall: how long the API server takes is not taken off the time of
-// a pod.
+// TestProbeTimeoutIsOfCall: the timeout of a pod does not include the time of the API server.
 func TestProbeTimeoutIsOfCall(t *testing.T) {
 	server, _ := serve(t, func(http.ResponseWriter, *http.Request) {})
 	p := newProbed(t, portOn(t, server), "a")
 	var found, until atomic.Pointer[time.Time]
-	p.live = interceptor.NewClient(p.live, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	get := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 		err := c.Get(ctx, key, o, opts...)
 		found.Store(ptr.To(time.Now()))
 		return err
-	}})
+	}
+	p.live = interceptor.NewClient(p.live, interceptor.Funcs{Get: get})
 	p.restart()
 	p.checks.probe.caller.guard = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
 		deadline, _ := ctx.Deadline()
@@ -349,7 +354,7 @@ func TestProbeTimeoutIsOfCall(t *testing.T) {
 	}
 }
 
-// TestProbeStops: when the manager ends, so do calls, and none begins any more.
+// TestProbeStops: when the manager ends, its calls end, and no more calls begin.
 func TestProbeStops(t *testing.T) {
 	arrived := make(chan struct{}, 100)
 	server, seen := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -374,7 +379,7 @@ func TestProbeStops(t *testing.T) {
 	}
 }
 
-// TestCacheBehind: a policy that the cache does not show ends no check of it.
+// TestCacheBehind: a check goes on if only the cache lacks its policy.
 func TestCacheBehind(t *testing.T) {
 	server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	p := newProbed(t, portOn(t, server), "a")

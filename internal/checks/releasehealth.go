@@ -33,22 +33,22 @@ import (
 )
 
 const (
-	// healthEvery is how often all pods of a release are looked at for a check, at most.
+	// healthEvery is the least time between two reads of all pods of a release for a check.
 	healthEvery = time.Second
-	// askedFor is for how long is remembered since when a batch fails as it does.
+	// askedFor is how long the start of a batch's failure is remembered.
 	askedFor = time.Minute
 )
 
-// releaseHealths makes the checks of type podHealth, from the caches. For a batch with pods
-// that fail it looks at how all pods of the release are. Where pods fail in many batches at
-// once it looks for all of them together: each waits until all pods were looked at after it was seen to fail as it does now. So the
-// last of the batches that fail sees all others, as if each had looked by itself.
+// releaseHealths runs the checks of type podHealth, from the caches. For a batch with failing pods
+// it reads the health of all pods of the release. If pods fail in many batches at once, one read
+// serves them all: each batch waits for a read that began after its failure. So the last batch that
+// fails knows of all others.
 type releaseHealths struct {
 	view  cluster.View
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// moment numbers what happens, in its order.
+	// moment is a counter that orders failures and reads.
 	moment int64
 	forgot time.Time
 	known  map[healthKey]*releaseHealth
@@ -68,15 +68,15 @@ type askedKey struct {
 	check string
 }
 
-// asked is since when a batch fails as it does.
+// asked is the start of a batch's current failure.
 type asked struct {
 	moment int64
 	since  time.Time
-	// failing are its pods that fail, and how.
+	// failing describes the failing pods, see podHealthPlan.Failing.
 	failing string
 }
 
-// releaseHealth is how all pods of a release were.
+// releaseHealth is the health of all pods of a release at a time.
 type releaseHealth struct {
 	moment         int64
 	at             time.Time
@@ -96,7 +96,7 @@ func newReleaseHealths(c *cluster.Cluster) *releaseHealths {
 func (r *releaseHealths) next(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, after time.Duration, err error) {
-	pods, err := observed(ctx, r.view, s.Batch)
+	pods, err := podsOfBatch(ctx, r.view, s.Batch)
 	if err != nil {
 		return next, 0, err
 	}
@@ -111,8 +111,8 @@ func (r *releaseHealths) next(
 	return plan.Status, plan.After, nil
 }
 
-// health says how the pods around a batch are, which has these pods, of which some fail.
-// It returns nil, and when to ask again, where that is to be seen only later.
+// health returns the health of the pods outside a batch that has failing pods; or nil, and the
+// time until the next try.
 func (r *releaseHealths) health(
 	ctx context.Context, s *Subject, check *policy.Check, pods []workload.Pod, failing string,
 ) (*healthAround, time.Duration, error) {
@@ -137,7 +137,7 @@ func (r *releaseHealths) health(
 	case !fresh:
 		r.moment++
 		moment, err := r.moment, error(nil)
-		if known, err = r.look(ctx, s, check); err != nil {
+		if known, err = r.read(ctx, s, check); err != nil {
 			return nil, 0, err
 		}
 		known.moment, known.at = moment, now
@@ -146,8 +146,7 @@ func (r *releaseHealths) health(
 	return known.around(s.Batch.UID, pods), 0, nil
 }
 
-// forget drops what is of no use any more, now and then. A batch that comes after that
-// only waits anew.
+// forget drops old entries now and then. A batch whose entry was dropped waits for another read.
 func (r *releaseHealths) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +159,7 @@ func (r *releaseHealths) forget() {
 	maps.DeleteFunc(r.asked, func(_ askedKey, a asked) bool { return now.Sub(a.since).Abs() > askedFor })
 }
 
-// around is how the pods around a batch are, of which these are.
+// around returns the health of the pods outside a batch, and adds the given pods of the batch to the total.
 func (h *releaseHealth) around(batch types.UID, pods []workload.Pod) *healthAround {
 	mine := h.batches[batch]
 	around := &healthAround{total: h.total - mine.total, failing: h.failing - mine.failing, old: h.old}
@@ -172,8 +171,8 @@ func (h *releaseHealth) around(batch types.UID, pods []workload.Pod) *healthArou
 	return around
 }
 
-// look looks at all pods of a release.
-func (r *releaseHealths) look(ctx context.Context, s *Subject, check *policy.Check) (*releaseHealth, error) {
+// read reads the health of all pods of a release.
+func (r *releaseHealths) read(ctx context.Context, s *Subject, check *policy.Check) (*releaseHealth, error) {
 	batches, err := r.view.Batches(ctx, s.Release)
 	if err != nil {
 		return nil, err

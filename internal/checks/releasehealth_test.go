@@ -25,7 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 )
 
-// TestReleaseHealthsForget: what was seen of releases whose pods failed is dropped.
+// TestReleaseHealthsForget: old results of failing releases are dropped.
 func TestReleaseHealthsForget(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	r := newReleaseHealths(&cluster.Cluster{Clock: clock})

@@ -30,8 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// report writes down the pods that fail, with a message about the first of them, and what
-// follows it. Without pods all of the batch fail.
+// report writes the pods that fail into the status, with a message about the first of them,
+// and more text. Without pods the whole batch fails.
 func report(s *v1alpha1.CheckStatus, pods []string, message, more string) {
 	if n := len(pods) - 1; n > 0 {
 		message += fmt.Sprintf(" (and %d more pods of the batch)", n)
@@ -41,25 +41,25 @@ func report(s *v1alpha1.CheckStatus, pods []string, message, more string) {
 	s.FailedPods = pods[:min(len(pods), record.MaxFailedPods)]
 }
 
-// onSilence is what it means that a check has no verdict; empty for what the setting says.
-func onSilence(says v1alpha1.OnSilence) v1alpha1.OnSilence {
-	if says == v1alpha1.SilenceDefault {
+// onSilence returns the consequence of a check without a verdict; empty for the setting silence.
+func onSilence(of v1alpha1.OnSilence) v1alpha1.OnSilence {
+	if of == v1alpha1.SilenceDefault {
 		return ""
 	}
-	return says
+	return of
 }
 
-// isGone reports whether a pod shows nothing any more: it goes, or ended, or is evicted.
+// isGone reports whether a pod no longer counts: it is being deleted, has ended, or is evicted.
 func isGone(p *workload.Pod) bool { return p.Terminating || p.Ended || p.Disrupted }
 
-// stamp is a time as the API keeps it, and timeOf the time of one.
+// stamp returns a time as the API stores it, and timeOf the opposite.
 func stamp(t time.Time) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
 
 func timeOf(t *metav1.Time) time.Time { return ptr.Deref(t, metav1.Time{}).Time }
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// joined joins the parts of a message that are there.
+// joined joins the parts of a message that are not empty.
 func joined(separator string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), separator)
 }

@@ -27,41 +27,39 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
-// rulesInput is what a decision about a check of type cel is made from.
+// rulesInput is the input of a decision about a check of type cel.
 type rulesInput struct {
 	Now   time.Time
 	Check *policy.Check
 	// Status of the check, which has begun.
 	Status v1alpha1.CheckStatus
-	// Tries are how often this process could not evaluate the rules.
+	// Tries is the number of evaluations that failed in this process.
 	Tries  int
 	Result rulesResult
 }
 
-// rulesResult is what one evaluation came to.
+// rulesResult is the result of one evaluation.
 type rulesResult struct {
-	// Pods of the batch that were looked at.
+	// Pods is the number of pods of the batch that were checked.
 	Pods int
-	// Whole: the rules are about the release as a whole, and no pods.
+	// Whole: the rules are about the release as a whole, not about pods.
 	Whole bool
-	// False are the rules that are false.
+	// False lists the rules that are false.
 	False []rules.Failure
-	// Problem says why not all rules could be evaluated; empty when they could. Final: it
-	// would be the same another time.
+	// Problem is the reason why some rules could not be evaluated; empty if all could. Final:
+	// another try would have the same problem.
 	Problem string
 	Final   bool
 }
 
 const (
-	// rulesRetry is how long it takes until rules that could not be evaluated are again,
-	// at first; it doubles up to maxRulesRetry.
+	// rulesRetry is the wait after the first evaluation that failed; it doubles up to maxRulesRetry.
 	rulesRetry    = 10 * time.Second
 	maxRulesRetry = time.Minute
 )
 
-// decideRules says what becomes of a check by rules, which were evaluated. One evaluation is
-// the measurement; what could not be evaluated is tried again until the deadline, after the time
-// that it returns.
+// decideRules returns the next status of a check from the result of its rules. One evaluation is
+// enough. An evaluation that failed is repeated until the deadline, after the time that it returns.
 func decideRules(in rulesInput) (next v1alpha1.CheckStatus, after time.Duration) {
 	next = *in.Status.DeepCopy()
 	switch r := &in.Result; {
@@ -69,25 +67,25 @@ func decideRules(in rulesInput) (next v1alpha1.CheckStatus, after time.Duration)
 		failByRules(&next, r.False, in.Check.Suggestion)
 	case r.Problem != "":
 		after = in.retry(&next)
-	case next.Phase == v1alpha1.CheckWatching: // it was to be expected
+	case next.Phase == v1alpha1.CheckWatching: // a pass changes nothing
 	case r.Pods == 0 && !r.Whole:
 		next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods
-		next.Message = "no pod of the batch is left: there was nothing to look at"
+		next.Message = "no pod of the batch is left to check"
 	default:
 		next.Phase, next.Reason, next.Message = v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "all rules are true"
 		if !r.Whole {
-			next.Message += fmt.Sprintf(", of %d pods", r.Pods)
+			next.Message += fmt.Sprintf(" for %d pods", r.Pods)
 		}
 	}
 	return next, after
 }
 
-// failByRules fails the pods for which a rule is false, or the whole batch.
+// failByRules fails the pods for which a rule is false, or the batch.
 func failByRules(s *v1alpha1.CheckStatus, failures []rules.Failure, suggestion string) {
 	failures = slices.Clone(failures)
 	slices.SortStableFunc(failures, func(a, b rules.Failure) int { return strings.Compare(a.Pod, b.Pod) })
 	first := failures[0]
-	var names []string // none for a rule about the whole batch
+	var names []string // none for a rule about the batch
 	for _, f := range failures {
 		if f.Pod != "" {
 			names = append(names, f.Pod)
@@ -101,8 +99,8 @@ func failByRules(s *v1alpha1.CheckStatus, failures []rules.Failure, suggestion s
 	report(s, names, message, suggestion)
 }
 
-// retry tries again, until it is too late. One in the background is not Watching any more:
-// that would be taken for passed when the deadline is over.
+// retry tries again until the deadline. A check in the background leaves the phase Watching,
+// which counts as passed after the deadline.
 func (in *rulesInput) retry(s *v1alpha1.CheckStatus) (after time.Duration) {
 	s.Reason = v1alpha1.ReasonCannotEvaluate
 	left := timeOf(s.Deadline).Sub(in.Now)
@@ -110,7 +108,8 @@ func (in *rulesInput) retry(s *v1alpha1.CheckStatus) (after time.Duration) {
 	case in.Result.Final:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckError, onSilence(in.Check.OnError), "the rules cannot be evaluated: "+in.Result.Problem
 	case left <= 0:
-		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckError, onSilence(in.Check.OnError), "the rules could not be evaluated until the deadline: "+in.Result.Problem
+		s.Phase, s.OnSilence = v1alpha1.CheckError, onSilence(in.Check.OnError)
+		s.Message = "the rules could not be evaluated until the deadline: " + in.Result.Problem
 	default:
 		s.Phase, s.Message = v1alpha1.CheckRunning, "the rules cannot be evaluated, and are tried again until the deadline: "+in.Result.Problem
 		after = min(rulesRetry<<min(in.Tries, 3), maxRulesRetry, left)

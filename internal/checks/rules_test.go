@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
-// TestDecideRules: a check that was written down at 0 s, with a delay of 30 s and a
+// TestDecideRules has the decisions about a check that began at 0 s, with a delay of 30 s and a
 // deadline of 10 min.
 func TestDecideRules(t *testing.T) {
 	began := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -44,37 +44,88 @@ func TestDecideRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		at         time.Duration
 		background bool
-		was        string // the reason before
+		was        string // the previous reason
 		tries      int
 		result     rulesResult
 		want       want
 	}{
 		"true": {at: time.Minute, result: rulesResult{Pods: 2},
-			want: want{phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "of 2 pods"}},
-		"true, in the background":             {at: time.Minute, background: true, result: rulesResult{Pods: 2}, want: want{phase: watching}},
-		"true at last, in the background":     {at: time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: rulesResult{Pods: 2}, want: want{phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed}},
-		"nobody is left":                      {at: time.Minute, result: rulesResult{}, want: want{phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods}},
-		"nobody is left, in the background":   {at: time.Minute, background: true, result: rulesResult{}, want: want{phase: watching}},
-		"false of the batch":                  {at: time.Minute, result: rulesResult{Pods: 2, False: []rules.Failure{{Message: "bad"}}}, want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "bad; look"}},
-		"false of pods":                       {at: time.Minute, result: rulesResult{Pods: 3, False: []rules.Failure{{Pod: "b", Message: "worse"}, {Pod: "a", Message: "bad"}}}, want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "pod a: bad (and 1 more pods of the batch); look", failed: []string{"a", "b"}}},
-		"false in the background":             {at: time.Minute, background: true, result: rulesResult{Pods: 1, False: []rules.Failure{{Pod: "a", Message: "bad"}}}, want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "pod a: bad", failed: []string{"a"}}},
-		"false of one, and wrong of another":  {at: time.Minute, result: rulesResult{Pods: 2, Problem: "x", False: []rules.Failure{{Pod: "a", Message: "bad"}}}, want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, failed: []string{"a"}}},
-		"wrong":                               {at: time.Minute, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, message: "no such key: a", after: 10 * time.Second}},
-		"wrong again":                         {at: time.Minute, tries: 2, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 40 * time.Second}},
-		"wrong again and again":               {at: time.Minute, tries: 1000, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: time.Minute}},
-		"wrong, shortly before the deadline":  {at: 9*time.Minute + 50*time.Second, tries: 9, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 10 * time.Second}},
-		"wrong, at the last":                  {at: 10 * time.Minute, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate, message: "until the deadline: no such key"}},
-		"wrong, in the background":            {at: 9*time.Minute + 59*time.Second, background: true, result: problem, want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: time.Second}},
-		"wrong to the end, in the background": {at: 10 * time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
-		"wrong, when it was down until later": {at: time.Hour, result: problem, want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate}},
+			want: want{phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "for 2 pods"}},
+		"true, in the background": {at: time.Minute, background: true, result: rulesResult{Pods: 2}, want: want{phase: watching}},
+		"true at last, in the background": {
+			at: time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: rulesResult{Pods: 2},
+			want: want{phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		},
+		"no pod is left": {
+			at: time.Minute, result: rulesResult{},
+			want: want{phase: v1alpha1.CheckSkipped, reason: v1alpha1.ReasonNoPods},
+		},
+		"no pod is left, in the background": {at: time.Minute, background: true, result: rulesResult{}, want: want{phase: watching}},
+		"false for the batch": {
+			at: time.Minute, result: rulesResult{Pods: 2, False: []rules.Failure{{Message: "bad"}}},
+			want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "bad; look"},
+		},
+		"false for pods": {
+			at: time.Minute, result: rulesResult{Pods: 3, False: []rules.Failure{{Pod: "b", Message: "worse"}, {Pod: "a", Message: "bad"}}},
+			want: want{
+				phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "pod a: bad (and 1 more pods of the batch); look",
+				failed: []string{"a", "b"},
+			},
+		},
+		"false in the background": {
+			at: time.Minute, background: true, result: rulesResult{Pods: 1, False: []rules.Failure{{Pod: "a", Message: "bad"}}},
+			want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, message: "pod a: bad", failed: []string{"a"}},
+		},
+		"false for a pod, wrong for another": {
+			at: time.Minute, result: rulesResult{Pods: 2, Problem: "x", False: []rules.Failure{{Pod: "a", Message: "bad"}}},
+			want: want{phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonRuleFailed, failed: []string{"a"}},
+		},
+		"wrong": {
+			at: time.Minute, result: problem,
+			want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, message: "no such key: a", after: 10 * time.Second},
+		},
+		"wrong again": {
+			at: time.Minute, tries: 2, result: problem,
+			want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 40 * time.Second},
+		},
+		"wrong again and again": {
+			at: time.Minute, tries: 1000, result: problem,
+			want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: time.Minute},
+		},
+		"wrong, shortly before the deadline": {
+			at: 9*time.Minute + 50*time.Second, tries: 9, result: problem,
+			want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: 10 * time.Second},
+		},
+		"wrong, at the last": {
+			at: 10 * time.Minute, result: problem,
+			want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate, message: "until the deadline: no such key"},
+		},
+		"wrong, in the background": {
+			at: 9*time.Minute + 59*time.Second, background: true, result: problem,
+			want: want{phase: running, reason: v1alpha1.ReasonCannotEvaluate, after: time.Second},
+		},
+		"wrong to the end, in the background": {
+			at: 10 * time.Minute, background: true, was: v1alpha1.ReasonCannotEvaluate, result: problem,
+			want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate},
+		},
+		"wrong, when it was down until later": {
+			at: time.Hour, result: problem,
+			want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate},
+		},
 		"wrong for good": {at: time.Minute, result: rulesResult{Whole: true, Problem: "no such key: userInfo", Final: true},
 			want: want{phase: v1alpha1.CheckError, reason: v1alpha1.ReasonCannotEvaluate, message: "the rules cannot be evaluated: no such key"}},
-		"true, when it was down until later": {at: time.Hour, result: rulesResult{Pods: 1}, want: want{phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed}},
+		"true, when it was down until later": {
+			at: time.Hour, result: rulesResult{Pods: 1},
+			want: want{phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := rulesInput{
 				Now: began.Add(test.at), Check: &policy.Check{Delay: 30 * time.Second, Suggestion: "look"}, Tries: test.tries, Result: test.result,
-				Status: v1alpha1.CheckStatus{Name: "shop/p/a", Type: "cel", Phase: running, StartTime: stamp(began), Deadline: stamp(began.Add(10 * time.Minute)), Reason: test.was},
+				Status: v1alpha1.CheckStatus{
+					Name: "shop/p/a", Type: "cel", Phase: running, Reason: test.was,
+					StartTime: stamp(began), Deadline: stamp(began.Add(10 * time.Minute)),
+				},
 			}
 			if test.background {
 				in.Status.Background = true
@@ -91,7 +142,7 @@ func TestDecideRules(t *testing.T) {
 	}
 }
 
-// TestRulesFailMany: of more pods than a status names, all are counted, and so fail.
+// TestRulesFailMany: the status has the number of failed pods if they are too many to be named.
 func TestRulesFailMany(t *testing.T) {
 	in := rulesInput{
 		Now: time.Unix(1000, 0), Check: &policy.Check{}, Result: rulesResult{Pods: 30},
@@ -106,14 +157,16 @@ func TestRulesFailMany(t *testing.T) {
 	}
 }
 
-// TestRulesOnError: what the policy says of an error is written with it, and only then.
+// TestRulesOnError: the policy's onError is written with an error, and only then.
 func TestRulesOnError(t *testing.T) {
 	for on, want := range map[v1alpha1.OnSilence]v1alpha1.OnSilence{
 		v1alpha1.SilenceFails: v1alpha1.SilenceFails, v1alpha1.SilencePasses: v1alpha1.SilencePasses, v1alpha1.SilenceDefault: "",
 	} {
 		in := rulesInput{
 			Now: time.Unix(2000, 0), Check: &policy.Check{OnError: on}, Result: rulesResult{Problem: "no such key"},
-			Status: v1alpha1.CheckStatus{Name: "shop/p/a", Phase: v1alpha1.CheckRunning, StartTime: stamp(time.Unix(900, 0)), Deadline: stamp(time.Unix(2000, 0))},
+			Status: v1alpha1.CheckStatus{
+				Name: "shop/p/a", Phase: v1alpha1.CheckRunning, StartTime: stamp(time.Unix(900, 0)), Deadline: stamp(time.Unix(2000, 0)),
+			},
 		}
 		if s, _ := decideRules(in); s.Phase != v1alpha1.CheckError || s.OnSilence != want {
 			t.Errorf("%s: the check is %+v", on, s)

@@ -29,39 +29,39 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Provider verifies. What it knows of a check is in the status of the subject:
-// it is idempotent, and another process goes on where one died.
+// Provider verifies. It keeps the state of a check in the status of the subject:
+// it is idempotent, and another process continues where one died.
 type Provider interface {
 	// Name of the check in status.checks.
 	Name() string
-	// Next takes the check of a subject one step on. It returns when there is
-	// something to write, or to wait for; it does not sleep. What cannot be
-	// repeated is done only once its intent is in the status.
+	// Next takes the check of a subject one step further. It returns when there is
+	// something to write, or to wait for; it does not sleep. It acts only once the
+	// intent is in the status if the act cannot be repeated.
 	Next(ctx context.Context, s Subject) (Step, error)
-	// Forget drops what this process remembers of a subject, which is gone or
-	// needs nothing any more.
+	// Forget drops the memory of this process about a subject that is gone or
+	// needs no more steps.
 	Forget(key types.NamespacedName)
 }
 
-// Subject is what is verified: a batch of pods, or a release as a whole.
+// Subject is a batch of pods, or a release as a whole, that is verified.
 type Subject struct {
-	// Workload that is released; nil when it is gone.
+	// Workload is nil when it is gone.
 	Workload *workload.Workload
-	// Settings in force for it.
+	// Settings in force for the workload.
 	Settings settings.Settings
 	// Release is the record of the release.
 	Release *v1alpha1.ChangeWorkload
 	// Batch is nil for the release as a whole.
 	Batch *v1alpha1.ChangePod
-	// Defended says that the workload is there and defended. Nothing is
-	// written about one that is not.
+	// Defended reports whether the workload exists and is defended. Otherwise nothing is
+	// written about it.
 	Defended bool
-	// Policies of the workload's namespace and of the operator's, in the order in
-	// which they count; read only where a check of theirs goes on, or may begin.
+	// Policies of the workload's namespace and of the operator's namespace, in the order in
+	// which they count; read only if one of their checks is open, or may begin.
 	Policies []v1alpha1.DefensePolicy
-	// Selected is what policies select by, of the workload; set with Policies.
+	// Selected has the properties of the workload that policies select by; set with Policies.
 	Selected policy.Workload
-	// Begin are the checks that begin with the first write of the subject.
+	// Begin lists the checks that begin with the first write of the subject.
 	Begin []record.BeginCheck
 }
 
@@ -73,7 +73,6 @@ func (s *Subject) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Release.Namespace, Name: s.Release.Name}
 }
 
-// checks of the subject.
 func (s *Subject) checks() []v1alpha1.CheckStatus {
 	if s.Batch != nil {
 		return s.Batch.Status.Checks
@@ -81,7 +80,7 @@ func (s *Subject) checks() []v1alpha1.CheckStatus {
 	return s.Release.Status.Checks
 }
 
-// uid is that of the object whose status has the check.
+// uid returns the UID of the object whose status has the check.
 func (s *Subject) uid() types.UID {
 	if s.Batch != nil {
 		return s.Batch.UID
@@ -89,11 +88,11 @@ func (s *Subject) uid() types.UID {
 	return s.Release.UID
 }
 
-// isCurrent reports whether the subject is of the attempt that its release is at, and that
-// the release is verified.
+// isCurrent reports whether the subject belongs to the current attempt of its release, and
+// the release is being verified.
 func (s *Subject) isCurrent() bool {
 	if s.Workload != nil && s.Workload.Release() > s.Release.Spec.Release {
-		return false // what it would look at is of the release that replaced it
+		return false // the workload has a newer release
 	}
 	if s.Batch != nil {
 		return record.IsCurrentBatch(s.Release, s.Batch)
@@ -109,34 +108,33 @@ func (s *Subject) isOpen() bool {
 	return record.IsVerified(s.Release.Status.Status) && s.Release.Status.Status != v1alpha1.ChangeWorkloadSuccess
 }
 
-// Step is what one step of a check came to.
+// Step is the result of one step of a check.
 type Step struct {
-	// Write decides what is to be written, of the subject as it is by then; nil
-	// when there is nothing to write.
+	// Write decides what to write from the latest state of the subject; nil when
+	// there is nothing to write.
 	Write func(s Subject) Decision
-	// Lasting: what was done cannot be undone, so that a change of the subject
-	// meanwhile does not stand in its way. Written is called once it is written,
-	// or is not to be any more, and what cannot be written now comes again with
-	// the next step.
+	// Lasting: the act cannot be undone, so it is written even if the subject changed
+	// meanwhile. A write that fails is repeated with the next step. Written is called
+	// once the write succeeded, or is no longer needed.
 	Lasting bool
 	Written func()
-	// After says when to look again, where nothing is to be written; 0 for when
-	// something happens.
+	// After is the time until the next step if nothing is to be written; 0 for the
+	// next change.
 	After time.Duration
 }
 
-// Decision is what is to be written about a subject.
+// Decision is a write about a subject.
 type Decision struct {
-	// Void: the subject is another one by now, and nothing is to be written.
+	// Void: the subject was replaced, and nothing is to be written.
 	Void bool
 	// Batch or Release is the new status of the subject; nil when it stays.
 	Batch   *v1alpha1.ChangePodStatus
 	Release *v1alpha1.ChangeWorkloadStatus
-	// Events to emit once it is written.
+	// Events to emit after the write.
 	Events []record.Event
 }
 
-// followed is a check as its policy wants it by now.
+// followed returns the status of a check, adapted to the current policy.
 func followed(c *v1alpha1.CheckStatus, of *policy.Check, s *Subject) v1alpha1.CheckStatus {
 	f := *c.DeepCopy()
 	if f.StartTime != nil {

@@ -26,23 +26,20 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// maxAdmitted is how many templates of a workload are remembered that were stored
-// otherwise than admission saw them; newer ones displace older ones.
+// maxAdmitted bounds the templates in Admitted; newer templates displace older ones.
 const maxAdmitted = 10
 
-// Admitted are templates of a workload that were stored otherwise than admission saw
-// them, the newest last. The API server drops fields whose feature is off, and
-// webhooks that come later change templates, too.
+// Admitted are templates of a workload whose stored form differs from the form that admission saw, the newest last. The
+// API server drops fields of disabled features, and later webhooks change templates, too.
 type Admitted []AdmittedTemplate
 
-// AdmittedTemplate is one of them.
+// AdmittedTemplate is one template of Admitted.
 type AdmittedTemplate struct {
-	// Seen is the version that admission saw, Stored the one that it led to.
+	// Seen is the version that admission saw, Stored the version that it led to.
 	Seen, Stored string
 }
 
-// ParseAdmitted reads the value of AdmittedAnnotation. What cannot be read is not
-// there.
+// ParseAdmitted reads the value of AdmittedAnnotation, without its unreadable parts.
 func ParseAdmitted(value string) Admitted {
 	var a Admitted
 	for pair := range strings.SplitSeq(value, ",") {
@@ -53,7 +50,7 @@ func ParseAdmitted(value string) Admitted {
 	return a[max(0, len(a)-maxAdmitted):]
 }
 
-// String is the value of AdmittedAnnotation.
+// String returns the value of AdmittedAnnotation.
 func (a Admitted) String() string {
 	pairs := make([]string, len(a))
 	for i, t := range a {
@@ -62,7 +59,7 @@ func (a Admitted) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// LeadsTo is what a template led to; itself where nothing is known of it.
+// LeadsTo returns the version that a template led to; the version itself where unknown.
 func (a Admitted) LeadsTo(seen string) string {
 	for i := len(a) - 1; i >= 0; i-- {
 		if a[i].Seen == seen {
@@ -72,8 +69,8 @@ func (a Admitted) LeadsTo(seen string) string {
 	return seen
 }
 
-// With adds that a template led to another one, as the newest; what led to that
-// template leads to the other one now.
+// With adds, as the newest, that a template led to another one; templates that led to the former now lead to the
+// latter.
 func (a Admitted) With(seen, stored string) Admitted {
 	changed := a.without(func(t AdmittedTemplate) bool { return t.Seen == seen })
 	for i := range changed {
@@ -90,9 +87,8 @@ func (a Admitted) without(which func(AdmittedTemplate) bool) Admitted {
 	return slices.DeleteFunc(slices.Clone(a), which)
 }
 
-// Slipped reports whether admission did not see a release that it would have asked policies
-// about: whoever recorded it says that its user is not known, and no rollback of the
-// operator's made it.
+// Slipped reports whether admission missed a release about which it would have asked policies: its recorded user is
+// unknown, and the operator's rollback did not make it.
 func Slipped(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool {
 	return w != nil && w.Release() == change.Spec.Release && w.ReleasedBy() == workload.UnknownUser &&
 		!rollback.ParseQuarantine(w.Annotations, time.Time{}).Restored(w.Version, w.Release())

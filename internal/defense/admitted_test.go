@@ -65,7 +65,7 @@ func TestAdmitted(t *testing.T) {
 	}
 }
 
-// TestSlipped: what was recorded without a user slipped, and only that.
+// TestSlipped: only a record without a user slipped.
 func TestSlipped(t *testing.T) {
 	change := &v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Release: 2}}
 	by := func(release, user string) *workload.Workload {
@@ -82,9 +82,9 @@ func TestSlipped(t *testing.T) {
 		workload *workload.Workload
 		want     bool
 	}{
-		"by nobody knows whom": {by("2", workload.UnknownUser), true},
-		"by a user":            {by("2", "somebody"), false},
-		"by the operator":      {by("2", v1alpha1.FieldManager), false},
+		"by an unknown user": {by("2", workload.UnknownUser), true},
+		"by a user":          {by("2", "jane"), false},
+		"by the operator":    {by("2", v1alpha1.FieldManager), false},
 		"by a rollback that admission did not see": {rolledBackWorkload(), false},
 		"another release":                          {by("3", workload.UnknownUser), false},
 		"no workload":                              {nil, false},

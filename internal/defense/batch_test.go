@@ -28,8 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestBatchOfAnotherRelease: a batch of a release that is over ends, also where the number
-// of its attempt is the current one.
+// TestBatchOfAnotherRelease: a batch of a release that is over ends, even if its attempt has the current number.
 func TestBatchOfAnotherRelease(t *testing.T) {
 	change, batch := records()
 	in := server.BatchInput{Now: testNow, Settings: settings.Default(), Change: change, Batch: batch, Server: true}
@@ -63,7 +62,8 @@ func TestClaimHidesNoFailure(t *testing.T) {
 
 func TestDecideBatchStandAlone(t *testing.T) {
 	decide := func(batch *v1alpha1.ChangePod) *v1alpha1.ChangePodStatus {
-		return server.DecideBatch(server.BatchInput{Now: testNow, Batch: batch, Change: wrappers.MakeChangeWorkload("default", "release").Attempt(1).Obj()}).Status
+		return server.DecideBatch(server.BatchInput{Now: testNow, Batch: batch,
+			Change: wrappers.MakeChangeWorkload("default", "release").Attempt(1).Obj()}).Status
 	}
 	batch := wrappers.MakeChangePod("default", "batch").Pods("a", "b").Obj()
 	next := decide(batch)
@@ -72,12 +72,13 @@ func TestDecideBatchStandAlone(t *testing.T) {
 	}
 	for _, r := range next.PodResults {
 		if record.VerdictFails(r.Verdict) {
-			t.Errorf("pod %s fails by verdict %q though nobody was asked", r.Pod, r.Verdict)
+			t.Errorf("pod %s fails by verdict %q although no check was made", r.Pod, r.Verdict)
 		}
 	}
 	written := batch.DeepCopy()
 	written.Status.PodResults = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "b"}, Verdict: "fail", Message: "find error"}}
-	if kept := decide(written); kept == nil || len(kept.PodResults) != 2 || kept.PodResults[0].Pod != "b" || kept.PodResults[0].Verdict != "fail" {
+	if kept := decide(written); kept == nil || len(kept.PodResults) != 2 || kept.PodResults[0].Pod != "b" ||
+		kept.PodResults[0].Verdict != "fail" {
 		t.Errorf("a verdict written before the batch was done is lost: %+v", kept)
 	}
 	batch.Status = *next

@@ -36,11 +36,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// DecideRelease says what becomes of a release.
+// DecideRelease returns the plan for a release.
 func DecideRelease(in ReleaseInput) ReleasePlan {
 	if in.Change.DeletionTimestamp != nil || !in.Enrolled && in.Change.Status.Attempt == 0 {
-		// One that never began, where nothing is ever written: somebody restored
-		// it from a backup, say.
+		// A release that never began, in a namespace that is not enrolled, for example restored from a backup: nothing
+		// is written.
 		return ReleasePlan{}
 	}
 	in.Now = notBefore(in.Now, in.Change.Status.DecidedTimeUnix)
@@ -51,7 +51,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 	case standingCurrent:
 		d.follow()
 		liftRestored(d)
-		noteOptOut(d) // a release that begins forgets what was noted before
+		noteOptOut(d) // a release that begins clears its status first
 		followHold(d)
 		boundRecords(d)
 		if d.status.Attempt > 0 {
@@ -66,7 +66,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 	return d.finish()
 }
 
-// standing is where a release stands towards its workload.
+// standing is the relation of a release to its workload.
 type standing string
 
 const (
@@ -77,9 +77,8 @@ const (
 	standingLeft     standing = v1alpha1.ReasonNotDefended
 )
 
-// standing compares the numbers of releases, not versions alone: a view of the
-// workload that is older than this release decides nothing, and a version that
-// is released again is a newer release.
+// standing compares the numbers of releases, not only versions: a view of the workload that is older than this release
+// decides nothing, and a version that is released again is a newer release.
 func (d *release) standing() standing {
 	w, spec := d.Workload, &d.Change.Spec
 	switch {
@@ -96,9 +95,9 @@ func (d *release) standing() standing {
 	}
 }
 
-// cancel ends a release that had not ended.
+// cancel ends an open release.
 func (d *release) cancel(why standing) {
-	// Nothing more is written for it.
+	// The operator writes nothing more for this release.
 	if d.status.DeniedWrite != nil {
 		NoteAccepted(d.status, d.Change.Generation, d.Now, d.status.DeniedWrite.Write)
 	}
@@ -113,7 +112,7 @@ func (d *release) cancel(why standing) {
 		rememberLeft(d)
 	}
 	if why != standingLeft {
-		record.CancelChecks(d.status, d.Now) // what they are about is another release's by now
+		record.CancelChecks(d.status, d.Now) // they would check another release
 	}
 	if !record.IsOpen(d.status.Status) {
 		return
@@ -124,16 +123,17 @@ func (d *release) cancel(why standing) {
 		standingLeft:     "the workload is not defended",
 	}[why]
 	stuck := ""
-	if said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing); said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
+	if said != nil && said.Reason == v1alpha1.ReasonRolloutStuck {
 		stuck = "the rollout was stuck: " + wording.Cut(record.Detail(said))
 	}
 	if why != standingDeleted {
-		// It ends for good: a view of the workload from before this release must not
-		// decide that.
+		// The end is final: a stale view of the workload must not decide it.
 		d.plan.NeedsLive = !d.Live
 	}
 	record.CancelChecks(d.status, d.Now)
-	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled, strings.Join(wording.NonEmpty(reason, stuck), "; "))
+	d.enter(v1alpha1.ChangeWorkloadCanceled, corev1.EventTypeNormal, v1alpha1.EventReleaseCanceled,
+		strings.Join(wording.NonEmpty(reason, stuck), "; "))
 	d.condition(v1alpha1.ConditionProgressing, metav1.ConditionFalse, string(why), "%s", stuck)
 	endConditions(d)
 }
@@ -142,14 +142,14 @@ func (d *release) cancel(why standing) {
 func (d *release) rollBack(why rollback.QuarantineReason) {
 	endOrder(d.status, d.Now, v1alpha1.FinishRollback)
 	if s := d.status; s.FailCount > 0 || s.OrderFailed || s.CheckFailed {
-		leaveHistory(d) // the rollback may have come first, where the block was denied
+		leaveHistory(d) // if the block was denied, the rollback may come before the failure
 	}
 	if d.status.Status == v1alpha1.ChangeWorkloadRollback && meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionRolledBack) {
 		return
 	}
 	reason, message := v1alpha1.EventRolledBack, fmt.Sprintf("to version %s: %s", why.To, why)
 	if why.By != "" {
-		reason, message = v1alpha1.EventReleaseUndone, why.By+" went back "+message
+		reason, message = v1alpha1.EventReleaseUndone, fmt.Sprintf("%s released version %s again: %s", why.By, why.To, why)
 	}
 	record.CancelChecks(d.status, d.Now)
 	d.enter(v1alpha1.ChangeWorkloadRollback, corev1.EventTypeWarning, reason, message)
@@ -159,7 +159,7 @@ func (d *release) rollBack(why rollback.QuarantineReason) {
 	endConditions(d)
 }
 
-// follow carries a release on.
+// follow moves the current release forward.
 func (d *release) follow() {
 	if d.status.Attempt == 0 || d.Change.Spec.Release > d.status.ObservedRelease {
 		if !endBefore(d) {
@@ -195,7 +195,7 @@ func (d *release) follow() {
 	d.requeueIn(wait)
 }
 
-// startAttempt resets everything but the numbers of batches, which go on.
+// startAttempt resets the status, except the numbers of batches, which go on.
 func (d *release) startAttempt() {
 	d.status = &v1alpha1.ChangeWorkloadStatus{
 		Attempt:         d.status.Attempt + 1,
@@ -223,7 +223,8 @@ func (d *release) startAttempt() {
 	state := v1alpha1.ChangeWorkloadRunning
 	if d.Cluster != "" {
 		state = v1alpha1.ChangeWorkloadInit
-		d.status.OrderID = server.OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease, d.status.Attempt, d.Change.UID)
+		d.status.OrderID = server.OrderID(d.Cluster, d.Workload.UID, d.Change.Spec.Reversion, d.status.ObservedRelease,
+			d.status.Attempt, d.Change.UID)
 		d.status.OrderTenant, d.status.OrderPhase = d.Tenant, d.Phase
 		d.status.OrderStage = v1alpha1.OrderSubmitting
 		started = append(started, "order "+d.status.OrderID)
@@ -254,7 +255,7 @@ func (d *release) followSettings() {
 	d.plan.Spec = spec
 }
 
-// judge moves the state, and says what that does to the workload.
+// judge sets the state, and the action on the workload.
 func (d *release) judge(made bool) {
 	before := d.status.Status
 	allPassed := d.allPassed()
@@ -285,7 +286,7 @@ func (d *release) judge(made bool) {
 		if fails, _ := d.Settings.ServerSilence(); orderPostOver(d.status, d.Cluster) || fails && orderPreOver(d.status, d.Cluster) {
 			endOrder(d.status, d.Now, v1alpha1.FinishSuccess)
 		} else {
-			awaitOrderPost(d.status, d.Now) // it was accepted after the release had succeeded
+			awaitOrderPost(d.status, d.Now) // the server accepted the order after the release had succeeded
 		}
 		d.succeed(before != v1alpha1.ChangeWorkloadSuccess)
 
@@ -313,9 +314,8 @@ func (d *release) judge(made bool) {
 	}
 }
 
-// succeed lifts a block once a pod of this release has passed: the operator's own,
-// and when the release succeeds also one that was there when it began. A user who
-// set another one since has decided. It emits BlockLifted.
+// succeed lifts a block once a pod of this release has passed: the operator's own block, and at the moment of success
+// also the block that the release began with. A block that a user set later stays. It emits BlockLifted.
 func (d *release) succeed(entered bool) {
 	if d.passCount() == 0 {
 		return
@@ -333,9 +333,9 @@ func (d *release) succeed(entered bool) {
 			continue
 		}
 		if _, restored := rollback.RolledBack(d.Workload, &d.Others[i]); restored && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
-			continue // it explains why this one is here, until another succeeds
+			continue // it explains the current release until another one succeeds
 		}
-		// Its order is ended first, for at most one deadline.
+		// The order of the old release is ended first, for at most one deadline.
 		left := time.Unix(d.status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
 		if record.OrderIsOpen(&d.Others[i].Status) && left > 0 {
 			d.removeIn = left
@@ -345,23 +345,22 @@ func (d *release) succeed(entered bool) {
 	}
 }
 
-// requeueIn says when to look again: when a pod is finished, or overdue, by time
-// alone, or when waiting for a full batch ends.
+// requeueIn sets when to decide again: when time alone finishes a pod, makes it overdue, or ends the wait for a full
+// batch.
 func (d *release) requeueIn(podWait time.Duration) {
 	again := podWait
-	waiting := preOver(d.status, d.Cluster) && len(d.preparing) > 0 || d.status.Status == v1alpha1.ChangeWorkloadRunning && !d.everyPod(d.isBatched) && !d.overdue()
+	waiting := preOver(d.status, d.Cluster) && len(d.preparing) > 0 ||
+		d.status.Status == v1alpha1.ChangeWorkloadRunning && !d.everyPod(d.isBatched) && !d.overdue()
 	if waiting {
 		again = times.Shortest(again, max(d.deadline().Sub(d.Now), time.Second/10))
 	}
 	d.plan.RequeueAfter = times.Shortest(times.Shortest(times.Shortest(again, d.removeIn), d.proveIn), d.settleIn)
 }
 
-// CountsPutOff is how long a write of the status of a release is put off while only its
-// counts and lists of pods change.
+// CountsPutOff is how long a status write is put off while only the counts and lists of pods change.
 const CountsPutOff = 3 * time.Second
 
-// finish leaves out a status write that would change nothing, and puts off one that
-// would tell only of more pods.
+// finish drops a status write that changes nothing, and puts off a status write that only adds pods.
 func (d *release) finish() ReleasePlan {
 	pruneFolded(d)
 	if equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
@@ -377,10 +376,9 @@ func (d *release) finish() ReleasePlan {
 	return d.plan
 }
 
-// putOff is how long a status write may wait, because pods come one by one: it
-// tells of more of them, and of nothing else. What is left out of the status in the
-// meantime is known from the pods and the batches themselves. The name of a batch is
-// taken once it is made, so the pods of one that is not seen yet get into no other.
+// putOff returns how long a status write may wait because it only adds pods. Until then, the pods and the batches
+// themselves show the missing part. The name of a batch is taken once the batch exists, so the pods of an unseen batch
+// get into no other batch.
 func (d *release) putOff() time.Duration {
 	left := CountsPutOff
 	if !d.PutOffSince.IsZero() {
@@ -392,7 +390,8 @@ func (d *release) putOff() time.Duration {
 	}
 	rest, was := *d.status, &d.Change.Status
 	rest.Batches, rest.EntryTime, rest.EntryTimeUnix = was.Batches, was.EntryTime, was.EntryTimeUnix
-	rest.DefensePreparingPods, rest.DefenseCheckingPods, rest.DefenseCheckPassPods = was.DefensePreparingPods, was.DefenseCheckingPods, was.DefenseCheckPassPods
+	rest.DefensePreparingPods, rest.DefenseCheckingPods = was.DefensePreparingPods, was.DefenseCheckingPods
+	rest.DefenseCheckPassPods = was.DefenseCheckPassPods
 	rest.PreparingCount, rest.CheckingCount = was.PreparingCount, was.CheckingCount
 	rest.PassCount, rest.UnverifiedCount = was.PassCount, was.UnverifiedCount
 	rest.Conditions = withMessageOf(v1alpha1.ConditionHeld, rest.Conditions, was.Conditions)
@@ -402,7 +401,7 @@ func (d *release) putOff() time.Duration {
 	return left
 }
 
-// explain fills the lists, counts and conditions.
+// explain fills the lists, counts and conditions of the status.
 func (d *release) explain() {
 	s := d.status
 	s.UnclaimedVerdicts = unclaimed(d.status, d.Batches)

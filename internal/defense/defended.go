@@ -31,7 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// DescribeDenial says which write is denied, and why.
+// DescribeDenial returns the denied write and the reason.
 func DescribeDenial(what, message string) string {
 	return fmt.Sprintf("could not %s, the operator tries again: %s", what, wording.Brief(message))
 }
@@ -48,9 +48,8 @@ const (
 	WriteRecord   = "Record"
 )
 
-// NoteDenied records in a status that a write for the release is denied, and reports whether
-// the status changed. The message of a policy may differ from try to try, so only another
-// write replaces it.
+// NoteDenied records in a status that a write for the release is denied, and reports whether the status changed. The
+// message of a policy may differ between attempts, so only a different write replaces it.
 func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, write, message string) bool {
 	if s.DeniedWrite != nil && s.DeniedWrite.Write == write {
 		return false
@@ -61,7 +60,7 @@ func NoteDenied(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Tim
 	return true
 }
 
-// NoteAccepted clears the denied write of a status if it is one of these, and reports whether it was.
+// NoteAccepted clears the denied write of a status if it is among writes, and reports whether it was.
 func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, writes ...string) bool {
 	if s.DeniedWrite == nil || !slices.Contains(writes, s.DeniedWrite.Write) {
 		return false
@@ -79,11 +78,11 @@ func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.T
 	return true
 }
 
-// WriteAccepted is the message of ConditionDefended once a denied write is over.
+// WriteAccepted is the message of ConditionDefended after a denied write.
 const WriteAccepted = "the denied write succeeded, or is no longer needed"
 
-// BlockDenied is what is left of a plan whose block was denied: the release fails
-// all the same, says that it blocks nothing yet, and blocks later.
+// BlockDenied returns the rest of a plan whose block was denied: the release still fails, reports that it blocks
+// nothing yet, and blocks later.
 func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time, message string) ReleasePlan {
 	left := ReleasePlan{Events: plan.Events, RequeueAfter: plan.RequeueAfter}
 	status := change.Status.DeepCopy()
@@ -91,10 +90,12 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 		status = plan.Status.DeepCopy()
 	}
 	NoteDenied(status, change.Generation, now, WriteBlock, message)
-	if said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionBlocked); said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
+	said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionBlocked)
+	if said != nil && said.Reason == v1alpha1.ReasonWriteDenied {
 		meta.SetStatusCondition(&status.Conditions, *said)
 	} else {
-		record.ConditionsOfRelease(status, change.Generation, now).Set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonWriteDenied, "%s", message)
+		record.ConditionsOfRelease(status, change.Generation, now).
+			Set(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonWriteDenied, "%s", message)
 	}
 	heldAsBefore(status, change)
 	keepTransition(status.Conditions, change.Status.Conditions)
@@ -102,8 +103,8 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 	return left
 }
 
-// PaceDenied is what is left of a plan that would have changed the pace of the rollout,
-// alone, and was denied: the release goes on, and says so.
+// PaceDenied returns the rest of a plan whose only write to the workload changed the pace of the rollout and was
+// denied: the release continues, and reports the denial.
 func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time, message string) ReleasePlan {
 	left := plan
 	left.Action, left.Hold, left.Halt, left.ActionEvents = LeaveWorkload, nil, false, nil
@@ -119,7 +120,7 @@ func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time
 	return left
 }
 
-// heldAsBefore keeps what was said of the hold, which is as it was.
+// heldAsBefore restores the condition Held, because the hold did not change.
 func heldAsBefore(status *v1alpha1.ChangeWorkloadStatus, change *v1alpha1.ChangeWorkload) {
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHeld)
 	said := meta.FindStatusCondition(change.Status.Conditions, v1alpha1.ConditionHeld)
@@ -128,7 +129,7 @@ func heldAsBefore(status *v1alpha1.ChangeWorkloadStatus, change *v1alpha1.Change
 	}
 }
 
-// keepTransition lets conditions that say what they said before say it since then.
+// keepTransition restores the transition time of conditions whose status did not change.
 func keepTransition(conditions, before []metav1.Condition) {
 	for i := range conditions {
 		c := &conditions[i]
@@ -143,21 +144,20 @@ func paceDenied(s *v1alpha1.ChangeWorkloadStatus) bool {
 	return s.DeniedWrite != nil && s.DeniedWrite.Write == WritePace
 }
 
-// blockDenied says that the block of this release was denied so far.
+// blockDenied reports whether the block of this release was denied so far.
 func blockDenied(d *release) bool {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
 	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == v1alpha1.ReasonWriteDenied && !d.Workload.Blocked()
 }
 
-// loweredByAnnotations begins the message about settings of the workload's own.
+// loweredByAnnotations begins the message about annotations of the workload that lower its defense.
 const loweredByAnnotations = "annotations: "
 
-// formerLowered began it in an earlier build.
+// formerLowered is the beginning that an earlier build wrote.
 const formerLowered = "annotations of the workload lower its defense: "
 
-// explainDefense says of a release whether its workload is defended in full. An
-// event says only how the workload itself lowers the defense. What a namespace
-// does is reported once, on its setting, and not on each of its workloads.
+// explainDefense sets whether the workload of a release is defended in full. An event reports only annotations of the
+// workload itself: a setting of the namespace is reported once, on the setting, not on each workload.
 func explainDefense(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionDefended)
 	reason, message := "", ""
@@ -188,7 +188,7 @@ func explainDefense(d *release) {
 	}
 }
 
-// wouldRollBack says, once, that a release would have been rolled back.
+// wouldRollBack reports, once, that a release would have been rolled back.
 func wouldRollBack(d *release, to, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
 	if said != nil && said.Reason == v1alpha1.ReasonObserving {
@@ -199,12 +199,12 @@ func wouldRollBack(d *release, to, why string) {
 	dryRun(d, v1alpha1.DryRunRollback, "the release would have been rolled back "+message)
 }
 
-// dryRun emits the event of an act that observe mode keeps the operator from.
+// dryRun emits the event of an act that observe mode prevents.
 func dryRun(d *release, act, message string) {
 	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
 }
 
-// loweredMessage is the part of the message of ConditionDefended that is about the settings.
+// loweredMessage returns the part of the message of ConditionDefended about the settings.
 func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended)
 	if c == nil || c.Status != metav1.ConditionFalse {
@@ -220,7 +220,7 @@ func loweredMessage(s *v1alpha1.ChangeWorkloadStatus) string {
 	return lowered
 }
 
-// setDefended sets ConditionDefended to False, with the worst reason and a message that lists all.
+// setDefended sets ConditionDefended to False, with the worst reason and a message that lists all reasons.
 func setDefended(c record.Conditions, denied *v1alpha1.DeniedWrite, reason, lowered string) {
 	message := lowered
 	if denied != nil {

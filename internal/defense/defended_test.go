@@ -32,14 +32,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// observed makes the workload of a world in observe mode.
+// observed puts the workload of a world in observe mode.
 func (w *world) observed() *world {
 	w.in.Settings.Observe, w.in.ObservedBy = true, "a test"
 	return w
 }
 
-// settled steps and checks until nothing changes any more, and lists the reasons
-// of the events of what would have been, and of a defense that changed.
+// settled steps and checks until nothing changes, and lists the reasons of DryRun and DefenseChanged events.
 func (w *world) settled(t *testing.T) (reasons []string) {
 	t.Helper()
 	for range 20 {
@@ -82,7 +81,8 @@ func TestObserving(t *testing.T) {
 		"one that fails under way": {newWorld(3).Pods(1).observed(), []func(*world){fail("sleep-0")},
 			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend", "DryRun Halt"}, reasons: map[string]string{
 				v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut}}},
-		"each failure is told, once": {newWorld(2).Pods(2).Complete().observed(), []func(*world){fail("sleep-0"), fail("sleep-1"), func(*world) {}},
+		"each failure is reported once": {newWorld(2).Pods(2).Complete().observed(),
+			[]func(*world){fail("sleep-0"), fail("sleep-1"), func(*world) {}},
 			want{status: v1alpha1.ChangeWorkloadSuspend, events: []string{"DryRun Suspend", "DryRun Suspend"}}},
 		"not what blocking off would not have done": {newWorld(1).Pods(1).Complete().observed(),
 			[]func(*world){func(w *world) { w.in.Settings.Blocking = false }, fail("sleep-0")},
@@ -105,7 +105,8 @@ func TestObserving(t *testing.T) {
 		}(), []func(*world){func(w *world) { w.Later(time.Hour) }, func(w *world) { w.Later(time.Hour) }},
 			want{status: v1alpha1.ChangeWorkloadTimeOutPreThreshold, events: []string{"DryRun Rollback"}, reasons: map[string]string{
 				v1alpha1.ConditionRolledBack: v1alpha1.ReasonObserving}}},
-		"a correction": {newWorld(1).Pods(1).Complete().observed(), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
+		"a correction": {newWorld(1).Pods(1).Complete().observed(),
+			[]func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
 			want{status: v1alpha1.ChangeWorkloadSuccess, events: []string{"DryRun Suspend"}, reasons: map[string]string{
 				v1alpha1.ConditionBlocked: v1alpha1.ReasonRecovered}}},
 		"turned off, nothing is blocked retroactively": {newWorld(1).Pods(1).Complete().observed(), []func(*world){fail("sleep-0"), off},
@@ -164,7 +165,8 @@ func TestTakeBackWhileObserved(t *testing.T) {
 	own := &workload.Workload{Version: versionA, Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}}
 	users := &workload.Workload{Version: versionA, Labels: own.Labels, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"}}
-	halted := &workload.Workload{Version: versionA, Stopping: workload.Stopping{Paused: true}, Labels: map[string]string{v1alpha1.VersionLabel: versionA},
+	halted := &workload.Workload{Version: versionA, Stopping: workload.Stopping{Paused: true},
+		Labels:      map[string]string{v1alpha1.VersionLabel: versionA},
 		Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA}}
 	open := []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)}
 	for name, test := range map[string]struct {
@@ -187,10 +189,10 @@ func TestTakeBackWhileObserved(t *testing.T) {
 	}
 }
 
-// TestLetGoWhileOwned: what holds or halts a workload that another object owns goes. A
-// block stays until somebody lifts it.
+// TestLetGoWhileOwned: the halt or hold of a workload with an owner is undone. A block stays until a user lifts it.
 func TestLetGoWhileOwned(t *testing.T) {
-	halted := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA, v1alpha1.SuspendedByAnnotation: versionA + " 1"}
+	halted := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.HaltedAnnotation: versionA,
+		v1alpha1.SuspendedByAnnotation: versionA + " 1"}
 	blocked := map[string]string{v1alpha1.ReleaseAnnotation: "1", v1alpha1.SuspendedByAnnotation: versionA + " 1"}
 	with := func(owner, defended string, annotations map[string]string, hold *workload.Hold) *workload.Workload {
 		w := &workload.Workload{Version: versionA, Owner: owner, Hold: hold, Annotations: annotations,
@@ -207,10 +209,11 @@ func TestLetGoWhileOwned(t *testing.T) {
 		observe  bool
 		want     WorkloadPlan
 	}{
-		"halted":                  {with("prometheus k8s", "", halted, nil), false, WorkloadPlan{LetGo: true}},
-		"held":                    {with("prometheus k8s", "", blocked, heldAt(1)), false, WorkloadPlan{LetGo: true}},
-		"only blocked":            {with("prometheus k8s", "", blocked, nil), false, WorkloadPlan{EnsureChange: true, Processed: true}},
-		"defended all the same":   {with("prometheus k8s", v1alpha1.DefenseEnforced, blocked, heldAt(1)), false, WorkloadPlan{EnsureChange: true, Processed: true}},
+		"halted":       {with("prometheus k8s", "", halted, nil), false, WorkloadPlan{LetGo: true}},
+		"held":         {with("prometheus k8s", "", blocked, heldAt(1)), false, WorkloadPlan{LetGo: true}},
+		"only blocked": {with("prometheus k8s", "", blocked, nil), false, WorkloadPlan{EnsureChange: true, Processed: true}},
+		"but defended by a label": {with("prometheus k8s", v1alpha1.DefenseEnforced, blocked, heldAt(1)), false,
+			WorkloadPlan{EnsureChange: true, Processed: true}},
 		"without an owner":        {with("", "", blocked, heldAt(1)), false, WorkloadPlan{EnsureChange: true, Processed: true}},
 		"opted out":               {with("prometheus k8s", v1alpha1.DefenseDisabled, halted, nil), false, WorkloadPlan{}},
 		"observed by its setting": {with("prometheus k8s", "", halted, nil), true, WorkloadPlan{TakeBack: true}},
@@ -224,8 +227,8 @@ func TestLetGoWhileOwned(t *testing.T) {
 	}
 }
 
-// A block that a policy denies is tried again for as long as the release is
-// failed, and the release says so without a write for each try.
+// TestBlockDenied: a block that a policy denies is retried while the release is failed, and reported without a write
+// for each try.
 func TestBlockDenied(t *testing.T) {
 	const message = "could not block the workload, it is tried again: admission webhook \"p\" denied the request"
 	w := newWorld(2).Pods(2).Complete().Settle(t)
@@ -261,13 +264,13 @@ func TestBlockDenied(t *testing.T) {
 	if again := deny(); again.Status != nil || len(again.Events) != 0 {
 		t.Errorf("second denial: %+v, want nothing", again)
 	}
-	// Somebody turns blocking off: there is nothing to block any more.
+	// Blocking is turned off: nothing to block.
 	off := w.in
 	off.Settings.Blocking = false
 	if plan := DecideRelease(off); plan.Action != LeaveWorkload {
 		t.Errorf("blocking off: action %d", plan.Action)
 	}
-	// The policy lets it pass at last.
+	// The policy allows the block at last.
 	w.Step()
 	if !w.stored.Blocked() {
 		t.Error("not blocked")
@@ -280,15 +283,15 @@ func TestBlockDenied(t *testing.T) {
 	if NoteAccepted(&w.in.Change.Status, 1, w.in.Now, WriteBlock) {
 		t.Error("noted as accepted twice")
 	}
-	// A block that was lifted by hand since stays lifted.
+	// A block that was lifted by hand stays lifted.
 	delete(w.stored.Labels, v1alpha1.SuspendLabel)
 	w.Settle(t)
 	if w.stored.Blocked() {
-		t.Error("blocked again although somebody lifted it")
+		t.Error("blocked again although a user lifted it")
 	}
 }
 
-// TestConditionsOfEarlierBuilds: what a decision remembers in conditions is found where an earlier build wrote it.
+// TestConditionsOfEarlierBuilds: a decision finds the conditions of an earlier build.
 func TestConditionsOfEarlierBuilds(t *testing.T) {
 	said := func(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(testNow)}
@@ -309,7 +312,8 @@ func TestConditionsOfEarlierBuilds(t *testing.T) {
 	}}
 	want.OrderSteps = []metav1.Condition{
 		said(v1alpha1.StepAccepted, metav1.ConditionTrue, "Accepted"), said(v1alpha1.StepPreChecked, metav1.ConditionTrue, "Skipped"),
-		said(v1alpha1.StepPostChecked, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict), said(v1alpha1.StepEnded, metav1.ConditionFalse, "Unreachable"),
+		said(v1alpha1.StepPostChecked, metav1.ConditionFalse, v1alpha1.ReasonNoVerdict),
+		said(v1alpha1.StepEnded, metav1.ConditionFalse, "Unreachable"),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -323,7 +327,8 @@ func TestNoteDenied(t *testing.T) {
 	s := &v1alpha1.ChangeWorkloadStatus{}
 	says := func(status metav1.ConditionStatus, reason, message string) {
 		t.Helper()
-		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended); c == nil || c.Status != status || c.Reason != reason || record.Detail(c) != message {
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDefended); c == nil || c.Status != status || c.Reason != reason ||
+			record.Detail(c) != message {
 			t.Errorf("condition %+v, want %s %s: %s", c, status, reason, message)
 		}
 	}
@@ -346,7 +351,7 @@ func TestNoteDenied(t *testing.T) {
 	says(metav1.ConditionTrue, v1alpha1.ReasonRecovered, WriteAccepted)
 }
 
-// TestDefendedListsAll: a denied write comes first, and what lowers the defense remains in the message.
+// TestDefendedListsAll: a denied write comes first, and the settings that lower the defense remain in the message.
 func TestDefendedListsAll(t *testing.T) {
 	w := newWorld(1).Pods(1, unready).observed()
 	w.Step()
@@ -361,7 +366,8 @@ func TestDefendedListsAll(t *testing.T) {
 	}
 	w.in.Settings.Observe, w.in.ObservedBy = false, ""
 	w.Step()
-	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended); c.Reason != v1alpha1.ReasonWriteDenied || record.Detail(c) != "no quota" {
+	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended); c.Reason != v1alpha1.ReasonWriteDenied ||
+		record.Detail(c) != "no quota" {
 		t.Errorf("condition %+v", c)
 	}
 	NoteDenied(&w.in.Change.Status, 1, testNow, WriteBatch, "no quota")
@@ -370,7 +376,8 @@ func TestDefendedListsAll(t *testing.T) {
 	if !NoteAccepted(&w.in.Change.Status, 1, testNow, WriteBatch) {
 		t.Error("the write is still denied")
 	}
-	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonObserving {
+	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionDefended); c.Status != metav1.ConditionFalse ||
+		c.Reason != v1alpha1.ReasonObserving {
 		t.Errorf("condition %+v", c)
 	}
 	if events := w.Step().Events; len(events) != 0 {
@@ -381,7 +388,7 @@ func TestDefendedListsAll(t *testing.T) {
 	}
 }
 
-// TestLoweredByAnEarlierBuild reads annotations that an earlier build reported as this build writes them.
+// TestLoweredByAnEarlierBuild: annotations that an earlier build reported are read as this build writes them.
 func TestLoweredByAnEarlierBuild(t *testing.T) {
 	s := &v1alpha1.ChangeWorkloadStatus{}
 	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
@@ -397,5 +404,6 @@ func TestLoweredByAnEarlierBuild(t *testing.T) {
 }
 
 func heldAt(release int64) *workload.Hold {
-	return (hold.Times{}).OrDefault().Begin(release, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch, 30*time.Minute, hold.Wave{})
+	return (hold.Times{}).OrDefault().Begin(release, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600}, v1alpha1.HoldEveryBatch,
+		30*time.Minute, hold.Wave{})
 }

@@ -14,14 +14,14 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package defense decides what becomes of a release and of a workload, by pure functions of what was observed and of the time.
-// Nothing here talks to an API server, reads a clock, logs or keeps state: controllers load, call these functions and apply what they
-// return. docs/glossary.md has the words.
+// Package defense decides about releases and workloads, by pure functions of the state of the cluster and of the time.
+// Nothing here calls an API server, reads a clock, logs or keeps state: controllers load, call these functions and
+// apply the returned plans. docs/reference/glossary.md defines the words.
 //
 //	admitted.go enrolment.go leaving.go
-//	             what is recorded of a workload, and how it leaves
-//	record.go    what a decision about a release is made from, and leads to
+//	             the record of a workload, and its end
+//	record.go    the input and the plan of a decision about a release
 //	release_*.go fold.go defended.go waiting.go
 //	             one matter of a release each
-//	decide.go    what becomes of a release
+//	decide.go    the steps of a decision about a release
 package defense

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// endCalls are the calls that end something.
+// endCalls returns the calls that end something.
 func endCalls(journal []string) (calls []string) {
 	for _, call := range journal {
 		if strings.HasPrefix(call, "Finish") || strings.HasPrefix(call, "End") {
@@ -42,13 +42,13 @@ func endCalls(journal []string) (calls []string) {
 	return calls
 }
 
-// TestEndWithoutSuccess: the entries of a release that ends without success get an end
-// that says so, once, before the order's, and a release that is only suspended or
-// is stuck gets none yet.
+// TestEndWithoutSuccess: the entries of a release that ends without Success are ended like that, once, before the
+// order; a release that is only suspended or stuck ends none yet.
 func TestEndWithoutSuccess(t *testing.T) {
 	rolledBack := func(d *defended) {
 		q := rollback.Quarantine{Reasons: map[string]rollback.QuarantineReason{}}
-		q = q.With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1, To: versionB, Pod: "sleep-0", Reason: "ImagePullBackOff", Message: "not found"})
+		q = q.With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1, To: versionB, Pod: "sleep-0",
+			Reason: "ImagePullBackOff", Message: "not found"})
 		q.Annotate(d.in.Workload.Annotations)
 		d.Release(2, versionB)
 	}
@@ -62,35 +62,56 @@ func TestEndWithoutSuccess(t *testing.T) {
 		why     string
 		within  time.Duration // of its end
 	}{
-		"it succeeded":                 {want: []string{"Finish 1", "Finish order", "End order"}, end: v1alpha1.FinishSuccess, why: "the release succeeded: 1 pods passed"},
-		"suspended, and not ended yet": {verdict: map[string]string{"POST 1": "fail"}, want: []string{"Finish 1"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
-		"suspended, then replaced": {verdict: map[string]string{"POST 1": "fail"}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
-		"its order failed, then replaced": {verdict: map[string]string{"PRE order": "fail"}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release failed: the PRE check of the order failed: fail: the server says fail"},
+		"it succeeded": {want: []string{"Finish 1", "Finish order", "End order"}, end: v1alpha1.FinishSuccess,
+			why: "the release succeeded: 1 pods passed"},
+		"suspended, and not ended yet": {verdict: map[string]string{"POST 1": "fail"}, want: []string{"Finish 1"},
+			why: "the release failed: pod sleep-0: fail: the server says fail"},
+		"suspended, then replaced": {verdict: map[string]string{"POST 1": "fail"}, then: func(d *defended) { d.Release(2, versionB) },
+			end:  v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"},
+			why:  "the release failed: pod sleep-0: fail: the server says fail"},
+		"its order failed, then replaced": {verdict: map[string]string{"PRE order": "fail"}, then: func(d *defended) { d.Release(2, versionB) },
+			end:  v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"},
+			why:  "the release failed: the PRE check of the order failed: fail: the server says fail"},
 		"rolled back": {verdict: map[string]string{"POST 1": ""}, then: rolledBack, end: v1alpha1.FinishRollback,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was rolled back to version " + versionB + ": NeverStarted: pod sleep-0"},
+			want: []string{"Finish 1", "Finish order without success", "End order"},
+			why:  "the release was rolled back to version " + versionB + ": NeverStarted: pod sleep-0"},
 		"replaced": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: A newer release or a rollback replaced this release"},
-		"deleted": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.in.Workload.Deleting = true }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"},
+			why:  "the release was canceled: A newer release or a rollback replaced this release"},
+		"deleted": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.in.Workload.Deleting = true },
+			end:  v1alpha1.FinishCancel,
 			want: []string{"Finish 1", "Finish order without success", "End order"}, why: "the release was canceled: The workload was deleted"},
 		"stuck, then replaced": {world: func(d *defended) {
 			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
-		}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel, want: []string{"Finish 1", "Finish order without success", "End order"},
-			why: "the release was canceled: A newer release or a rollback replaced this release: the rollout was stuck: progress deadline exceeded"},
+		}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish 1", "Finish order without success", "End order"},
+			why: "the release was canceled: A newer release or a rollback replaced this release: the rollout was stuck: " +
+				"progress deadline exceeded"},
 		"stuck, and not ended yet": {world: func(d *defended) {
 			d.in.Workload.Rollout.Complete, d.in.Workload.Rollout.Stuck, d.in.Workload.Rollout.Message = false, true, "progress deadline exceeded"
 		}, want: []string{"Finish 1"}, why: "the release did not end: progress deadline exceeded"},
-		"a batch fails its PRE check": {verdict: map[string]string{"PRE 1": "fail"}, want: []string{"Finish 1 without success"}, why: "the release failed: pod sleep-0: fail: the server says fail"},
-		"replaced while a batch is in its PRE check": {verdict: map[string]string{"PRE 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			want: []string{"Finish order without success", "End order", "Finish 1 without success"}, why: "the release was canceled: A newer release or a rollback replaced this release"},
-		"its PRE check goes on": {verdict: map[string]string{"PRE order": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			answer: map[string]server.AnswerKind{"Finish order": server.AnswerUnsupported}, want: []string{"Finish order without success", "End order"}, within: 31 * time.Second},
-		"the node cannot be ended": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			answer: map[string]server.AnswerKind{"Finish order": server.AnswerRetry}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 31 * time.Second},
-		"the node was ended before": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
-			answer: map[string]server.AnswerKind{"Finish order": server.AnswerUnsupported}, want: []string{"Finish 1", "Finish order without success", "End order"}, within: 5 * time.Second},
-		"a batch cannot be ended": {verdict: map[string]string{"PRE 1": "fail"}, answer: map[string]server.AnswerKind{"Finish 1": server.AnswerRetry}, want: []string{"Finish 1 without success"}},
+		"a batch fails its PRE check": {verdict: map[string]string{"PRE 1": "fail"}, want: []string{"Finish 1 without success"},
+			why: "the release failed: pod sleep-0: fail: the server says fail"},
+		"replaced while a batch is in its PRE check": {verdict: map[string]string{"PRE 1": ""},
+			then: func(d *defended) { d.Release(2, versionB) }, end: v1alpha1.FinishCancel,
+			want: []string{"Finish order without success", "End order", "Finish 1 without success"},
+			why:  "the release was canceled: A newer release or a rollback replaced this release"},
+		"its PRE check goes on": {verdict: map[string]string{"PRE order": ""}, then: func(d *defended) { d.Release(2, versionB) },
+			end:    v1alpha1.FinishCancel,
+			answer: map[string]server.AnswerKind{"Finish order": server.AnswerUnsupported},
+			want:   []string{"Finish order without success", "End order"}, within: 31 * time.Second},
+		"the entry cannot be ended": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) },
+			end:    v1alpha1.FinishCancel,
+			answer: map[string]server.AnswerKind{"Finish order": server.AnswerRetry},
+			want:   []string{"Finish 1", "Finish order without success", "End order"}, within: 31 * time.Second},
+		"the entry was ended before": {verdict: map[string]string{"POST 1": ""}, then: func(d *defended) { d.Release(2, versionB) },
+			end:    v1alpha1.FinishCancel,
+			answer: map[string]server.AnswerKind{"Finish order": server.AnswerUnsupported},
+			want:   []string{"Finish 1", "Finish order without success", "End order"}, within: 5 * time.Second},
+		"a batch cannot be ended": {verdict: map[string]string{"PRE 1": "fail"},
+			answer: map[string]server.AnswerKind{"Finish 1": server.AnswerRetry}, want: []string{"Finish 1 without success"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(1)
@@ -121,7 +142,7 @@ func TestEndWithoutSuccess(t *testing.T) {
 			if got := server.HowReleaseEnded(s); !strings.HasPrefix(got, test.why) {
 				t.Errorf("it ended because %q, want %q", got, test.why)
 			}
-			// All is told once, or given up.
+			// Every end is reported once, or given up.
 			d.Run(t, time.Hour)
 			before := len(d.server.journal)
 			d.Run(t, time.Hour)
@@ -131,14 +152,13 @@ func TestEndWithoutSuccess(t *testing.T) {
 				}
 			}
 			if more := d.server.journal[before:]; len(more) > 0 {
-				t.Errorf("and on and on: %q", more)
+				t.Errorf("more calls: %q", more)
 			}
 		})
 	}
 }
 
-// TestLeftRelease: nothing is written about a release that left the defense, and its
-// entry is ended once all the same.
+// TestLeftRelease: nothing is written for a release that left the defense, but its entry is ended once.
 func TestLeftRelease(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
@@ -163,10 +183,10 @@ func TestLeftRelease(t *testing.T) {
 	}
 }
 
-// TestAnswerAfterTheEnd: of the answers that come to a batch that is done and whose
-// end is owed, only that to its end is one.
+// TestAnswerAfterTheEnd: for a batch that is done and has to be ended, only the answer to its end counts.
 func TestAnswerAfterTheEnd(t *testing.T) {
-	for call, want := range map[server.Call]int64{server.CallPollPre: testNow.Unix(), server.CallPollPost: testNow.Unix(), server.CallStart: testNow.Unix(), server.CallFinish: 0} {
+	for call, want := range map[server.Call]int64{server.CallPollPre: testNow.Unix(), server.CallPollPost: testNow.Unix(),
+		server.CallStart: testNow.Unix(), server.CallFinish: 0} {
 		d := newDefended(1)
 		d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
 		d.Pods(1).Complete()
@@ -182,8 +202,8 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestNoSecondEndOfABatch: whoever decides that a batch owes its end may not know of
-// the end that the server has: the callback address, when a PRE verdict fails late.
+// TestNoSecondEndOfABatch: the callback address requests the end of a batch whose PRE check fails late, although the
+// server may already have its end.
 func TestNoSecondEndOfABatch(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
@@ -194,7 +214,8 @@ func TestNoSecondEndOfABatch(t *testing.T) {
 		t.Fatalf("batch %s, end received: %t", in.Batch.Status.Status, in.Calls.Ended)
 	}
 	in.Calls = server.Calls{}
-	_, status := server.ApplyToBatch(in, server.Delivered{OrderID: in.Batch.Status.OrderID, NodeID: in.Batch.Status.ChangePodID, Stage: v1alpha1.StagePre, Verdict: record.VerdictFail, LatePre: true})
+	_, status := server.ApplyToBatch(in, server.Delivered{OrderID: in.Batch.Status.OrderID, NodeID: in.Batch.Status.ChangePodID,
+		Stage: v1alpha1.StagePre, Verdict: record.VerdictFail, LatePre: true})
 	if status == nil || status.Status != v1alpha1.ChangePodExecuteDone || status.EndDueTimeUnix == 0 {
 		t.Fatalf("applied: %+v", status)
 	}
@@ -208,8 +229,8 @@ func TestNoSecondEndOfABatch(t *testing.T) {
 	}
 }
 
-// TestNextAttemptWaitsShortly: a version that comes again waits but shortly for the end
-// of its order before, whose entry takes none while its PRE check goes on.
+// TestNextAttemptWaitsShortly: a version that is released again waits only shortly for the end of its former order,
+// whose entry cannot be ended during its PRE check.
 func TestNextAttemptWaitsShortly(t *testing.T) {
 	for name, between := range map[string]time.Duration{"at once": 0, "while the end is tried": 20 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +259,8 @@ func TestNextAttemptWaitsShortly(t *testing.T) {
 	}
 }
 
-// TestOrderIsNotEndedWellWhenItFails: a pod that fails after the order's end became
-// due keeps that from being told, until it is corrected.
+// TestOrderIsNotEndedWellWhenItFails: a pod that fails after the end of the order became due delays the end until the
+// failure is corrected.
 func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
 	d := newDefended(1)
 	d.server.answer = func(call string) *server.Answer {
@@ -254,12 +275,15 @@ func TestOrderIsNotEndedWellWhenItFails(t *testing.T) {
 	d.Run(t, 0)
 	tried := count(d.server.journal, "Finish order")
 	d.Run(t, time.Hour)
-	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || count(d.server.journal, "Finish order") != tried || s.OrderStage != v1alpha1.OrderPostWait {
-		t.Fatalf("%s, order %s, ended %d times after %d: %v", s.Status, s.OrderStage, count(d.server.journal, "Finish order"), tried, d.server.journal)
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || count(d.server.journal, "Finish order") != tried ||
+		s.OrderStage != v1alpha1.OrderPostWait {
+		t.Fatalf("%s, order %s, ended %d times after %d: %v", s.Status, s.OrderStage, count(d.server.journal, "Finish order"),
+			tried, d.server.journal)
 	}
 	d.Later(time.Minute).Verdict("sleep-0", record.VerdictPass)
 	d.Run(t, time.Hour)
-	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderEnd != v1alpha1.FinishSuccess || count(d.server.journal, "Finish order") != tried+1 {
+	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.OrderEnd != v1alpha1.FinishSuccess ||
+		count(d.server.journal, "Finish order") != tried+1 {
 		t.Errorf("%s, order %s: %v", s.Status, s.OrderStage, d.server.journal)
 	}
 }
@@ -284,7 +308,8 @@ func TestHowEnded(t *testing.T) {
 		}
 	}
 	batch := &v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{Attempt: 1}}
-	batch.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionChecked, Reason: v1alpha1.ReasonReleaseEnded, Message: "the release ended"}}
+	batch.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionChecked, Reason: v1alpha1.ReasonReleaseEnded,
+		Message: "the release ended"}}
 	set(v1alpha1.ConditionRolledBack, v1alpha1.ReasonRecovered, "")
 	if got, want := server.HowBatchEnded(change, batch), "the release ended; the release failed: pod a: fail"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -294,7 +319,7 @@ func TestHowEnded(t *testing.T) {
 	}
 }
 
-// TestHowItWasRolledBack says who or what rolled a release back, of this build and of an earlier one.
+// TestHowItWasRolledBack: who rolled a release back, in this build and in an earlier one.
 func TestHowItWasRolledBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		status v1alpha1.ChangeWorkloadStatusType
@@ -302,9 +327,12 @@ func TestHowItWasRolledBack(t *testing.T) {
 		detail string
 		want   string
 	}{
-		"by the operator":     {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonNeverStarted, "to version b: x", "the release was rolled back to version b: x"},
-		"by an earlier build": {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonNeverStarted, "rolled back to version b; x", "the release was rolled back to version b; x"},
-		"undone by a user":    {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonVerificationFailed, "jane went back to version b: x", "the release was rolled back: jane went back to version b: x"},
+		"by the operator": {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonNeverStarted, "to version b: x",
+			"the release was rolled back to version b: x"},
+		"by an earlier build": {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonNeverStarted, "rolled back to version b; x",
+			"the release was rolled back to version b; x"},
+		"undone by a user": {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonVerificationFailed, "jane released version b again: x",
+			"the release was rolled back: jane released version b again: x"},
 		"in observe mode": {v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonObserving, "to version b: x",
 			"the release did not end: Pods are being replaced; it would have been rolled back to version b: x"},
 	} {

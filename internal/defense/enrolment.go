@@ -33,96 +33,84 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// WorkloadInput is what a decision about a workload's record is made from.
+// WorkloadInput is the input of a decision about the record of a workload.
 type WorkloadInput struct {
 	Now      time.Time
 	Workload *workload.Workload
-	// Enrolled says that the namespace is enrolled.
+	// Enrolled reports whether the namespace is enrolled.
 	Enrolled bool
-	// Observe: the workload is in observe mode.
+	// Observe reports whether the workload is in observe mode.
 	Observe bool
-	// Changes are the ChangeWorkloads owned by this very workload (by UID).
+	// Changes are the ChangeWorkloads that the workload owns, by UID.
 	Changes []v1alpha1.ChangeWorkload
-	// DefendedSince is from when on admission should have seen every release
-	// of this workload: its namespace was enrolled, the operator installed, and it knew
-	// the kind.
-	// Zero when that is not known.
+	// DefendedSince is when admission began to see every release of this workload: its namespace was enrolled, the
+	// operator installed, and its kind supported. Zero while unknown.
 	DefendedSince time.Time
-	// Installed is since when this installation runs; zero while that is not known.
+	// Installed is when this installation began; zero while unknown.
 	Installed time.Time
-	// History are the successful versions of the workload that are remembered, and
-	// KeepHistory how many are.
+	// History are the remembered successful versions of the workload, at most KeepHistory.
 	History     []workload.Revision
 	KeepHistory int
-	// SeenBefore is the version of the template the workload was seen with
-	// before it was enrolled; empty when it was not.
+	// SeenBefore is the version of the workload's template before its enrolment; empty when unknown.
 	SeenBefore string
 }
 
-// WorkloadPlan is what to do about a workload's record. At most one of TakeBack,
-// LetGo, Baselined and Record is set; EnsureChange and what follows it only without them.
+// WorkloadPlan is what to do about the record of a workload. At most one of TakeBack, LetGo, Baselined and Record is
+// set; EnsureChange and the fields after it only without them.
 type WorkloadPlan struct {
-	// TakeBack: the workload left the defense, or is in observe mode from now on;
-	// remove the operator's block and its pause, and give back what a hold changed.
+	// TakeBack: the workload left the defense, or is now in observe mode; remove the operator's block and pause, and
+	// restore the pace that a hold changed.
 	TakeBack bool
-	// LetGo: another object owns the workload, so that it is in observe mode; take back
-	// what halts or holds it, which the owner would fight. A block stays until somebody
-	// lifts it.
+	// LetGo: another object owns the workload, so it is in observe mode; undo its halt or hold, which the owner would
+	// fight. A block stays until a user lifts it.
 	LetGo bool
-	// Baselined: the record on the workload is of an earlier installation, and proves nothing
-	// of the version that runs. It goes, with requests that lie there and the hold.
+	// Baselined: the record on the workload is from an earlier installation, and proves nothing about the running
+	// version. Remove it, with its requests and its hold.
 	Baselined bool
-	// Resumed: somebody resumed what the operator had paused; what says so goes.
+	// Resumed: a user resumed the operator's pause; remove the annotation of the halt.
 	Resumed bool
-	// Record: write version and number of the release on the workload, never
-	// on its template.
+	// Record is the version and the number of the release to write on the workload, never on its template.
 	Record *Recording
-	// Baseline: the template before the workload's first release is to be
-	// remembered, if it can be found.
+	// Baseline: remember the template before the workload's first release, if it is found.
 	Baseline bool
 	// EnsureChange: the version must have its ChangeWorkload.
 	EnsureChange bool
-	// Processed: the workload is to say that it has.
+	// Processed: label the workload as processed.
 	Processed bool
-	// HandBack: the fields of the template have to be given back to the field
-	// manager that applies the workload.
+	// HandBack: give the fields of the template back to the field manager that applies the workload.
 	HandBack bool
 	// Override is to be reported, once.
 	Override *record.Override
-	// Unquarantined is to be reported, once, and Unquarantine to be carried out,
-	// which admission did not see.
+	// Unquarantined is to be reported, once. Unquarantine is a request that admission missed, to be carried out.
 	Unquarantined *rollback.Unquarantined
 	Unquarantine  string
 }
 
-// Recording is what admission would have written, had it seen the release.
+// Recording is the record that admission would have written if it had seen the release.
 type Recording struct {
 	Version string
 	Release int64
-	// Slipped: this is a release that passed admission unseen; otherwise only
-	// the record of a known release was lost.
+	// Slipped: admission missed this release; otherwise only the record of a known release was lost.
 	Slipped bool
-	// Override is set when the release passed a block or a quarantine by
-	// IgnoredSuspendLabel, and admission did not see that: it uses the label up.
+	// Override is set when the release passed a block or a quarantine by IgnoredSuspendLabel and admission missed it:
+	// writing it uses up the label.
 	Override *record.Override
-	// Admitted is what is remembered from now on of templates that were stored
-	// otherwise than admission saw them.
+	// Admitted is the new value of AdmittedAnnotation.
 	Admitted Admitted
 }
 
-// DecideWorkload says what to do about the record of a workload: which version
-// it releases, and that this version has its ChangeWorkload.
+// DecideWorkload returns the plan for the record of a workload: its version and release, and its ChangeWorkload.
 func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	w := in.Workload
 	if w.Deleting {
 		return WorkloadPlan{}
 	}
 	stopped := w.Annotations[v1alpha1.HaltedAnnotation] != "" || w.Hold != nil
-	held := hasOwnBlock(w) || stopped
+	hasEffect := hasOwnBlock(w) || stopped
 	switch {
 	case !in.Enrolled || workload.OptedOut(w.Labels):
-		return WorkloadPlan{TakeBack: held && !record.AnyOpen(in.Changes)}
-	case in.Observe && held:
+		return WorkloadPlan{TakeBack: hasEffect && !record.AnyOpen(in.Changes)}
+	case in.Observe && hasEffect:
 		return WorkloadPlan{TakeBack: true}
 	case w.ObservingOwner() != "" && stopped:
 		return WorkloadPlan{LetGo: true}
@@ -153,9 +141,8 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	return plan
 }
 
-// wantsBaseline says that no release of the workload has ended but by the next
-// one, and that the template before the first is not remembered. Later it is not
-// looked for: what is the template before, and good, can only be told at first.
+// wantsBaseline reports whether every release of the workload is open or was replaced while open, and the template
+// before the first release is not remembered. Later, a good earlier template cannot be recognized.
 func (in *WorkloadInput) wantsBaseline() bool {
 	if in.KeepHistory == 0 || in.Workload.Release() == 0 || len(in.History) > 0 {
 		return false
@@ -165,12 +152,10 @@ func (in *WorkloadInput) wantsBaseline() bool {
 	})
 }
 
-// Baseline is the revision that a workload was at before its first release under
-// defense, of its other revisions, the newest first; nil when it is gone. A revision that was
-// made while defended is a release that nobody recorded. After
-// the second release it is the newest one that is not known to be a release. One that
-// is newer than the workload's is of a release of which the workload is not seen yet:
-// caches of two kinds do not keep step.
+// Baseline returns the revision of a workload before its first defended release, from its other revisions, the newest
+// first; nil when it is gone. A revision that was created while defended is an unrecorded release. After the second
+// release, the baseline is the newest revision that is not known to be a release. A revision newer than the workload's
+// belongs to a release that the cache of workloads does not show yet.
 func (in *WorkloadInput) Baseline(others []workload.OldRevision) *workload.OldRevision {
 	w := in.Workload
 	released := func(old workload.OldRevision) bool {
@@ -184,15 +169,15 @@ func (in *WorkloadInput) Baseline(others []workload.OldRevision) *workload.OldRe
 	case i < 0 || others[i].Version == w.Version:
 		return nil
 	case w.RevisionNumber <= 0 && released(others[i]):
-		return nil // before the workload's, or after it: that is told once it is seen
+		return nil // before or after the workload's revision, which is not known yet
 	}
 	return &others[i]
 }
 
-// ofEarlierInstallation reports whether a record on the workload was made by an earlier installation, and
-// its template is older than the defense by this one. It is unknown while nothing says when
-// this installation began. A record that the operator has not processed yet is new, and so is one
-// with a ChangeWorkload that this installation began.
+// ofEarlierInstallation reports whether an earlier installation made the record on the workload, and its template is
+// older than the defense by this installation. It is unknown until the start of this installation is known. A record
+// that the operator has not processed yet is new, and so is a record with a ChangeWorkload that this installation
+// began.
 func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 	w := in.Workload
 	if w.RecordedVersion() == "" || w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed {
@@ -218,8 +203,8 @@ func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 	return !w.RevisionCreated.IsZero() && w.RevisionCreated.Before(since), false
 }
 
-// actedSince reports whether this installation blocked the workload or put a version of it into
-// quarantine: a record that was deleted since is not first sight.
+// actedSince reports whether this installation blocked the workload or quarantined a version of it: then its record
+// existed and was deleted.
 func (in *WorkloadInput) actedSince(since time.Time) bool {
 	blocked, err := strconv.ParseInt(in.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)
 	if err == nil && hasOwnBlock(in.Workload) && blocked >= since.Unix() {
@@ -233,8 +218,8 @@ func (in *WorkloadInput) actedSince(since time.Time) bool {
 	return false
 }
 
-// InstalledBefore is since when an installation runs at the latest, by when its settings were
-// judged first; zero when none was.
+// InstalledBefore returns the latest possible start of an installation: the time at which its settings were first
+// accepted or rejected; zero if they were not.
 func InstalledBefore(operator []v1alpha1.OpsConfigInfo) (since time.Time) {
 	for i := range operator {
 		judged := meta.FindStatusCondition(operator[i].Status.Conditions, v1alpha1.ConditionAccepted)
@@ -245,10 +230,9 @@ func InstalledBefore(operator []v1alpha1.OpsConfigInfo) (since time.Time) {
 	return since
 }
 
-// decideRecord compares what the workload says of itself with its template.
-// Releases are numbered, so the newest ChangeWorkload tells a record that was
-// lost from a release that slipped, and both from one that admission counted and
-// that led to another template than it saw.
+// decideRecord compares the record on the workload with its template. The numbers of releases distinguish a lost record
+// from a release that slipped, and both from a release that admission counted but whose stored template differs from
+// the template that admission saw.
 func decideRecord(in WorkloadInput) *Recording {
 	w := in.Workload
 	recorded, release := w.RecordedVersion(), w.Release()
@@ -262,7 +246,7 @@ func decideRecord(in WorkloadInput) *Recording {
 	known := in.knownRelease(newestRelease)
 	switch {
 	case release > known+workload.MaxReleasesUnseen && recorded == w.Version:
-		// Not the number of the newest record: because of this one it may have ended.
+		// Not the number of the newest record, which this one may have ended.
 		return &Recording{Version: w.Version, Release: workload.NextRelease(known), Admitted: in.admitted(false, false)}
 	case release > known+workload.MaxReleasesUnseen:
 		release = known
@@ -273,7 +257,7 @@ func decideRecord(in WorkloadInput) *Recording {
 	case recorded == w.Version && release >= max(newestRelease, 1):
 		return nil
 	case recorded == "" && (newest == nil || release > newestRelease) && !in.missedByAdmission():
-		return nil // a baseline: at first sight it gets a number that no record has
+		return nil // a baseline: it gets a number that no record has
 	case newestVersion == w.Version, newest == nil && recorded == w.Version:
 		return r
 	}
@@ -288,8 +272,7 @@ func decideRecord(in WorkloadInput) *Recording {
 	return r
 }
 
-// knownRelease is the largest number of a release of the workload that something
-// but the workload itself remembers.
+// knownRelease returns the largest release number in the ChangeWorkloads and the history of the workload.
 func (in *WorkloadInput) knownRelease(newest int64) int64 {
 	for i := range in.History {
 		newest = max(newest, in.History[i].Release)
@@ -297,16 +280,14 @@ func (in *WorkloadInput) knownRelease(newest int64) int64 {
 	return newest
 }
 
-// missedByAdmission says that a workload without any record has nevertheless
-// released while defended: its current revision is not older than that. Workloads
-// that were there before are baselines. Times are in seconds, so within one
-// second it cannot be told: the release is verified then, which restarts
-// nothing, rather than missed; unless the workload was seen before.
+// missedByAdmission reports whether a workload without any record was released while defended: its current revision is
+// not older than its defense. Workloads from before are baselines. Times are in seconds, so within the same second the
+// release is verified, which restarts nothing, unless the workload was seen before.
 func (in *WorkloadInput) missedByAdmission() bool {
 	return in.defended(in.Workload.Version, in.Workload.RevisionCreated)
 }
 
-// defended reports whether a revision of the workload was made while defended.
+// defended reports whether a revision of the workload was created while defended.
 func (in *WorkloadInput) defended(version string, created time.Time) bool {
 	return in.SeenBefore != version && !in.DefendedSince.IsZero() && !created.IsZero() && !created.Before(in.DefendedSince)
 }
@@ -321,22 +302,20 @@ func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
 	return newest
 }
 
-// overrideWaits says that a user asked to pass the block and no release has
-// used that up yet.
+// overrideWaits reports whether a user asked to pass the block and no release has used that up yet.
 func overrideWaits(w *workload.Workload) bool {
 	_, stale := w.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
 }
 
-// hasOwnBlock says that the workload's block was set by the operator.
+// hasOwnBlock reports whether the operator blocked the workload.
 func hasOwnBlock(w *workload.Workload) bool {
 	return w.Blocked() && w.Annotations[v1alpha1.SuspendedByAnnotation] != ""
 }
 
-// DefendedSince is from when on admission should have seen every release of a workload of
-// a kind: the latest of the enrolment of its namespace, of the installation of the
-// operator, and of the upgrade from which on it knows the kind. Zero where one of them is
-// not known. Blocking is the operator's own setting of this name.
+// DefendedSince returns when admission began to see every release of a workload of a kind: the latest of the enrolment
+// of its namespace, the installation of the operator, and the upgrade that added the kind. Zero if one of them is
+// unknown. Blocking is the operator's own setting of this name.
 func DefendedSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, kind schema.GroupVersionKind) time.Time {
 	if enrolled.IsZero() {
 		return enrolled
@@ -356,9 +335,9 @@ func DefendedSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, kind sc
 	return slices.MaxFunc(since, time.Time.Compare)
 }
 
-// InstalledSince is since when this installation of the operator runs, as the condition
-// Installed of its setting blocking says; zero where it is not known, or the operator was
-// told to leave. A setting that an older build has judged has no such condition.
+// InstalledSince returns when this installation of the operator began, from the condition Installed of its setting
+// blocking; zero if unknown, or while the operator is being removed. A setting that only an older build judged has no
+// such condition.
 func InstalledSince(blocking *v1alpha1.OpsConfigInfo) time.Time {
 	said := meta.FindStatusCondition(blocking.Status.Conditions, v1alpha1.ConditionInstalled)
 	switch {
@@ -371,8 +350,8 @@ func InstalledSince(blocking *v1alpha1.OpsConfigInfo) time.Time {
 	}
 }
 
-// ConditionOfKind is the condition of the setting blocking that says since when workloads
-// of a kind are defended; empty for Deployments, which all versions do.
+// ConditionOfKind returns the condition type of the setting blocking whose transition time is the start of the defense
+// of a kind; empty for Deployments, which all versions defend.
 func ConditionOfKind(kind schema.GroupVersionKind) string {
 	if kind == appsv1.SchemeGroupVersion.WithKind("Deployment") {
 		return ""
@@ -380,8 +359,7 @@ func ConditionOfKind(kind schema.GroupVersionKind) string {
 	return v1alpha1.DefendsConditionPrefix + kind.Kind
 }
 
-// admitted is what AdmittedAnnotation is to say once the template that is stored is
-// recorded.
+// admitted returns the value of AdmittedAnnotation after the stored template is recorded.
 func (in *WorkloadInput) admitted(led, slipped bool) Admitted {
 	w := in.Workload
 	recorded := w.RecordedVersion()
@@ -390,20 +368,18 @@ func (in *WorkloadInput) admitted(led, slipped bool) Admitted {
 	case led:
 		return a.With(recorded, w.Version)
 	case slipped:
-		// Maybe what led to the version that was left leads elsewhere now.
+		// The template that led to the replaced version may lead elsewhere now.
 		return a.without(func(t AdmittedTemplate) bool { return t.Stored == recorded || t.Seen == w.Version })
 	default:
 		return a
 	}
 }
 
-// ledTo says that the template that is stored is what the newest release that
-// admission counted led to, although admission saw another one: nobody has recorded
-// that release, its mark is on the template, where templates are marked, and what
-// admission saw has no pods.
-// Otherwise the template changed past admission since. Where that came before
-// anybody looked, it cannot be told apart; then the release has the template that is
-// stored all the same, and only the user may be wrong.
+// ledTo reports whether the stored template is the result of the newest release that admission counted, although
+// admission saw another template: the release is not recorded, its mark is on the template, where templates are marked,
+// and the template that admission saw has no pods. Otherwise the template was changed past admission later. If both
+// happened before the first decision, they cannot be distinguished; then the recorded template is right, and only its
+// user may be wrong.
 func (in *WorkloadInput) ledTo(release, known int64) bool {
 	w := in.Workload
 	recorded := w.RecordedVersion()

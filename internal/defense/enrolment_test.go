@@ -54,7 +54,7 @@ func TestDecideWorkload(t *testing.T) {
 		unenrolled bool
 		since      time.Time
 		seen       string
-		// installed is when this installation began; an hour ago where it is nil.
+		// installed is when this installation began; an hour ago if nil.
 		installed *time.Time
 		want      WorkloadPlan
 	}{
@@ -102,8 +102,9 @@ func TestDecideWorkload(t *testing.T) {
 		},
 		"slipped back to an older version, with its record": {
 			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "1")},
-			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend), change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
-			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+			changes: []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuspend),
+				change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
+			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"record lost, release known": {
 			workload: workload.Workload{Version: versionA},
@@ -124,12 +125,12 @@ func TestDecideWorkload(t *testing.T) {
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 2}},
 		},
-		"a number that somebody set is not believed": {
+		"a number that a user set does not count": {
 			workload: workload.Workload{Version: versionA, Labels: labels(v, versionA), Annotations: labels(rel, "9223372036854775807")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 5}},
 		},
-		"nor one that is no number any more": {
+		"nor a value that is no number": {
 			workload: workload.Workload{Version: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "99999999999999999999999")},
 			changes:  []v1alpha1.ChangeWorkload{change(versionA, 4, v1alpha1.ChangeWorkloadSuccess)},
 			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 5}},
@@ -144,7 +145,8 @@ func TestDecideWorkload(t *testing.T) {
 			want:     WorkloadPlan{EnsureChange: true, Processed: true},
 		},
 		"slipped with an override": {
-			workload: workload.Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"), Annotations: labels(rel, "1")},
+			workload: workload.Workload{Version: versionB, ResourceVersion: "7", Labels: labels(v, versionA, suspend, "1", ignored, "true"),
+				Annotations: labels(rel, "1")},
 			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true,
 				Override: &record.Override{Version: versionB, ResourceVersion: "7", User: workload.UnknownUser}}},
 		},
@@ -162,12 +164,14 @@ func TestDecideWorkload(t *testing.T) {
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 1, Admitted: Admitted{{versionB, versionA}}}},
 		},
 		"unstamped, slipped: the release was recorded": {
-			workload: workload.Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
-			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+			workload: workload.Workload{Version: versionA, Unstamped: true, Labels: labels(v, versionB, processed, "processed"),
+				Annotations: labels(rel, "2")},
+			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"admission saw another template than is stored, after other releases": {
-			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "6", admitted, "x=y,z="+versionB)},
-			changes:  []v1alpha1.ChangeWorkload{change("other", 4, v1alpha1.ChangeWorkloadSuccess)},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB),
+				Annotations: labels(rel, "6", admitted, "x=y,z="+versionB)},
+			changes: []v1alpha1.ChangeWorkload{change("other", 4, v1alpha1.ChangeWorkloadSuccess)},
 			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 6,
 				Admitted: Admitted{{"x", "y"}, {"z", versionA}, {versionB, versionA}}}},
 		},
@@ -184,9 +188,10 @@ func TestDecideWorkload(t *testing.T) {
 				Override: &record.Override{Version: versionA, ResourceVersion: "7", User: "jane"}}},
 		},
 		"slipped: the number is known": {
-			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2", admitted, "x=y,z="+versionB+","+versionA+"=u")},
-			changes:  []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
-			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true, Admitted: Admitted{{"x", "y"}}}},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB),
+				Annotations: labels(rel, "2", admitted, "x=y,z="+versionB+","+versionA+"=u")},
+			changes: []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadSuccess)},
+			want:    WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true, Admitted: Admitted{{"x", "y"}}}},
 		},
 		"slipped: the number is remembered in the history": {
 			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB), Annotations: labels(rel, "2")},
@@ -194,8 +199,9 @@ func TestDecideWorkload(t *testing.T) {
 			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"slipped: the release was recorded": {
-			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB, processed, "processed"), Annotations: labels(rel, "2")},
-			want:     WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
+			workload: workload.Workload{Version: versionA, Stamp: versionB, Labels: labels(v, versionB, processed, "processed"),
+				Annotations: labels(rel, "2")},
+			want: WorkloadPlan{Record: &Recording{Version: versionA, Release: 3, Slipped: true}},
 		},
 		"slipped: the template is not the one that was released": {
 			workload: workload.Workload{Version: versionA, Stamp: "other", Labels: labels(v, versionB), Annotations: labels(rel, "2")},
@@ -368,7 +374,7 @@ func TestDecideWorkload(t *testing.T) {
 	}
 }
 
-// processedBy is a workload whose record names versionA, and was processed.
+// processedBy returns a workload with the record of versionA, processed.
 func processedBy(version, release string, revision time.Time) workload.Workload {
 	return workload.Workload{
 		Version: version, RevisionCreated: revision, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release},
@@ -381,8 +387,7 @@ func begunAt(c v1alpha1.ChangeWorkload, at time.Time) v1alpha1.ChangeWorkload {
 	return c
 }
 
-// TestDefendedSince: an upgrade to a version that knows another kind makes no releases of
-// what was there of it.
+// TestDefendedSince: an upgrade that adds a kind makes no releases of its existing workloads.
 func TestDefendedSince(t *testing.T) {
 	at := testNow.Add
 	set, deployment := appsv1.SchemeGroupVersion.WithKind("StatefulSet"), appsv1.SchemeGroupVersion.WithKind("Deployment")
@@ -416,8 +421,8 @@ func TestDefendedSince(t *testing.T) {
 	}
 }
 
-// TestInstalledSince: while the operator is told to leave, or has judged nothing yet, it is not
-// known since when it runs; an older build's setting says so by its age.
+// TestInstalledSince: while the operator is being removed, or has judged nothing yet, the start is unknown; the setting
+// of an older build counts by its age.
 func TestInstalledSince(t *testing.T) {
 	at := func(d time.Duration) metav1.Time { return metav1.NewTime(testNow.Add(d)) }
 	condition := func(kind string, status metav1.ConditionStatus) metav1.Condition {
@@ -428,7 +433,7 @@ func TestInstalledSince(t *testing.T) {
 		want       time.Time
 	}{
 		"noted": {[]metav1.Condition{condition(v1alpha1.ConditionInstalled, metav1.ConditionTrue)}, at(time.Hour).Time},
-		"told to leave": {[]metav1.Condition{
+		"being removed": {[]metav1.Condition{
 			condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue), condition(v1alpha1.ConditionInstalled, metav1.ConditionFalse),
 		}, time.Time{}},
 		"of an older build": {[]metav1.Condition{condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue)}, at(0).Time},
@@ -445,7 +450,8 @@ func TestInstalledSince(t *testing.T) {
 }
 
 func TestVerdictFails(t *testing.T) {
-	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true, "unpass": true, "PASS": true} {
+	for verdict, want := range map[string]bool{"": false, "pass": false, "none": false, "fail": true, "inconc": true,
+		"unpass": true, "PASS": true} {
 		if got := record.VerdictFails(verdict); got != want {
 			t.Errorf("%q fails: %t, want %t", verdict, got, want)
 		}
@@ -472,7 +478,8 @@ func TestNamespaceEnrolled(t *testing.T) {
 
 func TestWantsBaseline(t *testing.T) {
 	record := func(release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
-		return v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: release}, Status: v1alpha1.ChangeWorkloadStatus{Status: state}}
+		return v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA, Release: release},
+			Status: v1alpha1.ChangeWorkloadStatus{Status: state}}
 	}
 	for name, test := range map[string]struct {
 		release string
@@ -482,9 +489,11 @@ func TestWantsBaseline(t *testing.T) {
 		want    bool
 	}{
 		"first release, no record yet": {release: "1", keep: 10, want: true},
-		"first release, under way":     {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)}, want: true},
-		"first release, remembered":    {release: "1", keep: 10, history: []workload.Revision{{Version: versionB, Release: rollback.BaselineRelease}}},
-		// It may have been forgotten since, and must not come back.
+		"first release, under way": {release: "1", keep: 10, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadRunning)},
+			want: true},
+		"first release, remembered": {release: "1", keep: 10,
+			history: []workload.Revision{{Version: versionB, Release: rollback.BaselineRelease}}},
+		// The baseline may have been forgotten, and must not come back.
 		"first release, ended":          {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuccess)}},
 		"first release, failed":         {release: "1", keep: 1, changes: []v1alpha1.ChangeWorkload{record(1, v1alpha1.ChangeWorkloadSuspend)}},
 		"second release, no record yet": {release: "2", keep: 10, want: true},
@@ -507,8 +516,7 @@ func TestWantsBaseline(t *testing.T) {
 	}
 }
 
-// TestBaseline: what a workload was at before its first release is told from its
-// releases also after the second one.
+// TestBaseline: the template before the first release is found also after the second release.
 func TestBaseline(t *testing.T) {
 	old := func(name, version string) workload.OldRevision {
 		number, err := strconv.ParseInt(strings.TrimPrefix(name, "rs-"), 10, 64)
@@ -531,29 +539,31 @@ func TestBaseline(t *testing.T) {
 	recorded := []v1alpha1.ChangeWorkload{{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: "recorded"}}}
 	for name, test := range map[string]struct {
 		release string
-		// at is the number of the workload's own revision; 0 while it is not seen.
+		// at is the number of the workload's own revision; 0 while unknown.
 		at     int64
 		others []workload.OldRevision
 		want   string
 	}{
-		"first release":                      {"1", 3, []workload.OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, of a stamped one":    {"1", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
-		"first release, created":             {"1", 1, nil, ""},
-		"first release, only the label":      {"1", 2, []workload.OldRevision{old("rs-1", versionA)}, ""},
-		"first release, not seen":            {"1", 0, []workload.OldRevision{old("rs-1", "first")}, "rs-1"},
-		"first release, not numbered":        {"1", -1, []workload.OldRevision{old("rs-1", "first")}, "rs-1"},
-		"first release, the second is seen":  {"1", 2, []workload.OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
-		"the second is seen, the first not":  {"1", 0, []workload.OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
-		"first release, in use again":        {"1", 1, []workload.OldRevision{old("rs-2", "second")}, ""},
-		"first release, numbered again":      {"1", 3, []workload.OldRevision{old("rs-2", "second")}, "rs-2"},
-		"second release":                     {"2", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, not seen":           {"2", 0, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		"second release, the first slipped":  {"2", 3, []workload.OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
-		"second release, it is gone":         {"2", 3, []workload.OldRevision{stamped("rs-2", "second")}, ""},
-		"third release, of several":          {"3", 4, []workload.OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release":                     {"1", 3, []workload.OldRevision{old("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, of a stamped one":   {"1", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-2"},
+		"first release, created":            {"1", 1, nil, ""},
+		"first release, only the label":     {"1", 2, []workload.OldRevision{old("rs-1", versionA)}, ""},
+		"first release, not seen":           {"1", 0, []workload.OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, not numbered":       {"1", -1, []workload.OldRevision{old("rs-1", "first")}, "rs-1"},
+		"first release, the second is seen": {"1", 2, []workload.OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, "rs-1"},
+		"the second is seen, the first not": {"1", 0, []workload.OldRevision{stamped("rs-3", "third"), old("rs-1", "first")}, ""},
+		"first release, in use again":       {"1", 1, []workload.OldRevision{old("rs-2", "second")}, ""},
+		"first release, numbered again":     {"1", 3, []workload.OldRevision{old("rs-2", "second")}, "rs-2"},
+		"second release":                    {"2", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, not seen":          {"2", 0, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
+		"second release, the first slipped": {"2", 3, []workload.OldRevision{old("rs-2", "recorded"), old("rs-1", "first")}, "rs-1"},
+		"second release, it is gone":        {"2", 3, []workload.OldRevision{stamped("rs-2", "second")}, ""},
+		"third release, of several": {"3", 4, []workload.OldRevision{stamped("rs-3", "third"), old("rs-2", "second"), old("rs-1", "first")},
+			"rs-2"},
 		"second release, undone to the same": {"2", 3, []workload.OldRevision{stamped("rs-2", "second"), old("rs-1", versionA)}, ""},
-		"second release, a third slips":      {"2", 3, []workload.OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")}, "rs-1"},
-		// What came up while defended is a release, whether it has a record or not.
+		"second release, a third slips": {"2", 3, []workload.OldRevision{old("rs-4", "third"), stamped("rs-2", "second"), old("rs-1", "first")},
+			"rs-1"},
+		// A revision from after the enrolment is a release, with or without a record.
 		"first release, another slipped":           {"1", 3, []workload.OldRevision{after("rs-2", "slipped"), old("rs-1", "first")}, "rs-1"},
 		"first release, only another slipped":      {"1", 2, []workload.OldRevision{after("rs-1", "slipped")}, ""},
 		"first release, not seen, nor the second":  {"1", 0, []workload.OldRevision{after("rs-1", "second")}, ""},

@@ -29,29 +29,26 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// The part of a release that keeps the number of its batches bounded. Pods come and
-// go for as long as a version runs. A batch none of whose pods exists is folded, unless
-// it is among the newest that failed: its counts go into the status of the release, in a
-// write of their own, and then it is removed. A batch whose number is among the
-// folded ones never counts by itself, so that a crash in between, or a cache that
-// still shows it, neither counts it twice nor forgets it.
+// Folding bounds the number of batches of a release, because pods come and go as long as a version runs. A batch
+// without existing pods is folded, unless it is among the newest failed batches: a separate write adds its counts to
+// the status of the release, and then it is deleted. A batch whose number is in the folded numbers never counts by
+// itself, so a crash in between, or a cache that still shows the batch, neither counts it twice nor forgets it.
 
 const (
-	// maxFoldedAtOnce bounds what is read from the API server in one turn.
+	// maxFoldedAtOnce bounds the batches that are read from the API server in one turn.
 	maxFoldedAtOnce = 20
 	// maxRemoving and maxFoldedEntries are the limits of the API.
 	maxRemoving      = 100
 	maxFoldedEntries = 200
-	// maxFailedBatches bounds the failed batches of an attempt that stay without their pods.
+	// maxFailedBatches bounds the failed batches of an attempt that stay without pods.
 	maxFailedBatches = 100
-	// maxEnded bounds the records of earlier releases of a workload that ended.
+	// maxEnded bounds the records of earlier, ended releases of a workload.
 	maxEnded = 10
-	// foldAgain is when to go on where more is to be folded than in one turn.
+	// foldAgain is when to continue if one turn cannot fold all batches.
 	foldAgain = time.Second
 )
 
-// UnverifiedPods counts the pods of a batch that passed without a verdict of the server,
-// or of a user.
+// UnverifiedPods counts the pods of a batch that passed without a verdict of the server or of a user.
 func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
 	if !record.EndedUnverified(b) {
 		return 0
@@ -65,9 +62,8 @@ func UnverifiedPods(b *v1alpha1.ChangePod) (count int32) {
 	return count
 }
 
-// sortFolded says that a batch does not count by itself, because it was folded. It
-// is removed. Where it has failed since, it is no longer folded: a verdict came
-// before it could be removed.
+// sortFolded reports whether a batch is folded, so it does not count by itself, and deletes it. A batch that has failed
+// since then is unfolded: a verdict came before its deletion.
 func sortFolded(d *release, b *v1alpha1.ChangePod) (folded bool) {
 	number, f := record.BatchNumber(b), d.status.Folded
 	if !record.IsFolded(f, d.folded, b) {
@@ -77,7 +73,7 @@ func sortFolded(d *release, b *v1alpha1.ChangePod) (folded bool) {
 	_, failed := record.BatchResults(b)
 	switch {
 	case b.Status.Status != v1alpha1.ChangePodExecuteDone:
-		// A stranger of that name, made from a view of long ago.
+		// A foreign batch of that name, created from an old view.
 		return true
 	case removing < 0 || len(failed) == 0 || f.Removing[removing].Failed:
 		d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
@@ -95,8 +91,8 @@ func sortFolded(d *release, b *v1alpha1.ChangePod) (folded bool) {
 	return false
 }
 
-// foldBatches folds the batches of which it is sure that they may go, and asks for those
-// of which it is not. It returns when to look again.
+// foldBatches folds the batches that may go, and requests the batches for which that is uncertain. It returns when to
+// decide again.
 func foldBatches(d *release) (wait time.Duration) {
 	there := map[types.UID]bool{}
 	for i := range d.Pods {
@@ -107,7 +103,8 @@ func foldBatches(d *release) (wait time.Duration) {
 		b := &d.Batches[i]
 		number := record.BatchNumber(b)
 		mine := d.ofAttempt(b)
-		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone || mine && record.IsFolded(d.status.Folded, d.folded, b) || anyThere(b, there) {
+		if number == 0 || b.Status.Status != v1alpha1.ChangePodExecuteDone ||
+			mine && record.IsFolded(d.status.Folded, d.folded, b) || anyThere(b, there) {
 			continue
 		}
 		if !mine && b.Spec.Release >= d.status.ObservedRelease || mine && waitsForVerdict(d.status, b) {
@@ -124,7 +121,7 @@ func foldBatches(d *release) (wait time.Duration) {
 		case !mine && d.folded.Has(number):
 			d.plan.RemoveBatches = append(d.plan.RemoveBatches, *b)
 		case d.Sure[b.UID] && !d.Live:
-			// Nothing is folded of a release that is over, and not known to be yet.
+			// A release that is over folds nothing, and the cache may not show its end yet.
 			d.plan.NeedsLive = true
 		case d.Sure[b.UID] && mine:
 			foldBatch(d, b)
@@ -147,7 +144,7 @@ func anyThere(b *v1alpha1.ChangePod, there map[types.UID]bool) bool {
 	return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == "" || there[types.UID(p.UID)] })
 }
 
-// failedFrom returns the lowest number of the failed batches that stay without their pods.
+// failedFrom returns the lowest number of the failed batches that stay without pods.
 func failedFrom(d *release) int32 {
 	var failing []int32
 	for i := range d.Batches {
@@ -163,7 +160,7 @@ func failedFrom(d *release) int32 {
 	return failing[len(failing)-maxFailedBatches]
 }
 
-// waitsForVerdict reports whether there is a verdict on a batch that it does not have yet.
+// waitsForVerdict reports whether a verdict exists that a batch does not have yet.
 func waitsForVerdict(s *v1alpha1.ChangeWorkloadStatus, b *v1alpha1.ChangePod) bool {
 	if b.Status.EndDueTimeUnix != 0 {
 		return true
@@ -173,8 +170,7 @@ func waitsForVerdict(s *v1alpha1.ChangeWorkloadStatus, b *v1alpha1.ChangePod) bo
 	})
 }
 
-// untilFoldable is for how long a verdict may still come on a batch that ended
-// without one.
+// untilFoldable returns for how long a verdict may still come on a batch that ended without one.
 func untilFoldable(d *release, b *v1alpha1.ChangePod) time.Duration {
 	if !record.EndedUnverified(b) {
 		return 0
@@ -182,14 +178,13 @@ func untilFoldable(d *release, b *v1alpha1.ChangePod) time.Duration {
 	return time.Unix(b.Status.UpdateTimeUnix, 0).Add(d.Settings.PostTimeout).Sub(d.Now)
 }
 
-// foldBatch puts the counts of a batch into the status, unless the API server has a
-// pod of it that the cache does not show.
+// foldBatch adds the counts of a batch to the status, unless one of its pods still exists at the API server.
 func foldBatch(d *release, b *v1alpha1.ChangePod) {
 	if !allGone(d.Gone, b) {
 		return
 	}
 	if f := d.status.Folded; f != nil && len(f.Removing) >= maxRemoving {
-		return // somebody keeps them from being removed
+		return // something prevents their deletion
 	}
 	number := record.BatchNumber(b)
 	f := addFolded(d, number)
@@ -198,7 +193,8 @@ func foldBatch(d *release, b *v1alpha1.ChangePod) {
 	f.FailCount += int32(len(failed)) //nolint:gosec // the same
 	unverified := UnverifiedPods(b)
 	f.UnverifiedCount += unverified
-	f.Removing = append(f.Removing, v1alpha1.FoldedBatch{Number: number, UID: string(b.UID), UnverifiedCount: unverified, Failed: len(failed) > 0})
+	folded := v1alpha1.FoldedBatch{Number: number, UID: string(b.UID), UnverifiedCount: unverified, Failed: len(failed) > 0}
+	f.Removing = append(f.Removing, folded)
 	if id := b.Status.ChangePodID; id != "" {
 		f.Nodes = append(f.Nodes, v1alpha1.FoldedEntry{ID: id})
 		f.Nodes = slices.Delete(f.Nodes, 0, max(len(f.Nodes)-maxFoldedEntries, 0))
@@ -210,7 +206,7 @@ func foldBatch(d *release, b *v1alpha1.ChangePod) {
 	d.passed, d.failed = slices.DeleteFunc(d.passed, isOf), slices.DeleteFunc(d.failed, isOf)
 }
 
-// correctFolded counts the folded failures as corrected once no failed batch is left.
+// correctFolded counts the folded failures as corrected when no failed batch exists.
 func correctFolded(d *release) {
 	if f := d.status.Folded; f != nil && f.FailCount > 0 && len(d.failed) == 0 {
 		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
@@ -218,12 +214,12 @@ func correctFolded(d *release) {
 	}
 }
 
-// allGone says that the API server has no pod of a batch any more.
+// allGone reports whether no pod of a batch exists at the API server.
 func allGone(gone map[types.UID]bool, b *v1alpha1.ChangePod) bool {
 	return !slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return !gone[types.UID(p.UID)] })
 }
 
-// addFolded notes the number of a batch that is to be removed.
+// addFolded adds the number of a batch that will be deleted.
 func addFolded(d *release, number int32) *v1alpha1.FoldedBatches {
 	if d.status.Folded == nil {
 		d.status.Folded = &v1alpha1.FoldedBatches{}
@@ -238,7 +234,7 @@ func addFolded(d *release, number int32) *v1alpha1.FoldedBatches {
 	return f
 }
 
-// pruneFolded forgets the batches that are gone, in a write that is made anyway.
+// pruneFolded forgets the deleted batches, if the status is written anyway.
 func pruneFolded(d *release) {
 	f := d.status.Folded
 	if f == nil || len(f.Removing) == 0 || equality.Semantic.DeepEqual(d.status, &d.Change.Status) {
@@ -257,9 +253,8 @@ func pruneFolded(d *release) {
 	}
 }
 
-// boundRecords removes the oldest records of releases that ended, whatever keeps this
-// one from succeeding: it has no pods, or the server refuses it. Their orders are
-// ended first, for at most one deadline.
+// boundRecords removes the oldest records of ended releases, even if this release does not succeed, for example without
+// pods. Their orders are ended first, for at most one deadline.
 func boundRecords(d *release) {
 	var over []*v1alpha1.ChangeWorkload
 	for i := range d.Others {

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// replace lets other pods take the place of the first n.
+// replace replaces the first n pods.
 func (w *world) replace(t *testing.T, n int) *world {
 	t.Helper()
 	for range n {
@@ -52,8 +52,8 @@ func (w *world) numbers() (n []int32) {
 	return n
 }
 
-// TestReplacementsDoNotAccumulate: pods come and go, and what is kept does not grow;
-// counts, numbers and the state say all the same.
+// TestReplacementsDoNotAccumulate: pods come and go, and the records do not grow; counts, numbers and the state stay
+// right.
 func TestReplacementsDoNotAccumulate(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Settle(t).replace(t, 200)
 	s := &w.in.Change.Status
@@ -75,8 +75,8 @@ func TestReplacementsDoNotAccumulate(t *testing.T) {
 	}
 }
 
-// TestFailuresDoNotAccumulate: of failed batches whose pods are gone the newest 100 stay.
-// The counts know the others, and they count as corrected with the last one that stayed.
+// TestFailuresDoNotAccumulate: of the failed batches without pods, the newest 100 stay. The counts include the others,
+// which are corrected with the last one that stayed.
 func TestFailuresDoNotAccumulate(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Settle(t)
 	failAll := func(verdict string) {
@@ -104,20 +104,22 @@ func TestFailuresDoNotAccumulate(t *testing.T) {
 		t.Errorf("%d failed, %s, with one batch not corrected", w.in.Change.Status.FailCount, w.in.Change.Status.Status)
 	}
 	w.Verdict(w.in.Batches[0].Spec.PodInfos[0].Pod, "pass").Settle(t)
-	if s := &w.in.Change.Status; s.FailCount != 0 || s.PassCount != 122 || s.Status != v1alpha1.ChangeWorkloadSuccess || s.Folded.FailCount != 0 {
+	if s := &w.in.Change.Status; s.FailCount != 0 || s.PassCount != 122 || s.Status != v1alpha1.ChangeWorkloadSuccess ||
+		s.Folded.FailCount != 0 {
 		t.Errorf("%d failed, %d passed, %s, folded %d failed", s.FailCount, s.PassCount, s.Status, s.Folded.FailCount)
 	}
 }
 
-// TestFoldedFailureCountsOnce: a folded failure that was not removed, or that a cache still
-// shows, neither counts by itself nor makes the batch count again.
+// TestFoldedFailureCountsOnce: a folded failure that was not deleted, or that a cache still shows, neither counts by
+// itself nor makes its batch count again.
 func TestFoldedFailureCountsOnce(t *testing.T) {
 	w := newWorld(1).Pods(1).Complete().Settle(t)
 	w.kept = true
 	for range maxFailedBatches + 3 {
 		w.Verdict(w.in.Pods[0].Name, "fail").replace(t, 1)
 	}
-	if s := &w.in.Change.Status; s.FailCount != maxFailedBatches+3 || s.Folded.FailCount != 3 || s.Folded.Numbers != "1-3" || s.PassCount != 1 {
+	if s := &w.in.Change.Status; s.FailCount != maxFailedBatches+3 || s.Folded.FailCount != 3 || s.Folded.Numbers != "1-3" ||
+		s.PassCount != 1 {
 		t.Errorf("%d failed, %d passed, folded %+v", s.FailCount, s.PassCount, s.Folded)
 	}
 	w.kept = false
@@ -127,8 +129,8 @@ func TestFoldedFailureCountsOnce(t *testing.T) {
 	}
 }
 
-// TestFoldedNumbersAreBounded: pods that stay keep the numbers of those that went apart. What
-// is written of them has a bound, and the batches still go.
+// TestFoldedNumbersAreBounded: pods that stay separate the numbers of folded batches. The list of numbers is bounded,
+// and the batches are still folded.
 func TestFoldedNumbersAreBounded(t *testing.T) {
 	const pods = 2 * (record.MaxRanges + 150)
 	w := newWorld(pods).Pods(pods).Complete()
@@ -154,7 +156,7 @@ func TestFoldedNumbersAreBounded(t *testing.T) {
 	}
 }
 
-// TestFold: what is folded, and what is not.
+// TestFold: which batches are folded.
 func TestFold(t *testing.T) {
 	for name, test := range map[string]struct {
 		before func(*world) // the first pod goes
@@ -193,7 +195,7 @@ func TestFold(t *testing.T) {
 			before: func(w *world) { w.kept = true }, after: func(w *world) { w.replace(t, 1) },
 			left: []int32{1, 2, 3, 4}, folded: "1-2", pass: 4,
 		},
-		"one that fails before it is removed is not folded any more": {
+		"one that fails before it is deleted is unfolded": {
 			before: func(w *world) { w.kept = true },
 			after:  func(w *world) { w.kept = false; w.Verdict("sleep-0", "fail") },
 			left:   []int32{1, 2, 3}, pass: 2,
@@ -202,7 +204,7 @@ func TestFold(t *testing.T) {
 			after: func(w *world) {
 				ghost := w.in.Batches[0].DeepCopy()
 				ghost.Name, ghost.UID, ghost.Spec.PodInfos[0].UID = record.ChangePodName("sleep", versionA, 1), "ghost", "pod-0"
-				w.replace(t, 1) // forgets what was removed
+				w.replace(t, 1) // forgets the deleted batches
 				ghost.Status.PodResults = []v1alpha1.PodResult{{PodInfo: ghost.Spec.PodInfos[0], Verdict: "fail"}}
 				w.in.Batches = append(w.in.Batches, *ghost)
 			},
@@ -231,8 +233,8 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestUnfoldUnverified: a batch that fails before it is removed takes back as many unverified
-// pods as it added, whatever its status says by then.
+// TestUnfoldUnverified: a batch that fails before it is deleted subtracts as many unverified pods as it added, whatever
+// its status is by then.
 func TestUnfoldUnverified(t *testing.T) {
 	for name, fail := range map[string]func(*defended){
 		"by hand": func(d *defended) { d.in.Batches[0].Status.PodResults[0].Verdict = record.VerdictFail },
@@ -262,7 +264,7 @@ func TestUnfoldUnverified(t *testing.T) {
 	}
 }
 
-// TestFoldKeepsAttemptsApart: batches of attempts that are over go, whatever they say.
+// TestFoldKeepsAttemptsApart: batches of former attempts are deleted, whatever their result.
 func TestFoldKeepsAttemptsApart(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Settle(t).replace(t, 3)
 	w.Verdict("later-2", "fail").Settle(t)
@@ -281,7 +283,7 @@ func TestFoldKeepsAttemptsApart(t *testing.T) {
 	}
 }
 
-// TestLateVerdictOnFolded: it is recorded, and changes nothing.
+// TestLateVerdictOnFolded: a late verdict is recorded, and changes nothing.
 func TestLateVerdictOnFolded(t *testing.T) {
 	w := newWorld(1).Pods(1).Complete().Settle(t)
 	s := &w.in.Change.Status
@@ -295,13 +297,14 @@ func TestLateVerdictOnFolded(t *testing.T) {
 		}
 	}
 	w.Later(time.Minute).Settle(t)
-	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Folded.Nodes[0].Verdict != "fail" || len(s.UnclaimedVerdicts) != 0 {
+	if s := &w.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Folded.Nodes[0].Verdict != "fail" ||
+		len(s.UnclaimedVerdicts) != 0 {
 		t.Errorf("%s, nodes %v, unclaimed %v", s.Status, s.Folded.Nodes, s.UnclaimedVerdicts)
 	}
 }
 
-// TestRecordsAreBounded: releases that never succeed with a pod leave ten records,
-// not one each; those whose order the server does not know the end of stay a while.
+// TestRecordsAreBounded: releases that never succeed with a pod leave ten records, not one each; a record whose order
+// was not ended at the server stays a while.
 func TestRecordsAreBounded(t *testing.T) {
 	for name, w := range map[string]*world{
 		"no pods":       newWorld(0).Complete(),

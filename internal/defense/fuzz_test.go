@@ -28,12 +28,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// FuzzRecords: what admission and the operator record on a workload is read without
-// harm, whoever wrote it, and what is read is written and read again as the same.
+// FuzzRecords: any annotations and labels are read without harm, and the result is written and read again as the same.
 func FuzzRecords(f *testing.F) {
 	for _, seed := range []string{
-		"", " ", "c6c45d23 17 jane doe", "v 1 ", "1 1700000000 Blocked jane", "1 x Quarantined u", "1 1700000000 Blocked", "-1 99999999999999999999 Blocked u",
-		`{"asked":"all","ended":["a"],"user":"jane","resourceVersion":"3"}`, `{"asked":""}`, `{"Asked":"0","ended":[]}`, `{"asked":`, "a=b,c=d", "a=a,=b,b=,,a=b=c",
+		"", " ", "c6c45d23 17 jane doe", "v 1 ", "1 1700000000 Blocked jane", "1 x Quarantined u", "1 1700000000 Blocked",
+		"-1 99999999999999999999 Blocked u",
+		`{"asked":"all","ended":["a"],"user":"jane","resourceVersion":"3"}`, `{"asked":""}`, `{"Asked":"0","ended":[]}`, `{"asked":`, "a=b,c=d",
+		"a=a,=b,b=,,a=b=c",
 		strings.Repeat("a=b,", 50), "9223372036854775807", "9223372036854775808", "-1", "1e3", "\xff=\x00",
 	} {
 		f.Add(seed)

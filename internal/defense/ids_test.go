@@ -26,7 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// records are a release with its own order, and a batch with its own entry.
+// records are a release with its order, and a batch with its entry.
 func records() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 	id := server.OrderID("some-cluster", "web-uid", versionA, 3, 2, "change-uid")
 	change := wrappers.MakeChangeWorkload("ns", "change").UID("change-uid").Of(wrappers.MakeDeployment("ns", "web").UID("web-uid").Obj()).
@@ -41,7 +41,7 @@ func TestForeignIDs(t *testing.T) {
 	for name, test := range map[string]struct {
 		change       func(*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod)
 		order, entry bool
-		// repaired are the states after the repair, empty where there is none.
+		// repairedOrder and repairedBatch are the states after the correction; empty for none.
 		repairedOrder v1alpha1.OrderStage
 		repairedBatch v1alpha1.ChangePodStatusType
 	}{
@@ -54,9 +54,9 @@ func TestForeignIDs(t *testing.T) {
 		"another's order that is over": {func(c *v1alpha1.ChangeWorkload, _ *v1alpha1.ChangePod) {
 			c.Status.OrderID, c.Status.OrderStage = other, v1alpha1.OrderEnded
 		}, false, true, "", ""},
-		"another's node": {func(_ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) { b.Status.OrderID = other },
+		"another's entry": {func(_ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) { b.Status.OrderID = other },
 			true, false, "", v1alpha1.ChangePodPreWait},
-		"another's node in a batch that is done": {func(_ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
+		"another's entry in a batch that is done": {func(_ *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
 			b.Status.OrderID, b.Status.Status = other, v1alpha1.ChangePodExecuteDone
 		}, true, false, "", ""},
 		"an earlier attempt's": {func(c *v1alpha1.ChangeWorkload, b *v1alpha1.ChangePod) {
@@ -80,7 +80,7 @@ func TestForeignIDs(t *testing.T) {
 				t.Errorf("owns the order: %t", got)
 			}
 			if got := server.OwnsEntry(change, batch); got != test.entry {
-				t.Errorf("owns the node: %t", got)
+				t.Errorf("owns the entry: %t", got)
 			}
 			order := server.ResetOrder(server.OrderInput{Now: testNow, Settings: settings.Default(), Change: change, Defended: true}, "some-cluster")
 			stage := v1alpha1.OrderStage("")
@@ -88,7 +88,7 @@ func TestForeignIDs(t *testing.T) {
 				fixed := change.DeepCopy()
 				fixed.Status = *order.Status
 				if stage = fixed.Status.OrderStage; !server.OwnsOrder(fixed) || fixed.Status.OrderNodeID != "" || len(order.Events) != 1 {
-					t.Errorf("repaired to %+v, told %v", fixed.Status.OrderStatus, order.Events)
+					t.Errorf("repaired to %+v, events %v", fixed.Status.OrderStatus, order.Events)
 				}
 			}
 			if stage != test.repairedOrder {
@@ -98,7 +98,7 @@ func TestForeignIDs(t *testing.T) {
 			status := v1alpha1.ChangePodStatusType("")
 			if repaired.Status != nil {
 				if status = repaired.Status.Status; repaired.Status.ChangePodID != "" || repaired.Status.OrderID != "" || len(repaired.Events) != 1 {
-					t.Errorf("repaired to %+v, told %v", repaired.Status, repaired.Events)
+					t.Errorf("repaired to %+v, events %v", repaired.Status, repaired.Events)
 				}
 			}
 			if status != test.repairedBatch {
@@ -108,27 +108,28 @@ func TestForeignIDs(t *testing.T) {
 	}
 }
 
-// TestVerdictOfAnotherOrder: a verdict with the id of another order is placed nowhere.
+// TestVerdictOfAnotherOrder: a verdict with the id of another order is ignored.
 func TestVerdictOfAnotherOrder(t *testing.T) {
 	change, batch := records()
-	verdict := server.Delivered{OrderID: server.OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change"), NodeID: "node", Stage: v1alpha1.StagePost, Verdict: record.VerdictFail}
+	verdict := server.Delivered{OrderID: server.OrderID("some-cluster", "other-uid", versionA, 3, 2, "other-change"), NodeID: "node",
+		Stage: v1alpha1.StagePost, Verdict: record.VerdictFail}
 	if got := server.PlaceOnBatch(&batch.Status, verdict, testNow); got != server.PlacementElsewhere || batch.Status.PostVerdict != nil {
 		t.Errorf("on the batch it is %s: %+v", got, batch.Status.PostVerdict)
 	}
 	verdict.NodeID, verdict.OfOrder = "order-node", true
-	if got := server.PlaceOnRelease(&change.Status, verdict, testNow); got != server.PlacementElsewhere || change.Status.OrderPostVerdict != nil {
+	if got := server.PlaceOnRelease(&change.Status, verdict, testNow); got != server.PlacementElsewhere ||
+		change.Status.OrderPostVerdict != nil {
 		t.Errorf("on the release it is %s: %+v", got, change.Status.OrderPostVerdict)
 	}
 }
 
-// TestCallsOfAnotherEntry: what was known of the end of one entry says nothing of the
-// next one that is started for the same batch.
+// TestCallsOfAnotherEntry: the recorded end of one entry does not count for the next entry of the same batch.
 func TestCallsOfAnotherEntry(t *testing.T) {
 	ended := server.Calls{Ended: true}
 	if got := ended.After(server.CallPollPost, server.Answer{Kind: server.AnswerNotPassed}, testNow, 0.5); !got.Ended {
-		t.Error("a poll makes it forget that the node has ended")
+		t.Error("a poll makes it forget that the entry has ended")
 	}
 	if got := ended.After(server.CallStart, server.Answer{Kind: server.AnswerDone}, testNow, 0.5); got.Ended {
-		t.Error("a node that was just started is taken for one that has ended")
+		t.Error("a new entry is taken for an ended one")
 	}
 }

@@ -34,9 +34,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-var update = flag.Bool("update", false, "write the golden records anew")
+var update = flag.Bool("update", false, "write the golden records")
 
-// A told story is a release with what happens to it, in order.
+// storyRecord is a release and what happens to it, in order.
 type storyRecord struct {
 	replicas int32
 	size     int32
@@ -48,7 +48,7 @@ type storyRecord struct {
 	then  []happening
 }
 
-// happening is what a user or the cluster does next.
+// happening is the next act of a user or of the cluster.
 type happening struct {
 	name string
 	do   func(*defended)
@@ -82,14 +82,15 @@ func stories() map[string]storyRecord {
 		d.Release(d.in.Change.Spec.Release, versionA)
 	}}
 	return map[string]storyRecord{
-		"passes":                {replicas: 3, size: 1, then: podsReady(3)},
-		"passes, in batches":    {replicas: 5, size: 2, then: podsReady(5)},
-		"passes, stand-alone":   {replicas: 3, size: 2, alone: true, then: podsReady(3)},
-		"a pod fails":           {replicas: 3, size: 1, verdicts: map[string]string{"POST 2": "fail"}, then: podsReady(3)},
-		"a batch fails PRE":     {replicas: 4, size: 2, verdicts: map[string]string{"PRE 1": "inconc"}, then: podsReady(4)},
-		"the order fails PRE":   {replicas: 2, size: 1, verdicts: map[string]string{"PRE order": "fail"}, then: podsReady(2)},
-		"the order fails POST":  {replicas: 2, size: 1, verdicts: map[string]string{"POST order": "fail"}, then: podsReady(2)},
-		"callbacks are lost":    {replicas: 2, size: 1, polls: true, verdicts: map[string]string{"POST 1": "", "PRE 2": "", "PRE order": ""}, then: podsReady(2)},
+		"passes":               {replicas: 3, size: 1, then: podsReady(3)},
+		"passes, in batches":   {replicas: 5, size: 2, then: podsReady(5)},
+		"passes, stand-alone":  {replicas: 3, size: 2, alone: true, then: podsReady(3)},
+		"a pod fails":          {replicas: 3, size: 1, verdicts: map[string]string{"POST 2": "fail"}, then: podsReady(3)},
+		"a batch fails PRE":    {replicas: 4, size: 2, verdicts: map[string]string{"PRE 1": "inconc"}, then: podsReady(4)},
+		"the order fails PRE":  {replicas: 2, size: 1, verdicts: map[string]string{"PRE order": "fail"}, then: podsReady(2)},
+		"the order fails POST": {replicas: 2, size: 1, verdicts: map[string]string{"POST order": "fail"}, then: podsReady(2)},
+		"callbacks are lost": {replicas: 2, size: 1, polls: true, verdicts: map[string]string{"POST 1": "", "PRE 2": "", "PRE order": ""},
+			then: podsReady(2)},
 		"a verdict never comes": {replicas: 2, size: 1, verdicts: map[string]string{"POST 1": ""}, then: podsReady(2)},
 		"scaled after success":  {replicas: 2, size: 1, then: append(podsReady(2), scaled)},
 		"released again":        {replicas: 2, size: 1, then: append(podsReady(2), again)},
@@ -110,7 +111,7 @@ func (s storyRecord) begin() *defended {
 	return d
 }
 
-// summary is what must not depend on the order in which things happened.
+// summary is the part of a world that must not depend on the order of events.
 func (d *defended) summary(t *testing.T) string {
 	t.Helper()
 	s := &d.in.Change.Status
@@ -133,16 +134,16 @@ func (d *defended) summary(t *testing.T) string {
 	}
 	slices.Sort(messages)
 	if s.Status == v1alpha1.ChangeWorkloadCanceled {
-		// How far it had come is chance; that nothing is left open is not.
+		// The progress may differ, but nothing stays open.
 		return fmt.Sprintf("status=%s blocked=%t paused=%t open=%t", s.Status, blocked, d.stored.Paused, record.OrderIsOpen(s))
 	}
-	return fmt.Sprintf("status=%s attempt=%d passed=%d failed=%d checking=%d preparing=%d blocked=%t paused=%t order=%s ended=%s batches=%s unclaimed=%d",
+	return fmt.Sprintf("status=%s attempt=%d passed=%d failed=%d checking=%d preparing=%d blocked=%t paused=%t order=%s ended=%s "+
+		"batches=%s unclaimed=%d",
 		s.Status, s.Attempt, s.PassCount, s.FailCount, s.CheckingCount, s.PreparingCount, blocked, d.stored.Paused, s.OrderStage, s.OrderEnd,
 		strings.Join(messages, ","), len(s.UnclaimedVerdicts))
 }
 
-// TestGolden tells each story in its natural order and compares what every step
-// left behind with the record of it.
+// TestGolden runs each story in its natural order and compares every step with a recorded file.
 func TestGolden(t *testing.T) {
 	for name, story := range stories() {
 		t.Run(name, func(t *testing.T) {
@@ -178,14 +179,12 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// timed are the parts of a summary that depend on what came first: a rollout is
-// paused only when it fails before it is complete, and a release that is
-// replaced before it began has no attempt.
+// timed are the parts of a summary that depend on the order: a rollout is paused only if it fails before it is
+// complete, and a release that is replaced before it began has no attempt.
 var timed = regexp.MustCompile(`(paused=\w+|attempt=\d+) `)
 
-// TestInterleavings tells each story in many random orders of who acts when:
-// reconcilers, the server's callbacks, the cluster, views that are behind, and
-// writes of the status that never happen. The end is always the same.
+// TestInterleavings runs each story with many random orders of its actors: reconcilers, callbacks of the server, the
+// cluster, stale views, and status writes that are lost. The end is always the same.
 func TestInterleavings(t *testing.T) {
 	for name, story := range stories() {
 		t.Run(name, func(t *testing.T) {
@@ -209,12 +208,12 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-// scramble lets the actors act in a random order until all has happened.
+// scramble runs the actors in a random order until everything has happened.
 func (d *defended) scramble(t *testing.T, then []happening, random *rand.Rand) {
 	t.Helper()
 	for step := 0; len(then) > 0; step++ {
 		if step > 5000 {
-			t.Fatal("nothing changes any more")
+			t.Fatal("nothing changes, and it is not over")
 		}
 		switch random.IntN(8) {
 		case 0:

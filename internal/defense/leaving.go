@@ -31,22 +31,21 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// What is known of workloads that are opted out, get an owner, or are deleted, while their
-// releases are blocked: allowed, and told.
+// Workloads that are opted out, get an owner, or are deleted while their releases are blocked: allowed, and reported.
 
-// OptOut is the last time that a user opted a workload out, or gave it an owner, while it was
-// blocked, halted or held, or versions of it were in quarantine.
+// OptOut is the last time that a user opted a workload out, or gave it an owner, while it was blocked, halted or held,
+// or versions of it were quarantined.
 type OptOut struct {
-	// Release is the number of the release that the workload was at.
+	// Release is the number of the workload's release at that time.
 	Release int64
 	At      time.Time
 	While   v1alpha1.OptOutWhile
-	// Owner is the owner that the workload gained, as kind/name; empty where it was opted out.
+	// Owner is the new owner of the workload, as kind/name; empty if it was opted out.
 	Owner string
 	User  string
 }
 
-// String is the value of OptedOutAnnotation.
+// String returns the value of OptedOutAnnotation.
 func (o OptOut) String() string {
 	while := string(o.While)
 	if o.Owner != "" {
@@ -63,45 +62,47 @@ func ParseOptOut(value string) (OptOut, bool) {
 	}
 	seconds, err := strconv.ParseInt(parts[1], 10, 64)
 	while, owner, _ := strings.Cut(parts[2], ":")
-	o := OptOut{Release: workload.ParseRelease(parts[0]), At: time.Unix(seconds, 0), While: v1alpha1.OptOutWhile(while), Owner: owner, User: parts[3]}
+	o := OptOut{
+		Release: workload.ParseRelease(parts[0]), At: time.Unix(seconds, 0), While: v1alpha1.OptOutWhile(while),
+		Owner: owner, User: parts[3],
+	}
 	return o, err == nil && describeWhile(o.While) != ""
 }
 
-// Denied is what denies releases of a workload.
+// Denied are the reasons for which releases of a workload are denied.
 type Denied struct {
 	Blocked    bool
 	Quarantine []string
 }
 
-// DeniedBy says what denies releases of a workload with these labels and
-// annotations.
+// DeniedBy returns why releases of a workload with these labels and annotations are denied.
 func DeniedBy(labels, annotations map[string]string, now time.Time) Denied {
 	_, blocked := labels[v1alpha1.SuspendLabel]
 	return Denied{Blocked: blocked, Quarantine: rollback.ParseQuarantine(annotations, now).Versions}
 }
 
-// Any says that something does.
+// Any reports whether any release is denied.
 func (h Denied) Any() bool { return h.Blocked || len(h.Quarantine) > 0 }
 
-// DefenseOf returns what the operator does to a workload with these labels and annotations
-// that ends, or has no effect, when the workload is opted out or gets an owner; empty for nothing.
+// DefenseOf returns the act of the operator on a workload with these labels and annotations that ends, or has no
+// effect, when the workload is opted out or gets an owner; empty for none.
 func DefenseOf(labels, annotations map[string]string, now time.Time) v1alpha1.OptOutWhile {
-	held := DeniedBy(labels, annotations, now)
+	denied := DeniedBy(labels, annotations, now)
 	switch {
-	case held.Blocked:
+	case denied.Blocked:
 		return v1alpha1.WhileBlocked
 	case annotations[v1alpha1.HaltedAnnotation] != "":
 		return v1alpha1.WhileHalted
 	case annotations[v1alpha1.HeldAnnotation] != "":
 		return v1alpha1.WhileHeld
-	case held.Any():
+	case denied.Any():
 		return v1alpha1.WhileQuarantined
 	default:
 		return ""
 	}
 }
 
-// String is h as it follows the word "while".
+// String describes h, to follow the word "while".
 func (h Denied) String() string {
 	var parts []string
 	if h.Blocked {
@@ -113,8 +114,8 @@ func (h Denied) String() string {
 	return strings.Join(parts, " and ")
 }
 
-// noteOptOut keeps, and tells once, that a user opted the workload out, or gave it an owner,
-// while the defense had an effect.
+// noteOptOut records, and reports once, that a user opted the workload out, or gave it an owner, while the defense had
+// an effect.
 func noteOptOut(d *release) {
 	if d.Workload == nil {
 		return
@@ -134,9 +135,9 @@ func noteOptOut(d *release) {
 	d.event(corev1.EventTypeWarning, v1alpha1.EventOptedOut, o.Describe())
 }
 
-// ownedUnseen is an owner that a blocked workload got past admission. The condition Defended,
-// which is about to change, says that it had none before. A halt or a hold is taken back, which
-// tells of the owner.
+// ownedUnseen returns the owner that a blocked workload got past admission: the condition Defended, which is about to
+// change, shows that it had none before. An owner of a halted or held workload is reported when the halt or the hold is
+// undone.
 func ownedUnseen(d *release) (o OptOut, ok bool) {
 	owner := d.Workload.ObservingOwner()
 	if owner == "" || workload.OptedOut(d.Workload.Labels) || !d.Workload.Blocked() || d.Change.Status.Attempt == 0 ||
@@ -146,7 +147,7 @@ func ownedUnseen(d *release) (o OptOut, ok bool) {
 	return OptOut{At: d.Now, While: v1alpha1.WhileBlocked, Owner: strings.ReplaceAll(owner, " ", "/"), User: workload.UnknownUser}, true
 }
 
-// Describe says who opted a workload out, or gave it an owner, and what the defense did then.
+// Describe returns which user opted a workload out, or gave it an owner, and the act of the operator at that time.
 func (o *OptOut) Describe() string {
 	if o.Owner != "" {
 		return fmt.Sprintf("%s gave the workload the owner %s while %s; it is in observe mode now", o.User, o.Owner, describeWhile(o.While))
@@ -169,37 +170,33 @@ type DeniedWorkload struct {
 	By       Denied
 }
 
-// DeletionInput is what is known of a workload that may have been deleted, or created
-// again.
+// DeletionInput is the input of a decision about a workload that may have been deleted, or created again.
 type DeletionInput struct {
-	// Denied is the workload of this name whose releases were denied when it was seen
-	// last; nil when there was none.
+	// Denied is the last known workload of this name whose releases were denied; nil for none.
 	Denied *DeniedWorkload
-	// Deleted is the one that was deleted before; nil when none is known.
+	// Deleted is an earlier deleted workload whose releases were denied; nil for none.
 	Deleted *DeniedWorkload
-	// Now is the workload of this name; nil when there is none.
+	// Now is the workload of this name; nil for none.
 	Now *workload.Workload
-	// NamespaceEnding: its namespace is gone, or going.
+	// NamespaceEnding reports whether the namespace is deleted, or being deleted.
 	NamespaceEnding bool
 }
 
-// DeletionPlan is what to remember, and to tell.
+// DeletionPlan is what to remember and to report.
 type DeletionPlan struct {
-	// ForgetDenied: the workload whose releases were denied is not there any more.
+	// ForgetDenied: the workload whose releases were denied does not exist.
 	ForgetDenied bool
-	// Deleted, told of the workload whose releases were denied, says that somebody deleted it: it is
-	// to be remembered. Nil when nobody did.
+	// Deleted is the event of its deletion, and the workload is to be remembered; nil for none.
 	Deleted *record.Event
-	// ForgetDeleted: what was deleted before is over; the name is taken again.
+	// ForgetDeleted: the name of the deleted workload is in use again.
 	ForgetDeleted bool
-	// CreatedAgain is told of the workload that is there now; nil when it is no other
-	// one than before.
+	// CreatedAgain is the event of the new workload; nil if it is the same as before.
 	CreatedAgain *record.Event
 }
 
-// DecideDeletion says whether a workload was deleted while its releases were denied,
-// and whether one of its name was created after that: neither the block nor the
-// quarantine survives it. What goes with its namespace is not told.
+// DecideDeletion decides whether a workload was deleted while its releases were denied, and whether another workload of
+// its name was created later: a deletion removes the block and the quarantine. The deletion of a namespace is not
+// reported.
 func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
 	deleted := in.Deleted
 	if was := in.Denied; was != nil {
@@ -220,7 +217,7 @@ func DecideDeletion(in DeletionInput) (plan DeletionPlan) {
 	plan.ForgetDeleted = true
 	if in.Now.UID != deleted.Workload.UID {
 		plan.CreatedAgain = &record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDeletedWhileBlocked,
-			Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: neither block nor quarantine survives that",
+			Message: fmt.Sprintf("%s created the %s again, which was deleted while %s: block and quarantine are lost",
 				in.Now.ReleasedBy(), in.Now.Kind(), deleted.By)}
 	}
 	return plan

@@ -40,29 +40,37 @@ func TestDecideDeletion(t *testing.T) {
 		whileQuarantined = "versions of it were in quarantine (bad)"
 		gone             = "the deployment was deleted while "
 		again            = "jane created the deployment again, which was deleted while "
-		lost             = ": neither block nor quarantine survives that"
+		lost             = ": block and quarantine are lost"
 	)
 	for name, test := range map[string]struct {
 		in                          DeletionInput
 		forgetDenied, forgetDeleted bool
 		deleted, again              string
 	}{
-		"nothing is known":                         {},
-		"one that was free is there":               {in: DeletionInput{Now: of("a")}},
-		"it is there":                              {in: DeletionInput{Denied: denied("a", blocked), Now: of("a")}},
-		"it is there, its namespace is going":      {in: DeletionInput{Denied: denied("a", blocked), Now: of("a"), NamespaceEnding: true}},
-		"it is there, another one was deleted":     {in: DeletionInput{Denied: denied("b", blocked), Deleted: denied("a", blocked), Now: of("b")}},
-		"gone":                                     {in: DeletionInput{Denied: denied("a", blocked)}, forgetDenied: true, deleted: gone + whileBlocked},
-		"gone, from quarantine":                    {in: DeletionInput{Denied: denied("a", quarantined)}, forgetDenied: true, deleted: gone + whileQuarantined},
-		"gone with its namespace":                  {in: DeletionInput{Denied: denied("a", blocked), NamespaceEnding: true}, forgetDenied: true},
-		"gone with its namespace, like one before": {in: DeletionInput{Denied: denied("b", blocked), Deleted: denied("a", blocked), NamespaceEnding: true}, forgetDenied: true},
-		"gone, like one before":                    {in: DeletionInput{Denied: denied("b", quarantined), Deleted: denied("a", blocked)}, forgetDenied: true, deleted: gone + whileQuarantined},
-		"seen only when it is there again": {in: DeletionInput{Denied: denied("a", blocked), Now: of("b")}, forgetDenied: true, forgetDeleted: true,
-			deleted: gone + whileBlocked, again: again + whileBlocked + lost},
-		"seen only when it is there again, after another one": {in: DeletionInput{Denied: denied("b", quarantined), Deleted: denied("a", blocked), Now: of("c")}, forgetDenied: true, forgetDeleted: true,
+		"nothing is known":                    {},
+		"one that was free is there":          {in: DeletionInput{Now: of("a")}},
+		"it is there":                         {in: DeletionInput{Denied: denied("a", blocked), Now: of("a")}},
+		"it is there, its namespace is going": {in: DeletionInput{Denied: denied("a", blocked), Now: of("a"), NamespaceEnding: true}},
+		"it is there, another one was deleted": {in: DeletionInput{Denied: denied("b", blocked), Deleted: denied("a", blocked),
+			Now: of("b")}},
+		"gone": {in: DeletionInput{Denied: denied("a", blocked)}, forgetDenied: true,
+			deleted: gone + whileBlocked},
+		"gone, from quarantine": {in: DeletionInput{Denied: denied("a", quarantined)}, forgetDenied: true,
+			deleted: gone + whileQuarantined},
+		"gone with its namespace": {in: DeletionInput{Denied: denied("a", blocked), NamespaceEnding: true}, forgetDenied: true},
+		"gone with its namespace, like one before": {in: DeletionInput{Denied: denied("b", blocked), Deleted: denied("a", blocked),
+			NamespaceEnding: true}, forgetDenied: true},
+		"gone, like one before": {in: DeletionInput{Denied: denied("b", quarantined), Deleted: denied("a", blocked)}, forgetDenied: true,
+			deleted: gone + whileQuarantined},
+		"seen only when it is there again": {in: DeletionInput{Denied: denied("a", blocked), Now: of("b")}, forgetDenied: true,
+			forgetDeleted: true,
+			deleted:       gone + whileBlocked, again: again + whileBlocked + lost},
+		"seen only when it is there again, after another one": {in: DeletionInput{Denied: denied("b", quarantined), Deleted: denied("a", blocked),
+			Now: of("c")}, forgetDenied: true, forgetDeleted: true,
 			deleted: gone + whileQuarantined, again: again + whileQuarantined + lost},
-		"still gone":          {in: DeletionInput{Deleted: denied("a", blocked)}},
-		"created again":       {in: DeletionInput{Deleted: denied("a", blocked), Now: of("b")}, forgetDeleted: true, again: again + whileBlocked + lost},
+		"still gone": {in: DeletionInput{Deleted: denied("a", blocked)}},
+		"created again": {in: DeletionInput{Deleted: denied("a", blocked), Now: of("b")}, forgetDeleted: true,
+			again: again + whileBlocked + lost},
 		"it was there always": {in: DeletionInput{Deleted: denied("a", blocked), Now: of("a")}, forgetDeleted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,12 +87,13 @@ func TestDecideDeletion(t *testing.T) {
 			}
 		})
 	}
-	t.Run("by somebody unknown", func(t *testing.T) {
+	t.Run("by an unknown user", func(t *testing.T) {
 		now := of("b")
 		now.Annotations = nil
 		plan := DecideDeletion(DeletionInput{Deleted: denied("a", blocked), Now: now})
-		if plan.CreatedAgain == nil || plan.CreatedAgain.Message != workload.UnknownUser+" created the deployment again, which was deleted while "+whileBlocked+lost {
-			t.Errorf("told %+v", plan.CreatedAgain)
+		if plan.CreatedAgain == nil ||
+			plan.CreatedAgain.Message != workload.UnknownUser+" created the deployment again, which was deleted while "+whileBlocked+lost {
+			t.Errorf("event %+v", plan.CreatedAgain)
 		}
 	})
 }

@@ -32,25 +32,23 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// fakeServer is AlterShield Server as the decisions see it: it answers calls, and
-// its verdicts are stored as the callback address stores them.
+// fakeServer is AlterShield Server for decisions: it answers calls, and stores its verdicts like the callback address.
 type fakeServer struct {
 	journal []string
 	nodes   []string
-	// answer overrides the answer to a call, as "Start order" or "Finish 2".
+	// answer overrides the answer to a call, for example "Start order" or "Finish 2".
 	answer func(call string) *server.Answer
-	// verdict of a check, as "PRE order" or "POST 2"; pass by default, empty for
-	// none.
+	// verdict returns the verdict of a check, for example "PRE order" or "POST 2"; pass by default, empty for none.
 	verdict func(check string) string
 	// early delivers a verdict before the answer to its call is recorded.
 	early bool
-	// polls answers polls as passed, also of checks of which no pass was delivered.
+	// polls answers polls as passed, also of checks without a delivered pass.
 	polls bool
-	// timedOut says of a check that it ran into the server's own timeout: a pass is
-	// delivered, and polls say that it has not passed.
+	// timedOut reports whether a check ran into the server's own timeout: a pass is delivered, and polls answer that it
+	// has not passed.
 	timedOut func(check string) bool
 	passed   map[string]bool
-	// ended: the callback address delivers nothing any more.
+	// ended: the callback address delivers nothing.
 	lost []string
 }
 
@@ -60,17 +58,17 @@ type defended struct {
 	server     *fakeServer
 	orderCalls server.Calls
 	batchCalls map[string]server.Calls
-	// crash loses what would be recorded of the n-th call, from 1.
+	// crash loses the record of the n-th call, from 1.
 	crash, calls int
-	// told are the events so far.
-	told []record.Event
+	// emitted are the events so far.
+	emitted []record.Event
 }
 
-func (d *defended) tell(events []record.Event) { d.told = append(d.told, events...) }
+func (d *defended) emit(events []record.Event) { d.emitted = append(d.emitted, events...) }
 
-// Events are the messages of the events of a reason.
+// Events returns the messages of the events of a reason.
 func (d *defended) Events(reason string) (messages []string) {
-	for _, e := range d.told {
+	for _, e := range d.emitted {
 		if e.Reason == reason {
 			messages = append(messages, e.Message)
 		}
@@ -93,7 +91,7 @@ func (d *defended) batchInput(i int) server.BatchInput {
 	return server.BatchInput{Now: d.in.Now, Settings: d.in.Settings, Batch: b, Change: d.in.Change, Server: true, Calls: d.batchCalls[b.Name]}
 }
 
-// call answers a call about a node ("order", or the number of a batch).
+// call answers a call about an order entry ("order", or the number of a batch).
 func (d *defended) call(call server.Call, about, node string) server.Answer {
 	name := strings.TrimSpace(string(call) + " " + about)
 	entry := name
@@ -133,7 +131,7 @@ func (d *defended) call(call server.Call, about, node string) server.Answer {
 	return a
 }
 
-// fails says that the end of a node says so, too.
+// fails reports whether an entry ends without success.
 func (d *defended) fails(about string) bool {
 	for i := range d.in.Batches {
 		if b := &d.in.Batches[i]; fmt.Sprint(record.BatchNumber(b)) == about {
@@ -143,7 +141,7 @@ func (d *defended) fails(about string) bool {
 	return d.in.Change.Status.OrderEnd != ""
 }
 
-// deliver stores a verdict now, or once the answer was recorded.
+// deliver stores a verdict now, or after the answer is recorded.
 func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string) {
 	verdict := record.VerdictPass
 	if d.server.verdict != nil {
@@ -164,11 +162,12 @@ func (d *defended) deliver(node string, stage v1alpha1.CheckStage, about string)
 	}
 }
 
-// flush stores what was delivered, twice.
+// flush stores the delivered verdicts, twice.
 func (d *defended) flush() {
 	for _, line := range append(slices.Clone(d.server.lost), d.server.lost...) {
 		part := strings.Fields(line)
-		v := server.Delivered{OrderID: d.in.Change.Status.OrderID, OfOrder: part[3] == "order", NodeID: part[0], Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
+		v := server.Delivered{OrderID: d.in.Change.Status.OrderID, OfOrder: part[3] == "order", NodeID: part[0],
+			Stage: v1alpha1.CheckStage(part[1]), Verdict: part[2], Message: "the server says " + part[2]}
 		placed := server.PlacementElsewhere
 		for i := range d.in.Batches {
 			if placed != server.PlacementElsewhere {
@@ -192,7 +191,7 @@ func (d *defended) flush() {
 	d.server.lost = nil
 }
 
-// died says that the process dies before the answer to this call is recorded.
+// died reports whether the process dies before the answer to this call is recorded.
 func (d *defended) died() bool {
 	d.calls++
 	if d.crash == 0 || d.calls != d.crash {
@@ -202,8 +201,7 @@ func (d *defended) died() bool {
 	return true
 }
 
-// turn lets every reconciler decide once; it says whether anything happened and
-// else when something is due.
+// turn lets every reconciler decide once; it returns whether anything happened, else when the next act is due.
 func (d *defended) turn() (busy bool, due time.Duration) {
 	sooner := func(wait time.Duration) {
 		if wait > 0 && (due == 0 || wait < due) {
@@ -211,11 +209,11 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 		}
 	}
 	plan := d.Step()
-	d.tell(plan.Events)
+	d.emit(plan.Events)
 	sooner(plan.RequeueAfter)
 	busy = plan.Status != nil || len(plan.Batches) > 0 || plan.Action != LeaveWorkload
 	order := server.DecideOrder(d.orderInput())
-	d.tell(order.Events)
+	d.emit(order.Events)
 	sooner(order.RequeueAfter)
 	switch {
 	case order.Status != nil:
@@ -228,7 +226,7 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 		}
 		d.orderCalls = d.orderCalls.After(order.Call, a, d.in.Now, 0.5)
 		answered := server.AnswerOrder(d.orderInput(), order.Call, a)
-		d.tell(answered.Events)
+		d.emit(answered.Events)
 		if answered.Status != nil {
 			d.in.Change.Status = *answered.Status
 		}
@@ -236,7 +234,7 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 	for i := range d.in.Batches {
 		b := &d.in.Batches[i]
 		plan := server.DecideBatch(d.batchInput(i))
-		d.tell(plan.Events)
+		d.emit(plan.Events)
 		sooner(plan.RequeueAfter)
 		if plan.Status != nil {
 			b.Status, busy = *plan.Status, true
@@ -251,7 +249,7 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 		}
 		d.batchCalls[b.Name] = d.batchCalls[b.Name].After(plan.Call, a, d.in.Now, 0.5)
 		answered := server.AnswerBatch(d.batchInput(i), plan.Call, a)
-		d.tell(answered.Events)
+		d.emit(answered.Events)
 		if answered.Status != nil {
 			b.Status = *answered.Status
 		}
@@ -264,7 +262,7 @@ func (d *defended) turn() (busy bool, due time.Duration) {
 	return busy, due
 }
 
-// Run lets time pass until nothing is due any more, or the limit is reached.
+// Run advances the time until nothing is due, or the limit is reached.
 func (d *defended) Run(t *testing.T, limit time.Duration) *defended {
 	t.Helper()
 	end := d.in.Now.Add(limit)
@@ -302,8 +300,7 @@ func retryAnswer() *server.Answer {
 	return &server.Answer{Kind: server.AnswerRetry, Message: "connection refused"}
 }
 
-// TestUnprocessableOrder: of an order that the server can never process, a process
-// that began later knows as much as the one that asked.
+// TestUnprocessableOrder: a later process also knows that the server can never process an order.
 func TestUnprocessableOrder(t *testing.T) {
 	for name, test := range map[string]struct {
 		status       v1alpha1.ChangeWorkloadStatusType
@@ -323,7 +320,8 @@ func TestUnprocessableOrder(t *testing.T) {
 			d := newDefended(2)
 			change := d.in.Change
 			change.Status.Status, change.Status.CheckingCount = test.status, 1
-			change.Status.OrderID, change.Status.OrderStage, change.Status.EntryTimeUnix = "order", v1alpha1.OrderSubmitting, testNow.Add(-test.age).Unix()
+			change.Status.OrderID, change.Status.OrderStage = "order", v1alpha1.OrderSubmitting
+			change.Status.EntryTimeUnix = testNow.Add(-test.age).Unix()
 			change.Status.ObservedRelease = change.Spec.Release
 			in := server.OrderInput{Now: testNow, Settings: d.in.Settings, Change: change, Defended: true, Calls: server.Calls{Started: testNow}}
 			in.Settings.SilenceFails = test.silenceFails
@@ -373,8 +371,9 @@ func TestOrderOfARelease(t *testing.T) {
 		"everything passes": {
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
 				messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo,
-				reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonAccepted, v1alpha1.StepPreChecked: v1alpha1.ReasonPassed, v1alpha1.StepPostChecked: v1alpha1.ReasonPassed,
-					v1alpha1.StepEnded: v1alpha1.ReasonAccepted, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
+				reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonAccepted, v1alpha1.StepPreChecked: v1alpha1.ReasonPassed,
+					v1alpha1.StepPostChecked: v1alpha1.ReasonPassed,
+					v1alpha1.StepEnded:       v1alpha1.ReasonAccepted, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
 		},
 		"verdicts come before the answers": {
 			server: fakeServer{early: true},
@@ -388,27 +387,33 @@ func TestOrderOfARelease(t *testing.T) {
 				}
 				return nil
 			}},
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}, journal: ofTwo},
 		},
 		"a pod fails its POST check": {
 			server: fakeServer{verdict: verdicts(map[string]string{"POST 2": "fail"})},
-			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"},
-				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1,
+				messages: []string{"PostFinish", "PostFinish"},
+				reasons:  map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonPodFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
 		},
 		"a pod fails its PRE check": {
 			server: fakeServer{verdict: verdicts(map[string]string{"PRE 1": "inconc"})},
-			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 0, "Finish 1 without success": 1}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1,
+				messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 0, "Finish 1 without success": 1}},
 		},
 		"the order fails its PRE check": {
 			server: fakeServer{verdict: verdicts(map[string]string{"PRE order": "fail"})},
-			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, messages: []string{"PostFinish", "PostFinish"},
-				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed, v1alpha1.ConditionBlocked: v1alpha1.ReasonOrderCheckFailed,
-					v1alpha1.StepPreChecked: v1alpha1.ReasonCheckFailed}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true,
+				messages: []string{"PostFinish", "PostFinish"},
+				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed,
+					v1alpha1.ConditionBlocked: v1alpha1.ReasonOrderCheckFailed,
+					v1alpha1.StepPreChecked:   v1alpha1.ReasonCheckFailed}},
 		},
 		"the order fails its POST check": {
 			server: fakeServer{verdict: verdicts(map[string]string{"POST order": "fail"})},
-			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true, messages: []string{"PostFinish", "PostFinish"},
-				reasons: map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true,
+				messages: []string{"PostFinish", "PostFinish"},
+				reasons:  map[string]string{v1alpha1.ConditionVerified: v1alpha1.ReasonOrderCheckFailed}},
 		},
 		"the order is refused": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -426,7 +431,7 @@ func TestOrderOfARelease(t *testing.T) {
 			want: want{status: v1alpha1.ChangeWorkloadInit, stage: v1alpha1.OrderDenied, journal: slices.Repeat([]string{"Submit order"}, 11),
 				reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonPermissionDenied}},
 		},
-		"permission denied, then mended": {
+		"permission denied, then allowed": {
 			world: func() *defended {
 				d := newDefended(2)
 				d.server.answer = func(call string) *server.Answer {
@@ -438,7 +443,8 @@ func TestOrderOfARelease(t *testing.T) {
 				return d
 			},
 			limit: time.Hour,
-			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}},
 		},
 		"the server is down: without checks, and tried on": {
 			server: fakeServer{answer: func(call string) *server.Answer { return retryAnswer() }},
@@ -450,7 +456,8 @@ func TestOrderOfARelease(t *testing.T) {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
 			server: fakeServer{answer: func(call string) *server.Answer { return retryAnswer() }},
 			limit:  5 * time.Minute,
-			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true,
+				messages: []string{"PreFailed", "PreFailed"}, failed: 2,
 				calls: map[string]int{"Submit order": 30}},
 		},
 		"the server can never process the order: without checks, and left alone": {
@@ -463,7 +470,8 @@ func TestOrderOfARelease(t *testing.T) {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
 			server: fakeServer{answer: func(call string) *server.Answer { return unprocessableAnswer() }},
 			limit:  time.Hour,
-			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true, messages: []string{"PreFailed", "PreFailed"}, failed: 2,
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderSubmitting, suspended: true,
+				messages: []string{"PreFailed", "PreFailed"}, failed: 2,
 				calls: map[string]int{"Submit order": 3}, reasons: map[string]string{v1alpha1.StepAccepted: v1alpha1.ReasonUnprocessable}},
 		},
 		"the server can never process a batch": {
@@ -474,8 +482,9 @@ func TestOrderOfARelease(t *testing.T) {
 				return nil
 			}},
 			limit: time.Hour,
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFailed"},
-				calls: map[string]int{"Start 1": 1, "Finish 2": 1}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PreFailed", "PostFailed"},
+				calls:    map[string]int{"Start 1": 1, "Finish 2": 1}},
 		},
 		"batches cannot be started": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -485,8 +494,9 @@ func TestOrderOfARelease(t *testing.T) {
 				return nil
 			}},
 			limit: 10 * time.Minute,
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PreFailed"},
-				calls: map[string]int{"Start 1": 12, "Start 2": 12}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PreFailed", "PreFailed"},
+				calls:    map[string]int{"Start 1": 12, "Start 2": 12}},
 		},
 		"batches are refused": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -495,7 +505,8 @@ func TestOrderOfARelease(t *testing.T) {
 				}
 				return nil
 			}},
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 1}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 1}},
 		},
 		"a step is not configured": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -505,36 +516,42 @@ func TestOrderOfARelease(t *testing.T) {
 				return nil
 			}},
 			limit: 10 * time.Minute,
-			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 3}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PreFailed", "PostFinish"}, calls: map[string]int{"Start 1": 3}},
 		},
 		"every verdict is lost, polls pass": {
 			server: fakeServer{verdict: func(string) string { return "" }, polls: true},
 			limit:  10 * time.Minute,
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"},
-				calls: map[string]int{"PollPre 1": 1, "PollPost 1": 1, "PollPre order": 1, "PollPost order": 1}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"},
+				calls:    map[string]int{"PollPre 1": 1, "PollPost 1": 1, "PollPre order": 1, "PollPost order": 1}},
 		},
 		"every verdict is lost, polls do not pass": {
 			server: fakeServer{verdict: func(string) string { return "" }},
 			limit:  20 * time.Minute,
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PreTimeout", "PreTimeout"},
-				calls: map[string]int{"PollPre 1": 6, "Finish 1": 1}, reasons: map[string]string{v1alpha1.StepPreChecked: v1alpha1.ReasonNoVerdict}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PreTimeout", "PreTimeout"},
+				calls:    map[string]int{"PollPre 1": 6, "Finish 1": 1}, reasons: map[string]string{v1alpha1.StepPreChecked: v1alpha1.ReasonNoVerdict}},
 		},
 		"a POST verdict is lost": {
 			server: fakeServer{verdict: verdicts(map[string]string{"POST 1": ""})},
 			limit:  20 * time.Minute,
-			want:   want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostTimeout", "PostFinish"}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostTimeout", "PostFinish"}},
 		},
 		"a POST verdict is lost and silence fails": {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
 			server: fakeServer{verdict: verdicts(map[string]string{"POST 1": ""})},
 			limit:  20 * time.Minute,
-			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostTimeout", "PostFinish"}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1,
+				messages: []string{"PostTimeout", "PostFinish"}},
 		},
 		"the order's POST verdict is lost and silence fails": {
 			world:  func() *defended { d := newDefended(2); d.in.Settings.SilenceFails = true; return d },
 			server: fakeServer{verdict: verdicts(map[string]string{"POST order": ""})},
 			limit:  20 * time.Minute,
-			want:   want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true, messages: []string{"PostFinish", "PostFinish"}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostFinish, suspended: true,
+				messages: []string{"PostFinish", "PostFinish"}},
 		},
 		"nothing to check": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -543,7 +560,8 @@ func TestOrderOfARelease(t *testing.T) {
 				}
 				return nil
 			}, verdict: func(string) string { return "" }},
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"Skipped", "Skipped"}, journal: ofTwo},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"Skipped", "Skipped"}, journal: ofTwo},
 		},
 		"nothing to check, and yet a verdict comes": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -552,7 +570,8 @@ func TestOrderOfARelease(t *testing.T) {
 				}
 				return nil
 			}, verdict: verdicts(map[string]string{"POST 1": "fail"})},
-			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1, messages: []string{"PostFinish", "PostFinish"}},
+			want: want{status: v1alpha1.ChangeWorkloadSuspend, stage: v1alpha1.OrderPostWait, suspended: true, failed: 1,
+				messages: []string{"PostFinish", "PostFinish"}},
 		},
 		"no check is configured": {
 			server: fakeServer{answer: func(call string) *server.Answer {
@@ -561,7 +580,8 @@ func TestOrderOfARelease(t *testing.T) {
 				}
 				return nil
 			}},
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"Skipped", "Skipped"}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"Skipped", "Skipped"}},
 		},
 		"an end that was received is refused when repeated": {
 			world: func() *defended {
@@ -582,7 +602,8 @@ func TestOrderOfARelease(t *testing.T) {
 				return d
 			},
 			limit: 10 * time.Minute,
-			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2}},
 		},
 		"the server does not take ends for a second": {
 			world: func() *defended {
@@ -596,9 +617,10 @@ func TestOrderOfARelease(t *testing.T) {
 				return d
 			},
 			limit: time.Minute,
-			want:  want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2, "Finish order": 2}},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"Finish 1": 2, "Finish order": 2}},
 		},
-		"the end of the order cannot be told": {
+		"the order cannot be ended": {
 			server: fakeServer{answer: func(call string) *server.Answer {
 				if call == "End order" {
 					return retryAnswer()
@@ -606,7 +628,8 @@ func TestOrderOfARelease(t *testing.T) {
 				return nil
 			}},
 			limit: time.Hour,
-			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess, messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"End order": 15},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, stage: v1alpha1.OrderEnded, end: v1alpha1.FinishSuccess,
+				messages: []string{"PostFinish", "PostFinish"}, calls: map[string]int{"End order": 15},
 				reasons: map[string]string{v1alpha1.StepEnded: v1alpha1.ReasonUnreachable}},
 		},
 	} {
@@ -654,8 +677,8 @@ func TestOrderOfARelease(t *testing.T) {
 	}
 }
 
-// TestLastTry: a call that is answered at its deadline counts, whatever the tries before
-// came to, and a call that was never sent is no try.
+// TestLastTry: an answer at the deadline counts, whatever the earlier tries returned, and a call that was never sent is
+// no try.
 func TestLastTry(t *testing.T) {
 	unsent := func() *server.Answer {
 		return &server.Answer{Kind: server.AnswerRetry, Unsent: true, After: 30 * time.Second, Message: "the circuit breaker is open"}
@@ -700,8 +723,7 @@ func TestLastTry(t *testing.T) {
 	}
 }
 
-// TestLastTryOfAnOrder: a release does not go on without its checks before the order had
-// its last try.
+// TestLastTryOfAnOrder: a release does not continue without its checks before the last try of the order.
 func TestLastTryOfAnOrder(t *testing.T) {
 	d := newDefended(2)
 	d.server.answer = func(string) *server.Answer {
@@ -717,9 +739,8 @@ func TestLastTryOfAnOrder(t *testing.T) {
 	}
 }
 
-// TestOrderSurvivesEveryCrash loses the process after each of its calls, before
-// the answer is recorded: the release ends the same, and no call is made more
-// often than twice.
+// TestOrderSurvivesEveryCrash loses the process after each of its calls, before the answer is recorded: the release
+// ends the same, and no call is made more than twice.
 func TestOrderSurvivesEveryCrash(t *testing.T) {
 	for _, failing := range []string{"", "POST 2", "POST 2 and silence"} {
 		failing, silence := strings.CutSuffix(failing, " and silence")
@@ -735,7 +756,7 @@ func TestOrderSurvivesEveryCrash(t *testing.T) {
 			}
 			finished := map[string]bool{}
 			d.server.answer = func(call string) *server.Answer {
-				// As the server does: an end that it received is not supported.
+				// Like the server: it does not support a second end.
 				if strings.HasPrefix(call, "Finish") {
 					if finished[call] {
 						return &server.Answer{Kind: server.AnswerUnsupported}
@@ -819,7 +840,8 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Fatalf("status %s, want Success after the timeout", d.in.Change.Status.Status)
 	}
-	late := server.Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail", Message: "too slow"}
+	late := server.Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: d.in.Batches[0].Status.ChangePodID, Stage: v1alpha1.StagePost,
+		Verdict: "fail", Message: "too slow"}
 	if got := server.PlaceOnBatch(&d.in.Batches[0].Status, late, d.in.Now); got != server.PlacementStored {
 		t.Fatalf("a late failing verdict is %s", got)
 	}
@@ -827,7 +849,7 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuspend || s.FailCount != 1 {
 		t.Errorf("status %s with %d failed, want Suspend with 1", s.Status, s.FailCount)
 	}
-	// Corrected by hand, it stays corrected, whatever is delivered again.
+	// A correction by hand stays, whatever is delivered again.
 	for i := range d.in.Batches[0].Status.PodResults {
 		d.in.Batches[0].Status.PodResults[i].Verdict = record.VerdictPass
 	}
@@ -836,20 +858,22 @@ func TestVerdictsThatComeLate(t *testing.T) {
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
 		t.Errorf("status %s after the correction, want Success", s.Status)
 	}
-	// One of an attempt that is over is recorded only.
+	// A verdict on a former attempt is only recorded.
 	d.in.Change.Spec.Release = 2
 	d.Release(2, versionA)
 	d.Run(t, 0)
 	d.in.Batches[1].Status.PostVerdict = nil
-	server.PlaceOnBatch(&d.in.Batches[1].Status, server.Delivered{OrderID: d.in.Batches[1].Status.OrderID, NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost, Verdict: "fail"}, d.in.Now)
+	server.PlaceOnBatch(&d.in.Batches[1].Status,
+		server.Delivered{OrderID: d.in.Batches[1].Status.OrderID, NodeID: d.in.Batches[1].Status.ChangePodID, Stage: v1alpha1.StagePost,
+			Verdict: "fail"}, d.in.Now)
 	d.Run(t, 20*time.Minute)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess || s.Attempt != 2 {
 		t.Errorf("status %s of attempt %d, want Success of 2", s.Status, s.Attempt)
 	}
 }
 
-// TestLatePreFailure: a failure of the PRE check that is delivered as one of the
-// POST check fails what it is about, and is told as what it is.
+// TestLatePreFailure: a failure of the PRE check that is delivered as a POST verdict fails its batch or order, and is
+// reported as a PRE failure.
 func TestLatePreFailure(t *testing.T) {
 	for about, want := range map[string]string{
 		"1":     "pod sleep-0: fail: the PRE check failed after it had been let pass: error rate",
@@ -860,7 +884,8 @@ func TestLatePreFailure(t *testing.T) {
 			d.server.verdict = byCheck(map[string]string{"POST " + about: ""})
 			d.Pods(1).Complete()
 			d.Run(t, 0)
-			v := server.Delivered{OrderID: d.in.Change.Status.OrderID, Stage: v1alpha1.StagePost, Verdict: record.VerdictFail, Message: "error rate", LatePre: true}
+			v := server.Delivered{OrderID: d.in.Change.Status.OrderID, Stage: v1alpha1.StagePost, Verdict: record.VerdictFail, Message: "error rate",
+				LatePre: true}
 			condition := v1alpha1.StepPostChecked
 			conditions := &d.in.Change.Status.OrderSteps
 			if about == "order" {
@@ -872,7 +897,8 @@ func TestLatePreFailure(t *testing.T) {
 				conditions = &d.in.Batches[0].Status.Conditions
 			}
 			d.Run(t, 0)
-			if c := meta.FindStatusCondition(*conditions, condition); c == nil || c.Reason != v1alpha1.ReasonCheckFailed || !strings.HasSuffix(c.Message, "the PRE check failed after it had been let pass: error rate") {
+			if c := meta.FindStatusCondition(*conditions, condition); c == nil || c.Reason != v1alpha1.ReasonCheckFailed ||
+				!strings.HasSuffix(c.Message, "the PRE check failed after it had been let pass: error rate") {
 				t.Errorf("condition %+v", c)
 			}
 			if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionVerified); c == nil || record.Detail(c) != want {
@@ -972,8 +998,7 @@ func TestOrderID(t *testing.T) {
 	}
 }
 
-// TestOrphanedVerdictStays: a failing verdict on a node of no batch fails the release. A batch that is
-// made later does not take that back.
+// TestOrphanedVerdictStays: a failing verdict on an entry without a batch fails the release, also after later batches.
 func TestOrphanedVerdictStays(t *testing.T) {
 	for name, test := range map[string]struct {
 		arrives, later func(w *world)
@@ -1034,7 +1059,7 @@ func TestUnclaimedVerdictsAreBounded(t *testing.T) {
 	}
 }
 
-// byCheck gives verdicts by check, pass where none is given.
+// byCheck returns verdicts by check, pass by default.
 func byCheck(given map[string]string) func(string) string {
 	return func(check string) string {
 		if v, ok := given[check]; ok {
@@ -1044,10 +1069,9 @@ func byCheck(given map[string]string) func(string) string {
 	}
 }
 
-// TestVerdictOnAnEntryNobodyKnows: the process dies after the server made a node
-// and delivered a verdict on it. The start is repeated, and what was
-// acknowledged still counts.
-func TestVerdictOnAnEntryNobodyKnows(t *testing.T) {
+// TestVerdictOnUnknownEntry: the process dies after the server created an entry and delivered a verdict on it. The
+// start is repeated, and the acknowledged verdict still counts.
+func TestVerdictOnUnknownEntry(t *testing.T) {
 	for _, check := range []string{"order", "1"} {
 		t.Run(check, func(t *testing.T) {
 			d := newDefended(1)
@@ -1084,7 +1108,8 @@ func TestSilenceHidesNoVerdict(t *testing.T) {
 		t.Fatalf("status %s, verdict %+v; want Suspend by silence", s.Status, s.OrderPreVerdict)
 	}
 	deliver := func(verdict string) server.Placement {
-		return server.PlaceOnRelease(s, server.Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, Stage: v1alpha1.StagePre, Verdict: verdict, Message: "freeze"}, d.in.Now)
+		return server.PlaceOnRelease(s, server.Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, Stage: v1alpha1.StagePre, Verdict: verdict,
+			Message: "freeze"}, d.in.Now)
 	}
 	if got := deliver(record.VerdictPass); got != server.PlacementKnown {
 		t.Errorf("a verdict that passes after silence failed is %s", got)
@@ -1094,7 +1119,7 @@ func TestSilenceHidesNoVerdict(t *testing.T) {
 	}
 	s.OrderPreVerdict.Verdict = record.VerdictPass
 	if got := deliver("fail"); got != server.PlacementKnown {
-		t.Errorf("a repetition of a verdict that somebody corrected is %s", got)
+		t.Errorf("a repeated verdict that a user corrected is %s", got)
 	}
 	d.Run(t, time.Hour)
 	if s := &d.in.Change.Status; s.Status != v1alpha1.ChangeWorkloadSuccess {
@@ -1102,35 +1127,44 @@ func TestSilenceHidesNoVerdict(t *testing.T) {
 	}
 }
 
-// TestPassIsConfirmed: where silence fails, a pass that is delivered counts once a
-// poll says so, for it is also delivered of a check that ran into the server's own
-// timeout. Where silence passes nothing is asked.
+// TestPassIsConfirmed: where silence fails, a delivered pass counts only after a poll confirms it, because the server
+// also delivers a pass for a check that ran into its own timeout. Where silence passes, no poll is made.
 func TestPassIsConfirmed(t *testing.T) {
-	const timedOut = "because it ran into the server's own timeout: polled for 2m0s, the server said that it has not passed; the setting silence counts this as a failure"
-	const unasked = "could not be asked within 2m0s whether it passed or ran into the server's own timeout; the setting silence counts this as a failure"
+	const timedOut = "because it ran into the server's own timeout: polled for 2m0s, the server said that it has not passed; the setting " +
+		"silence counts this as a failure"
+	const unasked = "could not be asked within 2m0s whether it passed or ran into the server's own timeout; the setting silence " +
+		"counts this as a failure"
 	for name, test := range map[string]struct {
 		quiet    bool   // silence passes
-		timedOut string // this check did
-		later    bool   // and passes after a minute
-		down     string // polls of it are not answered
-		fails    string // this check does
+		timedOut string // the check that did
+		later    bool   // that check passes after a minute
+		down     string // the check whose polls are not answered
+		fails    string // the check that fails
 		want     v1alpha1.ChangeWorkloadStatusType
 		says     string
-		polls    map[string]int // at least, and 0 for none at all
+		polls    map[string]int // at least; 0 for none at all
 		within   time.Duration
 	}{
 		"all passed": {want: v1alpha1.ChangeWorkloadSuccess, within: 0,
 			polls: map[string]int{"PollPre order": 1, "PollPre 1": 1, "PollPost 1": 1, "PollPost order": 1}},
 		"silence passes": {quiet: true, timedOut: "POST 1", want: v1alpha1.ChangeWorkloadSuccess,
 			polls: map[string]int{"PollPre order": 0, "PollPre 1": 0, "PollPost 1": 0, "PollPost order": 0}},
-		"a PRE check of a batch timed out":      {timedOut: "PRE 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the PRE check pass without a verdict, " + timedOut, within: 10 * time.Minute},
-		"a POST check of a batch timed out":     {timedOut: "POST 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the POST check pass without a verdict, " + timedOut, within: 10 * time.Minute},
-		"the PRE check of the order timed out":  {timedOut: "PRE order", want: v1alpha1.ChangeWorkloadSuspend, says: "the PRE check pass without a verdict, " + timedOut, within: 10 * time.Minute},
-		"the POST check of the order timed out": {timedOut: "POST order", want: v1alpha1.ChangeWorkloadSuspend, says: "the POST check pass without a verdict, " + timedOut, within: 10 * time.Minute},
-		"it timed out, and then passed":         {timedOut: "POST 1", later: true, want: v1alpha1.ChangeWorkloadSuccess, within: 90 * time.Second, polls: map[string]int{"PollPost 1": 4}},
-		"a batch cannot be asked for":           {down: "PollPost 1", want: v1alpha1.ChangeWorkloadSuspend, says: unasked, within: 10 * time.Minute, polls: map[string]int{"PollPost 1": 8}},
-		"the order cannot be asked for":         {down: "PollPre order", want: v1alpha1.ChangeWorkloadSuspend, says: unasked, within: 10 * time.Minute},
-		"a failure needs no confirmation":       {fails: "POST 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the server says fail", polls: map[string]int{"PollPost 1": 0}},
+		"a PRE check of a batch timed out": {timedOut: "PRE 1", want: v1alpha1.ChangeWorkloadSuspend,
+			says: "the PRE check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"a POST check of a batch timed out": {timedOut: "POST 1", want: v1alpha1.ChangeWorkloadSuspend,
+			says: "the POST check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"the PRE check of the order timed out": {timedOut: "PRE order", want: v1alpha1.ChangeWorkloadSuspend,
+			says: "the PRE check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"the POST check of the order timed out": {timedOut: "POST order", want: v1alpha1.ChangeWorkloadSuspend,
+			says: "the POST check pass without a verdict, " + timedOut, within: 10 * time.Minute},
+		"it timed out, and then passed": {timedOut: "POST 1", later: true, want: v1alpha1.ChangeWorkloadSuccess, within: 90 * time.Second,
+			polls: map[string]int{"PollPost 1": 4}},
+		"a batch cannot be asked for": {down: "PollPost 1", want: v1alpha1.ChangeWorkloadSuspend, says: unasked, within: 10 * time.Minute,
+			polls: map[string]int{"PollPost 1": 8}},
+		"the order cannot be asked for": {down: "PollPre order", want: v1alpha1.ChangeWorkloadSuspend, says: unasked,
+			within: 10 * time.Minute},
+		"a failure needs no confirmation": {fails: "POST 1", want: v1alpha1.ChangeWorkloadSuspend, says: "the server says fail",
+			polls: map[string]int{"PollPost 1": 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(1)
@@ -1154,7 +1188,7 @@ func TestPassIsConfirmed(t *testing.T) {
 			if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified); c != nil {
 				said = c.Message
 			}
-			if s.Status != test.want || !strings.Contains(said, test.says) && !strings.Contains(fmt.Sprint(d.told), test.says) {
+			if s.Status != test.want || !strings.Contains(said, test.says) && !strings.Contains(fmt.Sprint(d.emitted), test.says) {
 				t.Errorf("%s: %q, want %s: %q\n%v", s.Status, said, test.want, test.says, d.server.journal)
 			}
 			for call, atLeast := range test.polls {
@@ -1166,10 +1200,11 @@ func TestPassIsConfirmed(t *testing.T) {
 	}
 }
 
-// TestUnconfirmedPassIsCorrected: what was counted as a failure because no poll
-// confirmed it is corrected by hand, or is a failure after all.
+// TestUnconfirmedPassIsCorrected: an unconfirmed pass counts as a failure; a user corrects it, or the check fails after
+// all.
 func TestUnconfirmedPassIsCorrected(t *testing.T) {
-	for verdict, want := range map[string]v1alpha1.ChangeWorkloadStatusType{record.VerdictPass: v1alpha1.ChangeWorkloadSuccess, record.VerdictFail: v1alpha1.ChangeWorkloadSuspend} {
+	for verdict, want := range map[string]v1alpha1.ChangeWorkloadStatusType{record.VerdictPass: v1alpha1.ChangeWorkloadSuccess,
+		record.VerdictFail: v1alpha1.ChangeWorkloadSuspend} {
 		d := newDefended(1)
 		d.in.Settings.SilenceFails = true
 		d.server.timedOut = func(check string) bool { return check == "POST order" }
@@ -1181,7 +1216,9 @@ func TestUnconfirmedPassIsCorrected(t *testing.T) {
 		}
 		if verdict == record.VerdictPass {
 			s.OrderPostVerdict.Verdict = record.VerdictPass
-		} else if got := server.PlaceOnRelease(s, server.Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, OfOrder: true, Stage: v1alpha1.StagePost, Verdict: verdict}, d.in.Now); got != server.PlacementStored {
+		} else if got := server.PlaceOnRelease(s,
+			server.Delivered{OrderID: s.OrderID, NodeID: s.OrderNodeID, OfOrder: true, Stage: v1alpha1.StagePost, Verdict: verdict},
+			d.in.Now); got != server.PlacementStored {
 			t.Errorf("the server's own failure is %s", got)
 		}
 		d.Run(t, time.Hour)
@@ -1191,8 +1228,8 @@ func TestUnconfirmedPassIsCorrected(t *testing.T) {
 	}
 }
 
-// TestNothingToCheckIsNoSilence: the server has no checks, or says that there is
-// nothing to check, and cannot be told the end at first.
+// TestNothingToCheckIsNoSilence: the server has no checks, or answers that there is nothing to check, and rejects the
+// end at first.
 func TestNothingToCheckIsNoSilence(t *testing.T) {
 	for name, answer := range map[string]func(d *defended) func(string) *server.Answer{
 		"no check configured": func(*defended) func(string) *server.Answer {
@@ -1203,7 +1240,7 @@ func TestNothingToCheckIsNoSilence(t *testing.T) {
 				return nil
 			}
 		},
-		"skipped without a node": func(d *defended) func(string) *server.Answer {
+		"skipped without an entry": func(d *defended) func(string) *server.Answer {
 			return func(call string) *server.Answer {
 				if call == "Start order" {
 					d.server.nodes = nil
@@ -1246,8 +1283,7 @@ func TestNothingToCheckIsNoSilence(t *testing.T) {
 	}
 }
 
-// TestPodsAfterAnUnverifiedSuccess: the server is back by then, so the order is
-// submitted after all, and ended.
+// TestPodsAfterAnUnverifiedSuccess: the server is available again, so the order is submitted and ended.
 func TestPodsAfterAnUnverifiedSuccess(t *testing.T) {
 	d := newDefended(1)
 	down := true
@@ -1273,7 +1309,8 @@ func TestPodsAfterAnUnverifiedSuccess(t *testing.T) {
 	d.Pods(1)
 	d.Run(t, time.Hour)
 	s := &d.in.Change.Status
-	if got := d.in.Batches[2].Status.Message; got != "PostFinish" || s.OrderStage != v1alpha1.OrderEnded || s.OrderEnd != v1alpha1.FinishSuccess {
+	if got := d.in.Batches[2].Status.Message; got != "PostFinish" || s.OrderStage != v1alpha1.OrderEnded ||
+		s.OrderEnd != v1alpha1.FinishSuccess {
 		t.Errorf("batch %s, order %s ended %s; want PostFinish, Ended, SUCCESS\n%v", got, s.OrderStage, s.OrderEnd, d.server.journal)
 	}
 }
@@ -1321,11 +1358,11 @@ func TestDeniedThenDown(t *testing.T) {
 	d.Pods(1).Complete()
 	d.Run(t, time.Hour)
 	if got := d.in.Batches; len(got) != 1 || got[0].Status.Message != "PostFinish" {
-		t.Errorf("batches %+v, want one that was checked: the restart that mends the registration is no outage", got)
+		t.Errorf("batches %+v, want one that was checked: the restart after the registration is no outage", got)
 	}
 }
 
-// TestEndWhileThePreCheckRuns: our deadline is shorter than the server's check.
+// TestEndWhileThePreCheckRuns: the operator's deadline is shorter than the server's check.
 func TestEndWhileThePreCheckRuns(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"PRE order": "", "POST order": "fail"})
@@ -1345,7 +1382,7 @@ func TestEndWhileThePreCheckRuns(t *testing.T) {
 	}
 }
 
-// TestReplacedWhileItsStartIsRefused: nothing keeps the order from being ended.
+// TestReplacedWhileItsStartIsRefused: the order is ended.
 func TestReplacedWhileItsStartIsRefused(t *testing.T) {
 	d := newDefended(1)
 	d.in.Settings.PreTimeout, d.in.Settings.PostTimeout = 30*time.Second, 30*time.Second
@@ -1364,7 +1401,7 @@ func TestReplacedWhileItsStartIsRefused(t *testing.T) {
 	}
 }
 
-// TestOrderOfNamespace: an attempt keeps what the namespace said when it began.
+// TestOrderOfNamespace: an attempt keeps the values of the namespace at its begin.
 func TestOrderOfNamespace(t *testing.T) {
 	d := newDefended(1)
 	d.in.Tenant, d.in.Phase = "team-a", "pre_phase"

@@ -38,27 +38,25 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ReleaseInput is what a decision about a release is made from.
+// ReleaseInput is the input of a decision about a release.
 type ReleaseInput struct {
 	Now time.Time
-	// Settings in force for the workload.
+	// Settings are the settings in force for the workload.
 	Settings settings.Settings
-	// ObservedBy says what makes the workload in observe mode; empty while nothing
-	// does. Lowered are the settings by whose annotations the workload is
-	// defended less than it would be.
+	// ObservedBy is the reason for which the workload is in observe mode; empty in enforce mode. Lowered are the
+	// settings whose annotations on the workload lower its defense.
 	ObservedBy string
 	Lowered    []string
 	// Change is the release.
 	Change *v1alpha1.ChangeWorkload
-	// Workload is the workload that owns it; nil when it is gone.
+	// Workload is the workload of the release; nil when it is gone.
 	Workload *workload.Workload
-	// Enrolled says that the namespace is enrolled.
+	// Enrolled reports whether the namespace is enrolled.
 	Enrolled bool
 	// Pods are the pods of the workload's current revision.
 	Pods []workload.Pod
-	// Batches are all ChangePods of this object, of whatever attempt. LiveBatches
-	// says that they were read from the API server, not from a cache that may be
-	// behind that of the release.
+	// Batches are all ChangePods of Change, of all attempts. LiveBatches reports whether they were read from the API
+	// server; a cache may be older than the cache of releases.
 	Batches     []v1alpha1.ChangePod
 	LiveBatches bool
 	// Others are the other ChangeWorkloads of the workload.
@@ -67,119 +65,109 @@ type ReleaseInput struct {
 	History []workload.Revision
 	// Limit counts rollbacks for the rollback limit.
 	Limit rollback.Limit
-	// Causes are what the events of pods say, of those that were asked for.
+	// Causes are the causes that the events of pods name, by the UID of the pod; only requested pods have an entry.
 	Causes map[types.UID]string
-	// Unreachable are nodes that do not answer, of those that were asked for; nil when none was.
+	// Unreachable are the unreachable nodes among the requested nodes; nil when none was requested.
 	Unreachable map[string]bool
-	// Sure are batches that were read from the API server, with their pods, and Gone
-	// those of these pods that do not exist any more.
+	// Sure are batches that were read from the API server together with their pods, and Gone are those of their pods
+	// that do not exist.
 	Sure, Gone map[types.UID]bool
-	// Live says that the workload's labels and annotations were read from the
-	// API server, not from a cache that may be behind.
+	// Live reports whether the labels and annotations of the workload were read from the API server, not from a cache.
 	Live bool
-	// PutOffSince is since when this process has put off writing the status; zero when
-	// it has not.
+	// PutOffSince is when this process began to put off the status write; zero when it has not.
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []record.BeginCheck
-	// HoldSteps are the times of a hold, and Since is since when this process decides.
+	// HoldSteps are the times of a hold, and Since is when this process began to decide.
 	HoldSteps hold.Times
 	Since     time.Time
-	// Cluster identifies the cluster to AlterShield Server; empty when none is
-	// configured.
+	// Cluster identifies the cluster to AlterShield Server; empty when no server is configured.
 	Cluster types.UID
-	// Tenant and Phase are what the namespace says of its orders; empty where it
-	// does not.
+	// Tenant and Phase are the namespace's values for orders; empty where not set.
 	Tenant, Phase string
 }
 
-// WorkloadAction is what a release does to the block of its workload.
+// WorkloadAction is the write to the workload that a release needs.
 type WorkloadAction int
 
 const (
-	// LeaveWorkload means nothing.
+	// LeaveWorkload writes nothing.
 	LeaveWorkload WorkloadAction = iota
-	// BlockWorkload means block its releases, because of this version.
+	// BlockWorkload blocks the releases of the workload because of this version.
 	BlockWorkload
-	// LiftBlock means remove the block.
+	// LiftBlock removes the block.
 	LiftBlock
-	// ResumeWorkload means only resume the rollout, with ReleasePlan.Resume.
+	// ResumeWorkload only resumes the rollout, with ReleasePlan.Resume.
 	ResumeWorkload
-	// PaceWorkload means only change the pace of the rollout, with ReleasePlan.Hold, and
-	// pause it, with ReleasePlan.Halt.
+	// PaceWorkload only changes the pace of the rollout, with ReleasePlan.Hold, and pauses it, with ReleasePlan.Halt.
 	PaceWorkload
 )
 
-// Batch is a batch to be made.
+// Batch is a batch to create.
 type Batch struct {
 	Number, Attempt int32
 	Release         int64
 	Pods            []v1alpha1.PodInfo
-	// Total is how many batches the release is expected to have by now.
+	// Total is the expected number of batches of the release.
 	Total int32
-	// Last: every pod the workload is to have is in a batch now.
+	// Last reports whether every wanted pod of the workload is in a batch now.
 	Last bool
 }
 
-// ReleasePlan is what to do about a release. It is carried out in the order of
-// its fields; each step may be the last one before a crash, and the next
-// decision goes on from there.
+// ReleasePlan is carried out in the order of its fields. Each step may be the last one before a crash; the next
+// decision continues from there.
 type ReleasePlan struct {
-	// NeedsLive: the rest was decided from a block that is there or not, or from a
-	// workload that has gone on, once for this turn of the release; a view of it
-	// that is behind must not decide. Read the workload from the API server and decide again.
+	// NeedsLive: the plan depends on the block label or the current release. Re-read the workload from the API server
+	// and decide again.
 	NeedsLive bool
-	// NeedsBatches: a batch is to be made while not every batch that the status
-	// mentions was seen, so that the pods of one that was not would be put into
-	// another; or a failure or a block is to end, and the batch that failed may not
-	// have been seen. Read the batches from the API server and decide again.
+	// NeedsBatches: the plan creates a batch while some batches of the status are unseen, so their pods could get into
+	// a second batch; or it ends a failure or a block while the failed batch may be unseen. Read the batches from the
+	// API server and decide again.
 	NeedsBatches bool
-	// NeedsCause is a pod whose events say what it waits for: read them and decide
-	// again.
+	// NeedsCause is a pod whose events name its cause: read them and decide again.
 	NeedsCause *workload.Pod
-	// NeedsNodes: the release is about to be rolled back because of pods on these nodes;
-	// find out which of them are silent, and decide again.
+	// NeedsNodes: the plan rolls back because of pods on these nodes. Find out which nodes are unreachable and decide
+	// again.
 	NeedsNodes []string
-	// NeedsSure are batches to be removed, as far as the caches tell: read them and
-	// their pods from the API server and decide again.
+	// NeedsSure are batches that the caches allow to remove: read them and their pods from the API server and decide
+	// again.
 	NeedsSure []*v1alpha1.ChangePod
-	// Spec is set when thresholds are to follow the settings.
+	// Spec is set when the thresholds have to follow the settings.
 	Spec *v1alpha1.ChangeWorkloadSpec
-	// Batches to make. Their names are taken once made, so of two makers with
-	// stale views only one succeeds.
+	// Batches are the batches to create. Their names are taken once created, so of two replicas with stale views only
+	// one succeeds.
 	Batches []Batch
-	// RollbackTo is a version that a rollback is asked for to, by the annotation.
+	// RollbackTo is the version of a rollback request to write, as an annotation.
 	RollbackTo string
-	// Action on the workload; in the same write Halt pauses its rollout, and
-	// Resume takes the operator's own pause back.
+	// Action is the write to the workload; in the same write Halt pauses its rollout, and Resume undoes the operator's
+	// own pause.
 	Action       WorkloadAction
 	Halt, Resume bool
-	// Hold is what becomes of the pace of the rollout in the same write; nil for nothing.
+	// Hold is the change of the pace of the rollout in the same write; nil for none.
 	Hold *HoldChange
 	// ActionEvents are the events of Action, emitted when it is done.
 	ActionEvents []record.Event
-	// Status is set when it is to be written. PutOff says that it is to be written
-	// later.
+	// Status is the status to write; nil for none. PutOff reports whether a status write is put off.
 	Status *v1alpha1.ChangeWorkloadStatus
 	PutOff bool
-	// Remember the template of this version as the newest that succeeded, Prove
-	// that it ran well, and Forget others.
+	// Remember adds the template of this version to the history as the newest, Prove marks a template as proven, and
+	// Forget removes templates.
 	Remember bool
 	Prove    *workload.Revision
 	Forget   []workload.Revision
-	// RemoveBatches are batches of this release that count no more by themselves.
+	// RemoveBatches are folded batches of this release.
 	RemoveBatches []v1alpha1.ChangePod
-	// Remove are older releases this one has made obsolete.
+	// Remove are older releases that this release made obsolete.
 	Remove []v1alpha1.ChangeWorkload
-	// Events say what was done.
+	// Events are emitted at the end.
 	Events []record.Event
-	// RequeueAfter says when to look again, if nothing happens before.
+	// RequeueAfter is when to decide again, if nothing happens before.
 	RequeueAfter time.Duration
 }
 
-// release is a decision in the making. Its methods are what every matter uses of it: here to write what is decided, in
-// release_pods.go to ask what became of its pods, and in decide.go the steps of a decision in their order. The matters
-// (release_*.go, fold.go and others) are functions, of the status alone where they need no more.
+// release is a decision in progress. Its methods are shared by all matters: in this file they write the decision, in
+// release_pods.go they read the pods, and in decide.go they are the steps of a decision in their order. The matters
+// (release_*.go, fold.go and others) are functions; of the status alone where they need no more.
 type release struct {
 	ReleaseInput
 	status *v1alpha1.ChangeWorkloadStatus
@@ -193,37 +181,34 @@ type release struct {
 	folded record.Numbers
 	// batched are the pods in a batch of this attempt.
 	batched map[types.UID]bool
-	// removeIn is how long until obsolete releases go although their orders
-	// have not ended; 0 when none waits for that.
+	// removeIn is how long until obsolete releases are removed although their orders are open; 0 when none waits.
 	removeIn time.Duration
-	// proveIn is how long until the release is proven; 0 when it waits for nothing.
+	// proveIn is how long until the release is proven; 0 when it does not wait.
 	proveIn time.Duration
-	// unsettled: a pod that may have passed does not run, or was restarted just now;
-	// settleIn is how long that keeps the release from Success, where it is known.
+	// unsettled reports whether a pod that may have passed does not run, or has just restarted; settleIn is how long
+	// this delays Success, where known.
 	unsettled bool
 	settleIn  time.Duration
-	// stuckOn is the node on which all stuck pods are, where that is tolerated.
+	// stuckOn is the node of all stuck pods, where they are tolerated.
 	stuckOn string
 }
 
 const (
-	// maxListed bounds the lists in the status of a release; counts are
-	// complete.
+	// maxListed bounds the lists in the status of a release; the counts are complete.
 	maxListed = 100
-	// maxPreparing bounds the list of preparing pods, the memory of who was
-	// finished. There are fewer of them than a batch holds, unless the order's
-	// PRE check holds all batches up.
+	// maxPreparing bounds the list of preparing pods, which remembers finished pods. They are fewer than a batch holds,
+	// unless the PRE check of the order delays all batches.
 	maxPreparing = 400
 )
 
-// HoldChange is what is written of a hold.
+// HoldChange is a change of a hold.
 type HoldChange struct {
-	// Set is the pace from now on; nil to give it back, and End says why.
+	// Set is the new pace; nil to restore the workload's own pace, for the reason End.
 	Set *workload.Hold
 	End workload.HoldEnd
 }
 
-// String is what it does, in one word.
+// String describes the change in a word.
 func (h *HoldChange) String() string {
 	switch {
 	case h == nil:
@@ -245,7 +230,8 @@ func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reas
 	}
 }
 
-// warn adds an event of type Warning. The act tells it from others of its reason: client-go makes a series of them otherwise.
+// warn adds an event of type Warning. The act distinguishes it from other events of its reason, of which client-go
+// otherwise makes a series.
 func (d *release) warn(act, reason, message string) {
 	d.event(corev1.EventTypeWarning, reason, message)
 	d.plan.Events[len(d.plan.Events)-1].Act = act
@@ -256,7 +242,7 @@ func (d *release) event(eventType, reason, message string) {
 		Message: d.ofVersion(message)})
 }
 
-// ofVersion says a detail of the version of the release.
+// ofVersion puts the version of the release before a detail.
 func (d *release) ofVersion(detail string) string {
 	return strings.Join(wording.NonEmpty("version "+d.Change.Spec.Reversion, detail), ": ")
 }
@@ -271,27 +257,25 @@ func (d *release) condition(kind string, status metav1.ConditionStatus, reason, 
 	record.ConditionsOfRelease(d.status, d.Change.Generation, d.Now).Set(kind, status, reason, format, args...)
 }
 
-// ofAttempt says that a batch counts for the attempt the release is at. The number
-// of the release tells an attempt from one of the same number whose status was never
-// written.
+// ofAttempt reports whether a batch counts for the current attempt. Attempts whose status was never written may share a
+// number; the number of the release distinguishes them.
 func (d *release) ofAttempt(b *v1alpha1.ChangePod) bool {
 	return b.Spec.Attempt == d.status.Attempt && b.Spec.Release == d.status.ObservedRelease
 }
 
-// holding says that the rollout of this release is held.
+// holding reports whether the rollout of this release is held.
 func (d *release) holding() bool {
 	return d.Workload.Hold != nil && d.Workload.Hold.Release == d.Change.Spec.Release
 }
 
-// needAll asks for the block and the batches as the API server has them. What ends a
-// failure or a block is decided from nothing less: the release, and the block that
-// another process set, may be seen before the batch that failed is.
+// needAll requests the block and the batches from the API server, before a failure or a block ends: a cache may show
+// the release, and the block of another process, before it shows the failed batch.
 func (d *release) needAll() {
 	d.plan.NeedsLive = !d.Live
 	d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
 }
 
-// decided returns a status with the time of the decision, or nil if it is what it was.
+// decided returns the status with the time of the decision; nil if nothing changed.
 func decided(status, was *v1alpha1.ChangeWorkloadStatus, now time.Time) *v1alpha1.ChangeWorkloadStatus {
 	status.DecidedTimeUnix = was.DecidedTimeUnix
 	if equality.Semantic.DeepEqual(status, was) {
@@ -301,8 +285,8 @@ func decided(status, was *v1alpha1.ChangeWorkloadStatus, now time.Time) *v1alpha
 	return status
 }
 
-// withMessageOf are conditions in which one of a type has the message that it had, where
-// it was the same else: that tells how many verdicts are waited for.
+// withMessageOf returns conditions in which one type keeps its former message, if its status and reason are unchanged:
+// the message only counts awaited verdicts.
 func withMessageOf(kind string, conditions, was []metav1.Condition) []metav1.Condition {
 	now, before := meta.FindStatusCondition(conditions, kind), meta.FindStatusCondition(was, kind)
 	if now == nil || before == nil || now.Status != before.Status || now.Reason != before.Reason {
@@ -313,8 +297,8 @@ func withMessageOf(kind string, conditions, was []metav1.Condition) []metav1.Con
 	return conditions
 }
 
-// staysAt reports whether the condition Progressing of this release has the reason, and no
-// more pods than old run another version. A pod that crashes changes neither.
+// staysAt reports whether the condition Progressing of this release has the reason, and at most old pods run another
+// version. A pod that crashes changes neither.
 func (d *release) staysAt(reason string, old int32) bool {
 	for i := range d.Workload.OldRevisions {
 		old -= d.Workload.OldRevisions[i].Replicas
@@ -322,9 +306,9 @@ func (d *release) staysAt(reason string, old int32) bool {
 	return old >= 0 && d.wasProgressing(reason)
 }
 
-// notBefore returns the later of now and the time of the decision before. Two replicas may
-// decide at once, and the clock of one is a little behind: without this, it takes back what
-// the other wrote when a time was over, the other writes it again, and so on until both agree.
+// notBefore returns the later of now and the time of the last decision. If two replicas decide at once and one clock is
+// behind, its replica would otherwise revert what the other replica wrote when a time was over, until both clocks
+// agree.
 func notBefore(now time.Time, decided int64) time.Time {
 	if at := time.Unix(decided, 0); at.After(now) && at.Sub(now) <= mostAhead {
 		return at
@@ -332,8 +316,7 @@ func notBefore(now time.Time, decided int64) time.Time {
 	return now
 }
 
-// mostAhead is how far the clocks of two replicas are apart at most: each follows the API
-// server's within two seconds.
+// mostAhead bounds the difference between the clocks of two replicas: each follows the API server's within two seconds.
 const mostAhead = 5 * time.Second
 
 // wasProgressing reports whether the condition Progressing of this release has the reason.

@@ -34,21 +34,21 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// The block of a workload because of a release, and the halt of its rollout.
+// The block of a workload by a release, and the halt of its rollout.
 
-// failRelease suspends the release. Each new failure blocks the workload, unless it is
-// blocked or blocking is off: a block is an act, so turning blocking on later,
-// or lifting the block by hand, is not undone.
+// failRelease suspends the release. Each new failure blocks the workload, unless it is already blocked or blocking is
+// off. A block is an act: turning blocking on later, or lifting the block by hand, is not undone.
 func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 	leaveHistory(d)
 	record.CancelWaiting(d.status, d.Now)
 	if d.status.OrderStage == v1alpha1.OrderPostWait {
-		// Its node would be told to have ended well.
+		// The order entry would end as successful.
 		d.status.OrderPostDueTimeUnix = 0
 	}
-	isNew := before != v1alpha1.ChangeWorkloadSuspend || failedAnew(d) || record.FailedReleaseCheck(d.status) != nil && !d.Change.Status.CheckFailed
+	isNew := before != v1alpha1.ChangeWorkloadSuspend || hasNewFailure(d) ||
+		record.FailedReleaseCheck(d.status) != nil && !d.Change.Status.CheckFailed
 	if isNew && len(d.Change.Status.Corrections) > 0 {
-		// The batch may be seen as it was before it was corrected.
+		// The cache may show the batch without its correction.
 		d.plan.NeedsBatches = d.plan.NeedsBatches || !d.LiveBatches
 	}
 	if before == v1alpha1.ChangeWorkloadSuspend {
@@ -60,7 +60,7 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 			message = fmt.Sprintf("%d of %d verified pods failed; %s", len(d.failed), len(d.failed)+d.passCount(), message)
 		}
 		if at := record.SucceededAt(d.status); !at.IsZero() {
-			d.status.SuccessTimeUnix = at.Unix() // of an older build, which has it elsewhere until now
+			d.status.SuccessTimeUnix = at.Unix() // an older build recorded it elsewhere
 		}
 		d.enter(v1alpha1.ChangeWorkloadSuspend, corev1.EventTypeWarning, v1alpha1.EventReleaseSuspended, message)
 	}
@@ -77,8 +77,8 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 	}
 	if (before != v1alpha1.ChangeWorkloadSuspend || paceDenied(d.status)) && hasOwnBlock(d.Workload) && halts(d) &&
 		!rollback.ParseQuarantine(d.Workload.Annotations, d.Now).Restored(d.Workload.Version, d.Workload.Release()) {
-		// An override failed, while the workload is blocked because of an earlier release. A version that
-		// is being restored goes on: the pods that it replaces are of a version known to be bad.
+		// An override release failed while an earlier release blocks the workload. A version that is being restored
+		// continues, because it replaces pods of a bad version.
 		d.plan.NeedsLive = !d.Live
 		d.plan.Action = PaceWorkload
 		haltRollout(d)
@@ -91,9 +91,9 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 	}
 }
 
-// failedAnew says that a pod failed that had not when the status was written. Where
-// the status does not list all that had, their number has to do.
-func failedAnew(d *release) bool {
+// hasNewFailure reports whether a pod failed after the last status write. If the status does not list all failed pods,
+// their count decides.
+func hasNewFailure(d *release) bool {
 	if int(d.status.FailCount) > len(d.status.DefenseCheckFailPods) {
 		return d.failCount() > d.status.FailCount
 	}
@@ -104,10 +104,9 @@ func failedAnew(d *release) bool {
 	})
 }
 
-// haltRollout pauses a rollout that is under way, of a workload that is blocked; one that is held also
-// where the setting halting is off. A pause of the user's is left alone, and so is a workload
-// whose pods only its user replaces. A user who resumes the rollout has decided: no later
-// failure of the release halts it again.
+// haltRollout pauses the unfinished rollout of a blocked workload; a held rollout is paused even if the setting halting
+// is off. A user's pause is left alone, and so is a workload whose pods only its user replaces. After a user resumes
+// the rollout, no later failure of the release halts it again.
 func haltRollout(d *release) {
 	if !halts(d) {
 		return
@@ -122,11 +121,10 @@ func halts(d *release) bool {
 		!d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
 }
 
-// resumeRollout takes the operator's pause back that lifting the block did not: of an
-// older version, when this one passed the block or there is none any more, and
-// of this one, when nothing of it is failed any more, whatever other block is there. A
-// record that knows no failure, because it was made later, resumes nothing that is blocked.
-// Admission resumes in the request of the release, unless it was down.
+// resumeRollout undoes the operator's own pause where lifting the block did not: a pause of an older version, if this
+// version passed the block or the workload is not blocked; and a pause of this version, if nothing of it fails,
+// whatever else blocks. A record without a failure, because it was created later, resumes no blocked workload. Usually
+// admission resumes, in the request of the release.
 func resumeRollout(d *release) {
 	w := d.Workload
 	halted := w.Annotations[v1alpha1.HaltedAnnotation]
@@ -145,22 +143,20 @@ func resumeRollout(d *release) {
 	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventRolloutResumed, "the "+w.Words.Halt()+" because of version "+halted)
 }
 
-// blockedAtStart says that the workload has the block that it had when the attempt
-// began.
+// blockedAtStart reports whether the workload still has the block that the attempt began with.
 func blockedAtStart(w *workload.Workload, s *v1alpha1.ChangeWorkloadStatus) bool {
 	value, blocked := w.Labels[v1alpha1.SuspendLabel]
 	return blocked && s.BlockAtStart != nil && *s.BlockAtStart == value
 }
 
-// ownBlock says that the workload is blocked because of this release.
+// ownBlock reports whether this release blocks the workload.
 func ownBlock(w *workload.Workload) bool {
 	version, release, _ := record.ParseBlockedBy(w.Annotations)
 	return w.Blocked() && version == w.RecordedVersion() && release == strconv.FormatInt(w.Release(), 10)
 }
 
-// remembersBlock says that the block is because of this very record. One made
-// later, because the first was deleted, knows nothing of the failure, so its
-// success must not lift the block.
+// remembersBlock reports whether this record caused the block. A record that was created after the first one was
+// deleted knows nothing of the failure, so its success must not lift the block.
 func remembersBlock(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool {
 	if _, _, record := record.ParseBlockedBy(w.Annotations); record != "" {
 		return record == string(change.UID)
@@ -170,8 +166,7 @@ func remembersBlock(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool 
 }
 
 func liftBlock(d *release, lift bool, why string) {
-	// While a workload is in observe mode, a block that somebody else set is not
-	// the operator's business.
+	// In observe mode, the operator leaves a block of others alone.
 	if !lift || d.Settings.Observe && !hasOwnBlock(d.Workload) {
 		return
 	}
@@ -184,10 +179,9 @@ func liftBlock(d *release, lift bool, why string) {
 	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventBlockLifted, why)
 }
 
-// liftRestored lifts the operator's block, which is because of an earlier release, once the
-// rollout of a version that was restored is complete and a pod of it has finished: no
-// release waits for its verdicts, since it has succeeded before. The turn in which its attempt
-// begins is about its hold.
+// liftRestored lifts the operator's block by an earlier release once the rollout of a restored version is complete and
+// one of its pods has finished: the version succeeded before, so no verdict is awaited. The turn in which its attempt
+// begins decides its hold.
 func liftRestored(d *release) {
 	w := d.Workload
 	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !hasOwnBlock(w) || ownBlock(d.Workload) ||
@@ -206,8 +200,7 @@ func liftRestored(d *release) {
 	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, wait)
 }
 
-// explainBlock says whether this release blocks its workload. There is nothing
-// to say of one that never failed.
+// explainBlock sets whether this release blocks its workload. A release that never failed gets no condition.
 func explainBlock(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionBlocked)
 	reason, _ := d.failure()
@@ -228,8 +221,7 @@ func explainBlock(d *release) {
 	}
 }
 
-// observeFailure reports what would have been done about a release that failed,
-// once for each new failure.
+// observeFailure reports what enforce mode would have done about a failed release, once for each new failure.
 func observeFailure(d *release, isNew bool) {
 	if !isNew {
 		return

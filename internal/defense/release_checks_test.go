@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// Begins is a release with a check of a policy at a stage of it.
+// Begins adds a check of a policy at a stage of the release.
 func (w *world) Begins(stage v1alpha1.PolicyStage, change ...func(*record.BeginCheck)) *world {
 	b := record.BeginCheck{Due: time.Minute, Deadline: 2 * time.Minute, Status: v1alpha1.CheckStatus{
 		Name: "default/p/" + strings.ToLower(string(stage)), Type: "cel", Stage: stage, Mode: v1alpha1.ModeEnforce,
@@ -43,7 +43,7 @@ func (w *world) Begins(stage v1alpha1.PolicyStage, change ...func(*record.BeginC
 func background(b *record.BeginCheck) { b.Status.Background = true }
 func observed(b *record.BeginCheck)   { b.Status.Background, b.Status.Mode = true, v1alpha1.ModeObserve }
 
-// Ends puts what a check came to into the status, as the controller of checks would.
+// Ends writes the result of a check to the status, like the controller of checks.
 func (w *world) Ends(t *testing.T, stage v1alpha1.PolicyStage, phase v1alpha1.CheckPhase) []record.Event {
 	t.Helper()
 	c := record.FindCheck(w.in.Change.Status.Checks, "default/p/"+strings.ToLower(string(stage)))
@@ -75,8 +75,8 @@ func TestReleaseChecks(t *testing.T) {
 		do      func(t *testing.T) *world
 		state   v1alpha1.ChangeWorkloadStatusType
 		batches int
-		reason  string // of Verified
-		says    string // its message
+		reason  string // of the condition Verified
+		says    string // the message of Verified
 		blocked bool
 	}{
 		"batches wait for the first": {
@@ -93,7 +93,7 @@ func TestReleaseChecks(t *testing.T) {
 			},
 			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
 		},
-		"that failed: its pods are verified all the same": {
+		"that failed: its pods are still verified": {
 			do: func(t *testing.T) *world {
 				w := run(newWorld(2).Begins(pre)).Settle(t)
 				if events := w.Ends(t, pre, v1alpha1.CheckFailed); len(events) != 1 || events[0].Reason != v1alpha1.EventCheckFailed {
@@ -108,7 +108,7 @@ func TestReleaseChecks(t *testing.T) {
 			do: func(t *testing.T) *world {
 				w := run(newWorld(2).Begins(pre)).Settle(t)
 				w.Ends(t, pre, v1alpha1.CheckError)
-				w.in.Settings.SilenceFails = true // changed later: it fails nothing after the fact
+				w.in.Settings.SilenceFails = true // a later change fails nothing
 				return w.Settle(t).Check().Settle(t)
 			},
 			state: v1alpha1.ChangeWorkloadSuccess, batches: 2, reason: v1alpha1.ReasonAllPassed,
@@ -148,7 +148,8 @@ func TestReleaseChecks(t *testing.T) {
 		},
 		"success waits for the last": {
 			do:    func(t *testing.T) *world { return run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t) },
-			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking, says: "every pod passed; the check default/p/releasepost is running",
+			state: v1alpha1.ChangeWorkloadRunning, batches: 2, reason: v1alpha1.ReasonChecking,
+			says: "every pod passed; the check default/p/releasepost is running",
 		},
 		"the last passed": {
 			do: func(t *testing.T) *world {
@@ -174,7 +175,7 @@ func TestReleaseChecks(t *testing.T) {
 		"a corrected pod leads to the last check, not past it": {
 			do: func(t *testing.T) *world {
 				w := run(newWorld(2).Begins(post)).Settle(t).Check().Settle(t)
-				w.in.Change.Status.Checks = nil // it had not begun
+				w.in.Change.Status.Checks = nil // the check had not begun
 				w.Verdict("sleep-0", record.VerdictFail).Settle(t)
 				if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuspend || phaseAt(w, post) != "" {
 					t.Errorf("%+v", w.in.Change.Status)
@@ -198,20 +199,21 @@ func TestReleaseChecks(t *testing.T) {
 			if w.in.Workload.Blocked() != tt.blocked {
 				t.Errorf("blocked: %t", w.in.Workload.Blocked())
 			}
-			if b := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionBlocked); tt.blocked && (b == nil || b.Status != metav1.ConditionTrue || b.Reason != v1alpha1.ReasonCheckFailed) {
+			if b := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionBlocked); tt.blocked &&
+				(b == nil || b.Status != metav1.ConditionTrue || b.Reason != v1alpha1.ReasonCheckFailed) {
 				t.Errorf("Blocked %+v", b)
 			}
 		})
 	}
 }
 
-// TestReleaseChecksEnd: a release that is replaced gives its checks up, and what comes
-// late of them is not written.
+// TestReleaseChecksEnd: a replaced release cancels its checks, and their late results are not written.
 func TestReleaseChecksEnd(t *testing.T) {
 	w := newWorld(2).Begins(v1alpha1.StageReleasePre).Pods(2).Settle(t)
 	running := w.in.Change.DeepCopy()
 	w.Release(2, versionB).Settle(t)
-	if got := phaseAt(w, v1alpha1.StageReleasePre); got != v1alpha1.CheckCanceled || w.in.Change.Status.Status != v1alpha1.ChangeWorkloadCanceled {
+	if got := phaseAt(w, v1alpha1.StageReleasePre); got != v1alpha1.CheckCanceled ||
+		w.in.Change.Status.Status != v1alpha1.ChangeWorkloadCanceled {
 		t.Errorf("check %s of a release %s", got, w.in.Change.Status.Status)
 	}
 	late := running.Status.Checks[0]
@@ -219,7 +221,8 @@ func TestReleaseChecksEnd(t *testing.T) {
 	if plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Change: w.in.Change}, late); plan.Status != nil {
 		t.Errorf("%+v", plan.Status.Checks)
 	}
-	if plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Change: running}, running.Status.Checks[0]); plan.Status != nil {
+	if plan := record.NoteReleaseCheck(record.ReleaseCheckInput{Now: w.in.Now, Change: running},
+		running.Status.Checks[0]); plan.Status != nil {
 		t.Errorf("nothing changed, and %+v is written", plan.Status.Checks)
 	}
 	unknown := late
@@ -229,12 +232,12 @@ func TestReleaseChecksEnd(t *testing.T) {
 	}
 }
 
-// TestReleaseChecksOfAttempts: each attempt has its own, and which there are does not
-// change in the middle of it.
+// TestReleaseChecksOfAttempts: each attempt has its own checks, which do not change during the attempt.
 func TestReleaseChecksOfAttempts(t *testing.T) {
 	w := newWorld(2).Begins(v1alpha1.StageReleasePre).Pods(2).Settle(t)
 	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
-	w.in.Begin = append(w.in.Begin, record.BeginCheck{Status: v1alpha1.CheckStatus{Name: "default/q/late", Type: "cel", Stage: v1alpha1.StageReleasePre}})
+	w.in.Begin = append(w.in.Begin,
+		record.BeginCheck{Status: v1alpha1.CheckStatus{Name: "default/q/late", Type: "cel", Stage: v1alpha1.StageReleasePre}})
 	w.Settle(t)
 	if n := len(w.in.Change.Status.Checks); n != 1 {
 		t.Errorf("%d checks", n)
@@ -247,8 +250,8 @@ func TestReleaseChecksOfAttempts(t *testing.T) {
 	}
 }
 
-// TestReleaseChecksBesideOrder: a check that fails does not let batches be made before
-// the order is accepted: the server would not be asked about them.
+// TestReleaseChecksBesideOrder: a failed check creates no batches before the order is accepted, because the server
+// would not check them.
 func TestReleaseChecksBesideOrder(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePre)
 	w.in.Cluster = "cluster"
@@ -270,8 +273,7 @@ func TestReleaseChecksBesideOrder(t *testing.T) {
 	}
 }
 
-// TestReleaseChecksOfNoPods: also a release without pods waits for its checks, one
-// after the other.
+// TestReleaseChecksOfNoPods: a release without pods also waits for its checks, one after the other.
 func TestReleaseChecksOfNoPods(t *testing.T) {
 	w := newWorld(0).Complete().Begins(v1alpha1.StageReleasePre).Begins(v1alpha1.StageReleasePost).Settle(t)
 	if s := &w.in.Change.Status; s.Status == v1alpha1.ChangeWorkloadSuccess || phaseAt(w, v1alpha1.StageReleasePost) != "" {
@@ -284,9 +286,9 @@ func TestReleaseChecksOfNoPods(t *testing.T) {
 	}
 }
 
-// TestReleaseCheckFailsAnew: one that fails after the block of a failed pod was lifted
-// by hand blocks again; what was known does not.
-func TestReleaseCheckFailsAnew(t *testing.T) {
+// TestReleaseCheckFailsLater: a check that fails after the block of a failed pod was lifted by hand blocks again; known
+// failures do not.
+func TestReleaseCheckFailsLater(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePost, background).Settle(t).Check().Settle(t)
 	w.Verdict("sleep-0", record.VerdictFail).Settle(t)
 	lift := func() {
@@ -306,8 +308,7 @@ func TestReleaseCheckFailsAnew(t *testing.T) {
 	}
 }
 
-// TestReleaseChecksOfReplaced: a release that succeeded, and was replaced, gives up what
-// goes on in the background.
+// TestReleaseChecksOfReplaced: a successful release that was replaced cancels its checks in the background.
 func TestReleaseChecksOfReplaced(t *testing.T) {
 	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePost, background).Settle(t).Check().Settle(t)
 	w.Release(2, versionB).Settle(t)
@@ -316,8 +317,7 @@ func TestReleaseChecksOfReplaced(t *testing.T) {
 	}
 }
 
-// TestBatchWaitsAfterCheck: how long a batch waits to be full counts from when the
-// check let batches be made.
+// TestBatchWaitsAfterCheck: the wait for a full batch begins when the check allows batches.
 func TestBatchWaitsAfterCheck(t *testing.T) {
 	w := newWorld(10).BatchSize(5).Pods(2).Begins(v1alpha1.StageReleasePre).Settle(t).Later(10 * time.Minute)
 	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckPassed)
@@ -329,15 +329,17 @@ func TestBatchWaitsAfterCheck(t *testing.T) {
 	}
 }
 
-// TestFirstFailureDecides: when a check has failed the release, the others that it waits
-// for are given up, and its pods are verified.
+// TestFirstFailureDecides: after a check has failed the release, its other awaited checks are canceled, and its pods
+// are verified.
 func TestFirstFailureDecides(t *testing.T) {
 	other := func(b *record.BeginCheck) { b.Status.Name = "default/p/other" }
 	watching := func(b *record.BeginCheck) { b.Status.Name, b.Status.Background = "default/p/watching", true }
-	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePre).Begins(v1alpha1.StageReleasePre, other).Begins(v1alpha1.StageReleasePre, watching).Settle(t)
+	w := newWorld(2).Pods(2).Complete().Begins(v1alpha1.StageReleasePre).Begins(v1alpha1.StageReleasePre,
+		other).Begins(v1alpha1.StageReleasePre, watching).Settle(t)
 	w.Ends(t, v1alpha1.StageReleasePre, v1alpha1.CheckFailed)
 	w.Settle(t).Check().Settle(t)
-	for name, want := range map[string]v1alpha1.CheckPhase{"default/p/other": v1alpha1.CheckCanceled, "default/p/watching": v1alpha1.CheckWatching} {
+	for name, want := range map[string]v1alpha1.CheckPhase{"default/p/other": v1alpha1.CheckCanceled,
+		"default/p/watching": v1alpha1.CheckWatching} {
 		if c := record.FindCheck(w.in.Change.Status.Checks, name); c == nil || c.Phase != want {
 			t.Errorf("%s is %+v", name, c)
 		}

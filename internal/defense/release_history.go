@@ -34,8 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// The part of a release that keeps what is known of the ones before it, after their
-// records are gone.
+// The history of a workload: successful versions and earlier releases, after their records are gone.
 
 const (
 	// maxPrevious, maxCorrections, maxImages and maxManager are the limits of the API.
@@ -45,7 +44,7 @@ const (
 	maxManager     = 128
 )
 
-// evidenceOf is what is kept of the release a workload is at.
+// evidenceOf returns the evidence to keep about the workload's release.
 func evidenceOf(w *workload.Workload) (e v1alpha1.ReleaseEvidence) {
 	for _, image := range w.Images[:min(len(w.Images), maxImages)] {
 		e.Images = append(e.Images, wording.CutAtRune(image, record.MaxText))
@@ -57,20 +56,20 @@ func evidenceOf(w *workload.Workload) (e v1alpha1.ReleaseEvidence) {
 	return e
 }
 
-// What a release can get past by an override.
+// Defenses that an override release passes.
 const (
 	OverrodeBlock      = "block"
 	OverrodeQuarantine = "quarantine"
 )
 
-// Overridden is what a release got past, and by whose request.
+// Overridden is what a release passed, and by whose request.
 type Overridden struct {
 	By     string   `json:"by"`
 	Passed []string `json:"passed"`
 }
 
-// OverrideOf is the override that the current attempt of a release used; nil when
-// it used none. The workload may be gone, or have gone on.
+// OverrideOf returns the override that the current attempt of a release used; nil for none. The workload may be gone or
+// at another release.
 func OverrideOf(change *v1alpha1.ChangeWorkload, w *workload.Workload) *Overridden {
 	s := &change.Status
 	if s.OverriddenBy == "" {
@@ -86,18 +85,17 @@ func OverrideOf(change *v1alpha1.ChangeWorkload, w *workload.Workload) *Overridd
 	return o
 }
 
-// maxCorrectionsTold is how many corrections one event names.
-const maxCorrectionsTold = 3
+// maxNamedCorrections bounds the corrections that one event names.
+const maxNamedCorrections = 3
 
-// noteCorrections notes, and tells, who may have corrected failing verdicts: of pods that fail
-// no more, and of the order.
-// The batches are those of the API server: the cache keeps no managed fields, and may
-// show a batch from before it failed.
+// noteCorrections records and reports who may have corrected failing verdicts: of pods that no longer fail, of the
+// order, and of a check. The batches are read from the API server: the cache drops managed fields, and may show a batch
+// before its failure.
 func noteCorrections(d *release) {
-	var told []string
+	var corrected []string
 	note := func(pod, manager, what string) {
 		noteCorrection(d.status, d.Now, pod, manager)
-		told = append(told, what+" by field manager "+cmp.Or(manager, workload.UnknownUser))
+		corrected = append(corrected, what+" by field manager "+cmp.Or(manager, workload.UnknownUser))
 	}
 	for i := range d.Change.Status.DefenseCheckFailPods {
 		pod := &d.Change.Status.DefenseCheckFailPods[i]
@@ -112,23 +110,23 @@ func noteCorrections(d *release) {
 	if d.Change.Status.CheckFailed && record.FailedReleaseCheck(d.status) == nil {
 		note("", "", "of a check of the release")
 	}
-	if len(told) == 0 {
+	if len(corrected) == 0 {
 		return
 	}
 	d.needAll()
 	more := ""
-	if n := len(told) - maxCorrectionsTold; n > 0 {
+	if n := len(corrected) - maxNamedCorrections; n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	message := "the failing verdict was corrected: " + strings.Join(told[:min(len(told), maxCorrectionsTold)], ", ") + more
+	message := "the failing verdict was corrected: " + strings.Join(corrected[:min(len(corrected), maxNamedCorrections)], ", ") + more
 	if !d.hasFailed() {
 		message += "; nothing of this release fails now"
 	}
 	d.event(corev1.EventTypeWarning, v1alpha1.EventVerdictCorrected, message)
 }
 
-// orderCorrected says that the order of a release that is suspended fails no more. An
-// older build did not write that it did: there it has to be what suspended the release.
+// orderCorrected reports whether the order of a suspended release no longer fails. An older build did not record that
+// the order failed: there, a suspended release without another failure counts.
 func orderCorrected(d *release) bool {
 	return d.Change.Status.OrderFailed && record.FailedOrderCheck(d.status) == nil ||
 		!d.Change.Status.CheckFailed && len(d.Change.Status.DefenseCheckFailPods) == 0 && !d.hasFailed()
@@ -140,13 +138,13 @@ func noteCorrection(s *v1alpha1.ChangeWorkloadStatus, now time.Time, pod, manage
 	s.Corrections = slices.Delete(s.Corrections, 0, max(len(s.Corrections)-maxCorrections, 0))
 }
 
-// managerOf is the field manager, other than the operator's own, that wrote the
-// status of the batch of a pod last.
+// managerOf returns the field manager, other than the operator's, that last wrote the status of the batch of a pod.
 func managerOf(d *release, pod *v1alpha1.PodResult) string {
 	var last *metav1.ManagedFieldsEntry
 	for i := range d.Batches {
 		b := &d.Batches[i]
-		if !d.ofAttempt(b) || !slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == pod.UID && p.Pod == pod.Pod }) {
+		has := func(p v1alpha1.PodInfo) bool { return p.UID == pod.UID && p.Pod == pod.Pod }
+		if !d.ofAttempt(b) || !slices.ContainsFunc(b.Spec.PodInfos, has) {
 			continue
 		}
 		for j := range b.ManagedFields {
@@ -165,8 +163,7 @@ func managerOf(d *release, pod *v1alpha1.PodResult) string {
 	return last.Manager
 }
 
-// keepPrevious brings the list of earlier releases up to date. What a record that is
-// there says is newer than what a list says of it.
+// keepPrevious updates the list of earlier releases. An existing record is newer than a list.
 func keepPrevious(d *release) {
 	known := map[int64]v1alpha1.PreviousRelease{}
 	keep := func(p v1alpha1.PreviousRelease) {
@@ -201,7 +198,7 @@ func keepPrevious(d *release) {
 	}
 }
 
-// PreviousOf is what is kept of a release whose record is there.
+// PreviousOf returns the entry to keep about a release with a record.
 func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	s := &c.Status
 	p := v1alpha1.PreviousRelease{
@@ -223,23 +220,23 @@ func PreviousOf(c *v1alpha1.ChangeWorkload) v1alpha1.PreviousRelease {
 	return p
 }
 
-// rolledOrFailed is the status of a condition that says why a release ended badly.
+// rolledOrFailed maps a condition to the status that explains why a release ended badly.
 var rolledOrFailed = map[string]metav1.ConditionStatus{
 	v1alpha1.ConditionRolledBack: metav1.ConditionTrue,
 	v1alpha1.ConditionVerified:   metav1.ConditionFalse,
 }
 
-// decideHistory says what of a workload's history changes when this release has
-// succeeded and at least one of its pods passed: it becomes the newest one, and
-// the oldest go.
+// decideHistory changes the history of a workload after Success with a passed pod: this version becomes the newest, and
+// the oldest ones are removed.
 func decideHistory(d *release) {
 	keep := d.Settings.History
 	others := slices.DeleteFunc(slices.Clone(d.History), func(r workload.Revision) bool { return r.Version == d.Change.Spec.Reversion })
 	if keep > 0 {
 		keep--
-		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !slices.ContainsFunc(d.History, func(r workload.Revision) bool {
+		known := slices.ContainsFunc(d.History, func(r workload.Revision) bool {
 			return r.Version == d.Change.Spec.Reversion && r.Release >= d.Change.Spec.Release
 		})
+		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !known
 	} else {
 		others = slices.Clone(d.History)
 	}
@@ -251,8 +248,7 @@ func decideHistory(d *release) {
 	}
 }
 
-// leaveHistory takes a version out of the history that failed after it had
-// succeeded.
+// leaveHistory removes a version from the history that failed after its Success.
 func leaveHistory(d *release) {
 	for _, r := range d.History {
 		if r.Version == d.Change.Spec.Reversion {
@@ -261,7 +257,7 @@ func leaveHistory(d *release) {
 	}
 }
 
-// recordProof lets the history say what the condition Proven says.
+// recordProof copies the condition Proven to the history.
 func recordProof(d *release) {
 	if !meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionProven) {
 		return
@@ -273,10 +269,9 @@ func recordProof(d *release) {
 	}
 }
 
-// rememberLeft remembers the version of a release that succeeded and was replaced
-// before that was done: the process died in between, or the next release came in
-// the same moment. A newer version in the history says that it was not, or that it
-// was forgotten since.
+// rememberLeft remembers the version of a successful release that was replaced first: the process died in between, or
+// the next release came at the same moment. A newer version in the history shows that it was remembered, or forgotten
+// since.
 func rememberLeft(d *release) {
 	newer := func(r workload.Revision) bool {
 		return r.Version == d.Change.Spec.Reversion || r.Release > d.Change.Spec.Release

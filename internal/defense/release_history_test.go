@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// earlier is the record of an earlier release.
+// earlier returns the record of an earlier release.
 func earlier(release int64, state v1alpha1.ChangeWorkloadStatusType, change ...func(*v1alpha1.ChangeWorkload)) v1alpha1.ChangeWorkload {
 	c := wrappers.MakeChangeWorkload("default", "earlier").Release(release).Obj()
 	c.Status.Attempt, c.Status.ObservedRelease, c.Status.Status = 1, release, state
@@ -49,12 +49,13 @@ func numbersOf(releases []v1alpha1.PreviousRelease) (numbers []int64) {
 	return numbers
 }
 
-// TestKeepPrevious: what is known of earlier releases outlives their records.
+// TestKeepPrevious: the evidence of earlier releases outlives their records.
 func TestKeepPrevious(t *testing.T) {
 	listing := func(numbers ...int64) func(*v1alpha1.ChangeWorkload) {
 		return func(c *v1alpha1.ChangeWorkload) {
 			for _, n := range numbers {
-				c.Status.PreviousReleases = append(c.Status.PreviousReleases, v1alpha1.PreviousRelease{Release: n, Status: v1alpha1.ChangeWorkloadSuccess})
+				c.Status.PreviousReleases = append(c.Status.PreviousReleases,
+					v1alpha1.PreviousRelease{Release: n, Status: v1alpha1.ChangeWorkloadSuccess})
 			}
 		}
 	}
@@ -62,12 +63,15 @@ func TestKeepPrevious(t *testing.T) {
 		others []v1alpha1.ChangeWorkload
 		want   []int64
 	}{
-		"none":                          {nil, nil},
-		"of a record that is there":     {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend)}, []int64{3}},
-		"and of those before it":        {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend, listing(2, 1))}, []int64{3, 2, 1}},
-		"each once":                     {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend, listing(2, 1)), earlier(2, v1alpha1.ChangeWorkloadSuccess, listing(1))}, []int64{3, 2, 1}},
-		"ten":                           {[]v1alpha1.ChangeWorkload{earlier(19, v1alpha1.ChangeWorkloadSuccess, listing(18, 17, 16, 15, 14, 13, 12, 11, 10, 9))}, []int64{19, 18, 17, 16, 15, 14, 13, 12, 11, 10}},
-		"not of one that never began":   {[]v1alpha1.ChangeWorkload{earlier(3, "", func(c *v1alpha1.ChangeWorkload) { c.Status.Attempt, c.Status.ObservedRelease = 0, 0 })}, nil},
+		"none":                      {nil, nil},
+		"of a record that is there": {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend)}, []int64{3}},
+		"and of those before it":    {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend, listing(2, 1))}, []int64{3, 2, 1}},
+		"each once": {[]v1alpha1.ChangeWorkload{earlier(3, v1alpha1.ChangeWorkloadSuspend, listing(2, 1)),
+			earlier(2, v1alpha1.ChangeWorkloadSuccess, listing(1))}, []int64{3, 2, 1}},
+		"ten": {[]v1alpha1.ChangeWorkload{earlier(19, v1alpha1.ChangeWorkloadSuccess, listing(18, 17, 16, 15, 14, 13, 12, 11, 10, 9))},
+			[]int64{19, 18, 17, 16, 15, 14, 13, 12, 11, 10}},
+		"not of one that never began": {
+			[]v1alpha1.ChangeWorkload{earlier(3, "", func(c *v1alpha1.ChangeWorkload) { c.Status.Attempt, c.Status.ObservedRelease = 0, 0 })}, nil},
 		"not of what is no earlier one": {[]v1alpha1.ChangeWorkload{earlier(21, v1alpha1.ChangeWorkloadSuspend)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +86,8 @@ func TestKeepPrevious(t *testing.T) {
 	}
 }
 
-// TestKeepPreviousTellsHow: a release says of an earlier one who released it, how it
-// ended and why, whether its record is another's or its own of an earlier attempt.
+// TestKeepPreviousTellsHow: a release records who released an earlier one, and how and why it ended, from another
+// record or from its own former attempt.
 func TestKeepPreviousTellsHow(t *testing.T) {
 	begin := func(n int64) *world {
 		w := newWorld(1).Release(n, versionA)
@@ -124,8 +128,7 @@ func TestKeepPreviousTellsHow(t *testing.T) {
 	}
 }
 
-// TestKeepPreviousFollows: an earlier release that ends later is known to have ended,
-// also after its record is gone.
+// TestKeepPreviousFollows: a late end of an earlier release is recorded, also after its record is gone.
 func TestKeepPreviousFollows(t *testing.T) {
 	w := newWorld(1).Release(2, versionA).Pods(1)
 	w.in.Change.Spec.Release = 2
@@ -146,7 +149,7 @@ func TestKeepPreviousFollows(t *testing.T) {
 	is(v1alpha1.ChangeWorkloadCanceled)
 }
 
-// TestCorrection: who may have corrected a verdict is kept.
+// TestCorrection: the field manager of a correction is recorded.
 func TestCorrection(t *testing.T) {
 	for name, complete := range map[string]bool{"the release goes on": false, "it succeeds": true} {
 		t.Run(name, func(t *testing.T) {
@@ -169,16 +172,16 @@ func TestCorrection(t *testing.T) {
 			if diff := cmp.Diff(want, w.in.Change.Status.Corrections); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			told := eventsOf(plan, v1alpha1.EventVerdictCorrected)
-			if len(told) != 1 || !strings.Contains(told[0], "of pod sleep-0 by field manager kubectl-edit; nothing of this release fails now") {
-				t.Errorf("told %q", told)
+			messages := eventsOf(plan, v1alpha1.EventVerdictCorrected)
+			if len(messages) != 1 || !strings.Contains(messages[0],
+				"of pod sleep-0 by field manager kubectl-edit; nothing of this release fails now") {
+				t.Errorf("events %q", messages)
 			}
 		})
 	}
 }
 
-// TestCorrectionOfSome: it is kept and told that some of the verdicts that failed were
-// corrected, while others stay.
+// TestCorrectionOfSome: a correction of some of the failing verdicts is recorded and reported.
 func TestCorrectionOfSome(t *testing.T) {
 	w := newWorld(3).Pods(3).Settle(t).Verdict("sleep-0", "unpass").Verdict("sleep-1", "unpass").Settle(t)
 	plan := w.Verdict("sleep-1", "pass").Step()
@@ -186,20 +189,21 @@ func TestCorrectionOfSome(t *testing.T) {
 	if diff := cmp.Diff(want, w.in.Change.Status.Corrections); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if told := eventsOf(plan, v1alpha1.EventVerdictCorrected); len(told) != 1 || !strings.HasSuffix(told[0], "of pod sleep-1 by field manager unknown") {
-		t.Errorf("told %q", told)
+	if messages := eventsOf(plan, v1alpha1.EventVerdictCorrected); len(messages) != 1 ||
+		!strings.HasSuffix(messages[0], "of pod sleep-1 by field manager unknown") {
+		t.Errorf("events %q", messages)
 	}
 	if got := w.in.Change.Status.Status; got != v1alpha1.ChangeWorkloadSuspend {
 		t.Errorf("the release is %s", got)
 	}
 	plan = w.Step()
-	if told := eventsOf(plan, v1alpha1.EventVerdictCorrected); len(told) > 0 {
-		t.Errorf("told again: %q", told)
+	if messages := eventsOf(plan, v1alpha1.EventVerdictCorrected); len(messages) > 0 {
+		t.Errorf("reported again: %q", messages)
 	}
 }
 
-// TestCorrectionOfTheOrder: that the verdict on the order was corrected is told, also
-// while pods of the release fail, and with those that are corrected at the same time.
+// TestCorrectionOfTheOrder: a correction of the verdict on the order is reported, also while pods of the release fail,
+// and together with corrected pods.
 func TestCorrectionOfTheOrder(t *testing.T) {
 	older := func(w *world) { w.in.Change.Status.OrderFailed = false }
 	for name, test := range map[string]struct {
@@ -232,13 +236,13 @@ func TestCorrectionOfTheOrder(t *testing.T) {
 				test.before(w)
 			}
 			test.change(w)
-			told := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected)
+			messages := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected)
 			want := "version " + versionA + ": the failing verdict was corrected: " + test.want
-			if diff := cmp.Diff([]string{want}, told); diff != "" {
+			if diff := cmp.Diff([]string{want}, messages); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if told := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected); len(told) > 0 {
-				t.Errorf("told again: %q", told)
+			if messages := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected); len(messages) > 0 {
+				t.Errorf("reported again: %q", messages)
 			}
 			var noted []string
 			for _, c := range w.in.Change.Status.Corrections {
@@ -251,24 +255,25 @@ func TestCorrectionOfTheOrder(t *testing.T) {
 	}
 }
 
-// TestClaimedIsNotCorrected: a failing verdict of a node that becomes known is the
-// batch's from then on; nobody corrected it.
+// TestClaimedIsNotCorrected: a failing verdict on an entry that becomes known belongs to the batch; no user corrected
+// it.
 func TestClaimedIsNotCorrected(t *testing.T) {
 	w := newWorld(2).Pods(1).Settle(t)
 	w.in.Change.Status.OrderNodeID, w.in.Change.Status.OrderStage = "order-node", v1alpha1.OrderPostFinish
-	w.in.Change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{Stage: v1alpha1.StagePost, CheckVerdict: v1alpha1.CheckVerdict{NodeID: "node", Verdict: "fail"}}}
+	w.in.Change.Status.UnclaimedVerdicts = []v1alpha1.UnclaimedVerdict{{Stage: v1alpha1.StagePost,
+		CheckVerdict: v1alpha1.CheckVerdict{NodeID: "node", Verdict: "fail"}}}
 	w.Settle(t)
 	if got := w.in.Change.Status.Status; got != v1alpha1.ChangeWorkloadSuspend {
 		t.Fatalf("the release is %s", got)
 	}
 	w.in.Batches[0].Status.ChangePodID = "node"
 	w.Verdict("sleep-0", "unpass")
-	if told := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected); len(told) > 0 {
-		t.Errorf("told %q", told)
+	if messages := eventsOf(w.Step(), v1alpha1.EventVerdictCorrected); len(messages) > 0 {
+		t.Errorf("events %q", messages)
 	}
 }
 
-// correctOrder is what somebody does who corrects the verdict on the order.
+// correctOrder corrects the verdict on the order, like a user.
 func (w *world) correctOrder() { w.in.Change.Status.OrderPostVerdict.Verdict = record.VerdictPass }
 
 func eventsOf(plan ReleasePlan, reason string) (messages []string) {
@@ -280,8 +285,7 @@ func eventsOf(plan ReleasePlan, reason string) (messages []string) {
 	return messages
 }
 
-// TestOptOut: that a user opted a blocked workload out is kept and told once, and by
-// the releases after it.
+// TestOptOut: the opt-out of a blocked workload is recorded and reported once, and recorded by the releases after it.
 func TestOptOut(t *testing.T) {
 	for name, back := range map[string]bool{"before it is seen": false, "and in again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -297,12 +301,13 @@ func TestOptOut(t *testing.T) {
 			if diff := cmp.Diff(want, w.in.Change.Status.OptedOut); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if told := eventsOf(plan, v1alpha1.EventOptedOut); len(told) != 1 || !strings.Contains(told[0], "jane doe opted the workload out") {
-				t.Errorf("told %q", told)
+			if messages := eventsOf(plan, v1alpha1.EventOptedOut); len(messages) != 1 ||
+				!strings.Contains(messages[0], "jane doe opted the workload out") {
+				t.Errorf("events %q", messages)
 			}
 			plan = w.Step()
-			if told := eventsOf(plan, v1alpha1.EventOptedOut); len(told) > 0 {
-				t.Errorf("told again: %q", told)
+			if messages := eventsOf(plan, v1alpha1.EventOptedOut); len(messages) > 0 {
+				t.Errorf("reported again: %q", messages)
 			}
 			if diff := cmp.Diff(want, PreviousOf(w.in.Change).OptedOut); diff != "" {
 				t.Errorf("previous releases: -want +got:\n%s", diff)
@@ -337,7 +342,7 @@ func TestParseOptOut(t *testing.T) {
 	}
 }
 
-// TestEvidenceIsBounded: nothing that users choose makes the status too large.
+// TestEvidenceIsBounded: no text of users makes the status too large.
 func TestEvidenceIsBounded(t *testing.T) {
 	w := newWorld(1).in.Workload
 	for range 100 {
@@ -370,8 +375,9 @@ func TestOverrideOf(t *testing.T) {
 		"a block":                           {"jane", block, &workload.Workload{}, &Overridden{"jane", []string{OverrodeBlock}}},
 		"a block, and the workload is gone": {"jane", block, nil, &Overridden{"jane", []string{OverrodeBlock}}},
 		"a quarantine":                      {"jane", nil, quarantine("jane"), &Overridden{"jane", []string{OverrodeQuarantine}}},
-		"both":                              {"jane", block, quarantine("jane"), &Overridden{"jane", []string{OverrodeBlock, OverrodeQuarantine}}},
-		"a quarantine that another passed":  {"jane", block, quarantine("joe"), &Overridden{"jane", []string{OverrodeBlock}}},
+		"both": {"jane", block, quarantine("jane"),
+			&Overridden{"jane", []string{OverrodeBlock, OverrodeQuarantine}}},
+		"a quarantine that another passed": {"jane", block, quarantine("joe"), &Overridden{"jane", []string{OverrodeBlock}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := &v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: versionA}}

@@ -36,30 +36,28 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// The hold of the rollout of a release: when it begins, what it waits for, and when what
-// it changed is given back.
+// The hold of the rollout of a release: when it begins, how long it waits, and when the workload gets its own pace
+// back.
 
-// HoldCheck is the name, and the type, of what stands among the checks of a release whose
-// hold ran out where silence fails.
+// HoldCheck is the name and the type of the check of a release whose hold ran out where silence fails.
 const HoldCheck = "hold"
 
-// forHuman is how long a rollout is held where silence fails and the server waits for a
-// human to accept the order.
+// forHuman is how long a rollout is held where silence fails and the server waits for a human to accept the order.
 const forHuman = 30 * 24 * time.Hour
 
-// checkGrace is how long after its time a check in the background may still say that it
-// failed.
+// checkGrace is how long after its due time a check in the background may still report a failure.
 const checkGrace = 5 * time.Second
 
-// followHold lets the rollout of the release wait for its verdicts, and go on.
+// followHold makes the rollout of the release wait for its verdicts, and continue.
 func followHold(d *release) {
 	w := d.Workload
-	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // what is overdue is waited for by events
+	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // overdue steps wait for events
 	lost := lostHold(d)
-	begins := d.status.Attempt > 0 && (d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
+	begins := d.status.Attempt > 0 &&
+		(d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
 	switch {
 	case d.status.ObservedRelease != d.Change.Spec.Release || d.plan.Action == LiftBlock:
-		// The attempt has not begun; or the next turn is about it.
+		// The attempt has not begun, or the next turn is about its hold.
 	case lost != nil:
 		writeHold(d, lost)
 	case w.Hold == nil && begins:
@@ -68,7 +66,7 @@ func followHold(d *release) {
 		noteHoldGone(d)
 		d.status.Hold = nil
 	case d.Settings.Observe:
-		// What the operator holds is taken back.
+		// DecideWorkload ends the hold.
 	case w.Hold.Over:
 		endAgain(d)
 	case !w.Hold.Own(w.Pace):
@@ -76,7 +74,7 @@ func followHold(d *release) {
 	case d.hasFailed() && !record.IsOpen(d.status.Status):
 		endFailedHold(d)
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
-		// With the last wave it is complete; or another replica has seen that.
+		// The rollout is complete with its last wave, or another replica has seen that.
 		endHold(d, v1alpha1.ReasonHoldVerified)
 	case !record.IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
 		endHold(d, v1alpha1.ReasonReleaseEnded)
@@ -85,12 +83,12 @@ func followHold(d *release) {
 	}
 }
 
-// lostHold is what is to be written of a hold whose annotation was lost, or displaced by
-// that of an earlier one, past admission: kubectl rollout undo does so. The release goes
-// on from there. It is known by the deadline it set; nil where nothing was lost.
+// lostHold returns the hold to write when its annotation was lost past admission, or replaced by the annotation of an
+// earlier hold, for example by kubectl rollout undo; the release continues from there. A lost hold is recognized by the
+// deadline that it set; nil if none was lost.
 //
-// A user may set the same value after the hold, so the record of a release is believed only
-// until the next release has begun.
+// A user may set the same deadline after the hold, so the record of a release counts only until the next release
+// begins.
 func lostHold(d *release) *workload.Hold {
 	w, record, of := d.Workload, d.status.Hold, d.Change.Spec.Release
 	if end, ok := workload.ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
@@ -110,8 +108,7 @@ func lostHold(d *release) *workload.Hold {
 	return &workload.Hold{Release: d.Change.Spec.Release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
 }
 
-// recordBefore is the record of a hold of the release before this one, with its number; nil
-// where that was not held.
+// recordBefore returns the hold record and the number of the release before this one; nil if that release was not held.
 func recordBefore(others []v1alpha1.ChangeWorkload, this int64) (record *v1alpha1.HoldRecord, release int64) {
 	for i := range others {
 		if o := &others[i]; o.Spec.Release < this && o.Spec.Release > release {
@@ -121,30 +118,31 @@ func recordBefore(others []v1alpha1.ChangeWorkload, this int64) (record *v1alpha
 	return record, release
 }
 
-// lostPartition is the same where the partition was changed. A user may set the same one
-// at any time, so only that of this release is known again, as long as nothing said that
-// it ended.
+// lostPartition is lostHold for a hold by a partition. A user may set the same partition at any time, so only the
+// partition of this release is recognized, while its hold has no recorded end.
 func lostPartition(w *workload.Workload, record *v1alpha1.HoldRecord, release int64) *workload.Hold {
 	if w.Hold != nil || record == nil || record.Partition == nil || record.SetPartition == nil ||
 		*record.Partition == *record.SetPartition || *record.SetPartition != w.Pace.Partition {
 		return nil
 	}
-	return &workload.Hold{Release: release, Until: v1alpha1.HoldNone, Pace: workload.Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace}
+	return &workload.Hold{
+		Release: release, Until: v1alpha1.HoldNone,
+		Pace: workload.Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace,
+	}
 }
 
-// recordHold keeps what the hold changed where it cannot be lost with the workload's
-// annotations.
+// recordHold records the change of the hold in the status, where it is not lost with the workload's annotations.
 func recordHold(d *release, h *workload.Hold) {
 	d.status.Hold = &v1alpha1.HoldRecord{
-		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds, SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
+		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds,
+		SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
 	}
 	if h.ByPartition {
 		d.status.Hold.Partition, d.status.Hold.SetPartition = ptr.To(h.Partition), ptr.To(h.Set.Partition)
 	}
 }
 
-// beginHold holds the rollout of a release that admission did not hold: it was released
-// past it, or admission did not know that it is to.
+// beginHold holds the rollout of a release that admission did not hold: admission missed the release or the setting.
 func beginHold(d *release) {
 	w := d.Workload
 	end, ended := workload.ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation])
@@ -170,37 +168,38 @@ func beginHold(d *release) {
 		}
 		hold := newHold(d, own)
 		if hold == nil {
-			notHeld(d, "one batch is all that it may replace")
+			notHeld(d, "its partition already limits the rollout to one batch")
 			return
 		}
 		writeHold(d, hold)
-		holdStarted(d, ", which admission did not see to; pods that are available by now are not waited for")
+		holdStarted(d, "; admission missed this release, and pods that are already available are not held")
 	}
 }
 
-// newHold is a hold of this release that begins now; nil where it would keep no pod back.
+// newHold returns a hold of this release that begins now; nil if it would hold no pod.
 func newHold(d *release, own workload.Pace) *workload.Hold {
 	s := &d.Settings
-	return d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, own, s.Hold, s.HoldAtMost, hold.Wave{Replicas: d.Workload.Replicas, Batch: s.BatchSize})
+	first := hold.Wave{Replicas: d.Workload.Replicas, Batch: s.BatchSize}
+	return d.HoldSteps.OrDefault().Begin(d.Change.Spec.Release, own, s.Hold, s.HoldAtMost, first)
 }
 
-// replacesPods says that the rollout replaces pods while others run.
+// replacesPods reports whether the rollout replaces pods while others run.
 func replacesPods(d *release) bool {
 	w := d.Workload
 	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && record.IsOpen(d.status.Status) &&
 		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool { return old.Replicas > 0 })
 }
 
-// isUndo says that the release is of a version that succeeded, or that the operator
-// went back to: it has to be fast.
+// isUndo reports whether the release is of a version that succeeded, or that the operator restored: it has to be fast.
 func isUndo(d *release) bool {
 	return rollback.Remembered(d.History, d.Change.Spec.Reversion) || isRestored(d)
 }
 
-// isRestored says that the release is the operator's own rollback.
+// isRestored reports whether the release is the operator's own rollback.
 func isRestored(d *release) bool {
 	for i := range d.Others {
-		if why, ok := rollback.RolledBack(d.Workload, &d.Others[i]); ok && why.To == d.Change.Spec.Reversion && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
+		why, ok := rollback.RolledBack(d.Workload, &d.Others[i])
+		if ok && why.To == d.Change.Spec.Reversion && d.Others[i].Spec.Release+1 == d.Change.Spec.Release {
 			return true
 		}
 	}
@@ -221,16 +220,16 @@ func holdStarted(d *release, more string) {
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
 
-// followPace decides when the next pods may be made.
+// followPace decides when the next pods may be created.
 func followPace(d *release, begins bool) {
 	w := d.Workload
 	if begins {
 		holdStarted(d, "")
 	}
 	if !d.holding() {
-		// Released past admission, while the one before was held.
+		// Released past admission, while the release before was held.
 		if hold := newHold(d, w.Hold.Kept(w.Pace)); hold != nil {
-			hold.Was = &w.Pace // by the hold before; else this looks as if its user had set it
+			hold.Was = &w.Pace // set by the hold before, not by a user
 			writeHold(d, hold)
 		} else {
 			endHold(d, v1alpha1.ReasonReleaseEnded)
@@ -241,7 +240,7 @@ func followPace(d *release, begins bool) {
 	fails, _ := d.Settings.ServerSilence()
 	atMost := d.Settings.HoldAtMost
 	if fails && d.status.Status == v1alpha1.ChangeWorkloadInit {
-		atMost = forHuman // nothing fails before the order is accepted
+		atMost = forHuman // nothing fails before the server accepts the order
 	}
 	plan := hold.Decide(hold.Input{
 		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, Times: d.HoldSteps.OrDefault(),
@@ -273,18 +272,17 @@ func followPace(d *release, begins bool) {
 		plan.Set.Was = &is
 		writeHold(d, plan.Set)
 	case w.Pace != w.Hold.Set:
-		writeHold(d, w.Hold) // what was written last was not carried out
+		writeHold(d, w.Hold) // the last write was not carried out
 	default:
 		recordHold(d, w.Hold)
 	}
-	if len(pods) > 0 { // before, what was said when it began is true
+	if len(pods) > 0 { // until then, the message of holdStarted is right
 		explainHold(d, &plan)
 	}
 }
 
-// stuckIn returns in how long the wave has waited long enough for a pod of an earlier version that is
-// not Ready, which keeps a StatefulSet from making the pods of the wave; stuck is false where all
-// such pods are Ready.
+// stuckIn returns how long until the wave has waited long enough for a pod of an earlier version that is not Ready: a
+// StatefulSet then creates no pods of the wave. Stuck is false if all such pods are Ready.
 func stuckIn(d *release) (left time.Duration, stuck bool) {
 	w := d.Workload
 	unready := func(old workload.OldRevision) bool { return old.Ready < old.Replicas-old.Lost }
@@ -295,12 +293,12 @@ func stuckIn(d *release) (left time.Duration, stuck bool) {
 	return since.Add(d.Settings.RollbackAfter).Sub(d.Now), true
 }
 
-// explainHold says what is waited for. Between two waves it says so of the next one.
+// explainHold sets the awaited verdicts. Between two waves, it describes the next wave.
 func explainHold(d *release, p *hold.Plan) {
 	until, message := p.Since.Add(d.Settings.HoldAtMost+d.Workload.MinReady), ""
 	switch {
 	case p.Over && !p.Opens:
-		return // it was said when the rollout went on
+		return // the message was set when the rollout continued
 	case p.Over && p.RanOut > 0:
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues"
 	case p.Over:
@@ -323,14 +321,16 @@ func describeRanOut(atMost time.Duration, pods int) string {
 }
 
 func ranOut(d *release, pods int) {
-	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldEnded, describeRanOut(d.Settings.HoldAtMost, pods)+"; the rollout continues without them, as silence does not fail")
+	d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventHoldEnded,
+		describeRanOut(d.Settings.HoldAtMost, pods)+"; the rollout continues without them, as silence does not fail")
 }
 
-// failHold fails the release because pods of it have no verdict.
+// failHold fails the release because its pods have no verdict.
 func failHold(d *release, pods int) {
 	c := v1alpha1.CheckStatus{
 		Name: HoldCheck, Type: HoldCheck, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckNoData, OnSilence: v1alpha1.SilenceFails,
-		Reason: v1alpha1.ReasonHoldRanOut, Message: describeRanOut(d.Settings.HoldAtMost, pods) + ", and silence fails", StartTime: times.Of(time.Unix(d.status.StartTimeUnix, 0)),
+		Reason: v1alpha1.ReasonHoldRanOut, Message: describeRanOut(d.Settings.HoldAtMost, pods) + ", and silence fails",
+		StartTime: times.Of(time.Unix(d.status.StartTimeUnix, 0)),
 	}
 	if record.FindCheck(d.status.Checks, HoldCheck) == nil {
 		record.SetCheck(&d.status.Checks, c, d.Now)
@@ -339,8 +339,7 @@ func failHold(d *release, pods int) {
 	}
 }
 
-// heldPods are the pods of the release, as a hold looks at them, and how long until one
-// more is verified by time alone.
+// heldPods returns the pods of the release for a hold, and how long until time alone verifies one more.
 func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 	verified := map[types.UID]int64{}
 	for i := range d.Batches {
@@ -365,13 +364,13 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 		made, ok := verified[p.UID]
 		h := workload.HeldPod{Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index}
 		if p.Ready {
-			// As the ReplicaSet controller counts, also where the kubelet's clock is behind.
+			// The ReplicaSet controller counts like this, also if the kubelet's clock is behind.
 			h.ReadySince = p.ReadySince
 			if p.ReadySince.After(d.Now) {
 				h.ReadySince = d.Now
 			}
 			if d.Workload.Pace.ByPartition {
-				// There the age of a pod says nothing but to which wave it belongs.
+				// Here the age of a pod only assigns it to a wave.
 				h.ReadySince = p.Bounded(p.ReadySince, d.Now)
 			}
 			h.Flapped = ok && h.ReadySince.After(time.Unix(made, 0).Add(workload.ClockTolerance))
@@ -381,10 +380,9 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 	return pods, again
 }
 
-// watched is how long a check in the background still looks at a batch that is done; 0
-// when none does. One that passes does not write that, so it counts by its time. What a
-// process that is gone had measured by then is not known: where a check is measured and
-// not read off what is written down, it is as late again as this process.
+// watched returns how long a check in the background still watches a batch that is done; 0 for none. A passing check
+// writes nothing, so its time decides. Measurements of an earlier process are lost: a check that measures, instead of
+// reading records, begins again with this process.
 func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 	for i := range b.Status.Checks {
 		c := &b.Status.Checks[i]
@@ -403,8 +401,7 @@ func watched(now, since time.Time, b *v1alpha1.ChangePod) (left time.Duration) {
 	return left
 }
 
-// writeHold changes the pace of the rollout, in the write that does something else with
-// the workload, if there is one.
+// writeHold changes the pace of the rollout, in the write of the other action on the workload, if any.
 func writeHold(d *release, set *workload.Hold) {
 	d.plan.Hold = &HoldChange{Set: set}
 	if set != nil {
@@ -415,7 +412,7 @@ func writeHold(d *release, set *workload.Hold) {
 	}
 }
 
-// endHold gives back what the hold changed, and says why.
+// endHold restores the workload's own pace, and records why.
 func endHold(d *release, reason string) {
 	end := workload.HoldEnd{Release: d.Change.Spec.Release, Reason: reason}
 	if reason == v1alpha1.ReasonHoldEdited {
@@ -427,7 +424,7 @@ func endHold(d *release, reason string) {
 	noteHoldEnd(d, end)
 }
 
-// noteHoldEnd says that a hold ended. The catalog says why, except who did it.
+// noteHoldEnd records that a hold ended. The catalog explains why, except which user did it.
 func noteHoldEnd(d *release, end workload.HoldEnd) {
 	by := ""
 	if end.Reason == v1alpha1.ReasonHoldEdited {
@@ -436,7 +433,7 @@ func noteHoldEnd(d *release, end workload.HoldEnd) {
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", by)
 }
 
-// endAgain ends a hold as it was to be ended when admission did not see that.
+// endAgain repeats the end of a hold that admission missed.
 func endAgain(d *release) {
 	end, ok := workload.ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])
 	if !ok || end.Release != d.Change.Spec.Release {
@@ -446,8 +443,8 @@ func endAgain(d *release) {
 	d.plan.Hold.End = end
 }
 
-// endFailedHold gives back what the hold changed, and pauses the rollout in the same
-// write: whoever resumes it gets the workload's own pace.
+// endFailedHold restores the workload's own pace, and pauses the rollout in the same write: a user who resumes it gets
+// that pace.
 func endFailedHold(d *release) {
 	if d.Settings.Blocking && !d.Workload.Paused && !d.plan.Halt {
 		haltRollout(d)
@@ -455,8 +452,7 @@ func endFailedHold(d *release) {
 	endHold(d, v1alpha1.ReasonVerificationFailed)
 }
 
-// noteHoldGone says of a hold that is gone why it is, once. Where nothing says so, the
-// workload was let go as a whole.
+// noteHoldGone reports, once, why a hold is gone. Without a recorded end, the workload left the defense.
 func noteHoldGone(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionHeld)
 	end, ended := workload.ParseHoldEnd(d.Workload.Annotations[v1alpha1.HoldEndedAnnotation])

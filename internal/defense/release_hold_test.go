@@ -31,7 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestHeldPods: a pod is verified when nothing may come to another verdict any more.
+// TestHeldPods: a pod is verified when no check can change its verdict.
 func TestHeldPods(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	ago := func(d time.Duration) *metav1.Time { at := metav1.NewTime(now.Add(-d)); return &at }
@@ -50,16 +50,24 @@ func TestHeldPods(t *testing.T) {
 		verified bool
 		again    time.Duration
 	}{
-		"done":                                  {status: v1alpha1.ChangePodExecuteDone, verified: true},
-		"not done":                              {status: v1alpha1.ChangePodPostWait},
-		"of another attempt":                    {status: v1alpha1.ChangePodExecuteDone, attempt: 1},
-		"watched":                               {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, -time.Minute, -time.Hour)}, again: time.Minute + checkGrace},
-		"watched, and its time is over":         {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, 10*time.Second, -time.Hour)}, verified: true},
-		"measured late":                         {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckRunning, 10*time.Second, -time.Hour)}, again: time.Hour + checkGrace},
-		"measured by a process that is gone":    {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, 10*time.Second, -time.Hour)}, since: now.Add(-time.Second), again: 49*time.Second + checkGrace},
-		"not watched: it only observes":         {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{observed}, verified: true},
-		"not watched: it passed":                {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckPassed, -time.Minute, -time.Hour)}, verified: true},
-		"watched, and given up at its deadline": {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckRunning, time.Minute, 10*time.Second)}, verified: true},
+		"done":               {status: v1alpha1.ChangePodExecuteDone, verified: true},
+		"not done":           {status: v1alpha1.ChangePodPostWait},
+		"of another attempt": {status: v1alpha1.ChangePodExecuteDone, attempt: 1},
+		"watched": {status: v1alpha1.ChangePodExecuteDone,
+			checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, -time.Minute, -time.Hour)}, again: time.Minute + checkGrace},
+		"watched, and its time is over": {status: v1alpha1.ChangePodExecuteDone,
+			checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, 10*time.Second, -time.Hour)}, verified: true},
+		"measured late": {status: v1alpha1.ChangePodExecuteDone,
+			checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckRunning, 10*time.Second, -time.Hour)}, again: time.Hour + checkGrace},
+		"measured by a process that is gone": {status: v1alpha1.ChangePodExecuteDone,
+			checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckWatching, 10*time.Second, -time.Hour)}, since: now.Add(-time.Second),
+			again: 49*time.Second + checkGrace},
+		"not watched: it only observes": {status: v1alpha1.ChangePodExecuteDone, checks: []v1alpha1.CheckStatus{observed},
+			verified: true},
+		"not watched: it passed": {status: v1alpha1.ChangePodExecuteDone,
+			checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckPassed, -time.Minute, -time.Hour)}, verified: true},
+		"watched, and given up at its deadline": {status: v1alpha1.ChangePodExecuteDone,
+			checks: []v1alpha1.CheckStatus{background(v1alpha1.CheckRunning, time.Minute, 10*time.Second)}, verified: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
@@ -83,8 +91,8 @@ func TestHeldPods(t *testing.T) {
 	}
 }
 
-// TestHeldPodOfAnotherClock: where a rollout is held by its partition, a pod belongs to the
-// wave in which it was made, also where its kubelet's clock is behind.
+// TestHeldPodOfAnotherClock: with a hold by partition, a pod belongs to the wave in which it was created, also if the
+// clock of its kubelet is behind.
 func TestHeldPodOfAnotherClock(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
@@ -105,24 +113,26 @@ func TestHeldPodOfAnotherClock(t *testing.T) {
 	}
 }
 
-// TestExplainHold: what Held says of the pods that are waited for stays as it is once the
-// rollout goes on, whatever pods are made then.
+// TestExplainHold: the message of Held about awaited pods does not change after the rollout continues, whatever pods
+// come then.
 func TestExplainHold(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for name, c := range map[string]struct {
 		plans []hold.Plan
 		want  string
 	}{
-		"waiting":        {[]hold.Plan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
-		"between waves":  {[]hold.Plan{{}}, "all pods so far are verified; the next pods are not created yet"},
-		"opened":         {[]hold.Plan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
-		"and more pods":  {[]hold.Plan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
-		"ran out":        {[]hold.Plan{{Over: true, Opens: true, RanOut: 1}, {Over: true}}, "1 pods have no verdict after 30m0s; the rollout continues"},
+		"waiting":       {[]hold.Plan{{Waiting: 2, Since: now}}, "for 2 verdicts since 2023-11-14 22:13:20, at most until 2023-11-14 22:43:20"},
+		"between waves": {[]hold.Plan{{}}, "all pods so far are verified; the next pods are not created yet"},
+		"opened":        {[]hold.Plan{{Waiting: 2, Since: now}, {Over: true, Opens: true}}, "the pods are verified; the rollout continues"},
+		"and more pods": {[]hold.Plan{{Over: true, Opens: true}, {Over: true}, {Over: true}}, "the pods are verified; the rollout continues"},
+		"ran out": {[]hold.Plan{{Over: true, Opens: true, RanOut: 1}, {Over: true}},
+			"1 pods have no verdict after 30m0s; the rollout continues"},
 		"a wave ran out": {[]hold.Plan{{RanOut: 1}}, "1 pods have no verdict after 30m0s; the rollout continues when they are Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
-			d := &release{ReleaseInput: ReleaseInput{Now: now.UTC(), Change: change, Workload: &workload.Workload{}}, status: change.Status.DeepCopy()}
+			d := &release{ReleaseInput: ReleaseInput{Now: now.UTC(), Change: change, Workload: &workload.Workload{}},
+				status: change.Status.DeepCopy()}
 			d.Settings.HoldAtMost = 30 * time.Minute
 			for _, p := range c.plans {
 				p.Since = p.Since.UTC()
@@ -135,11 +145,12 @@ func TestExplainHold(t *testing.T) {
 	}
 }
 
-// TestPaceDenied: a release whose rollout cannot be held goes on, and says so.
+// TestPaceDenied: a release whose rollout cannot be held continues, and reports it.
 func TestPaceDenied(t *testing.T) {
 	change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
 	status := &v1alpha1.ChangeWorkloadStatus{Attempt: 1, Status: v1alpha1.ChangeWorkloadRunning}
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWaitingForVerdicts})
+	meta.SetStatusCondition(&status.Conditions,
+		metav1.Condition{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWaitingForVerdicts})
 	plan := PaceDenied(change, ReleasePlan{
 		Action: PaceWorkload, Hold: &HoldChange{}, Status: status, ActionEvents: []record.Event{{Reason: v1alpha1.EventHoldEnded}},
 		Events: []record.Event{{Reason: "ReleaseStarted"}, {Reason: v1alpha1.EventHoldStarted}},
@@ -155,8 +166,8 @@ func TestPaceDenied(t *testing.T) {
 	}
 }
 
-// TestLostPartition: what a hold made of a partition is known again where the annotation is
-// lost that says so, and not where a user may have set the same.
+// TestLostPartition: the partition of a hold is recognized after its annotation was lost, unless a user may have set
+// it.
 func TestLostPartition(t *testing.T) {
 	record := func(users, set int32) *v1alpha1.HoldRecord {
 		return &v1alpha1.HoldRecord{Partition: &users, SetPartition: &set}
@@ -167,25 +178,28 @@ func TestLostPartition(t *testing.T) {
 		change   func(*release)
 		restored bool
 	}{
-		"lost":                       {record(1, 4), 4, nil, true},
-		"never held":                 {nil, 4, nil, false},
-		"held as a Deployment":       {&v1alpha1.HoldRecord{SetProgressDeadlineSeconds: 600}, 0, nil, false},
-		"a user set another":         {record(1, 4), 3, nil, false},
-		"down to the user's own":     {record(1, 1), 1, nil, false},
-		"still held":                 {record(1, 4), 4, func(d *release) { d.Workload.Hold = &workload.Hold{Release: 2} }, false},
-		"it ended":                   {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "2 EditedByUser jane" }, false},
-		"that of another release":    {record(1, 4), 4, func(d *release) { d.status.ObservedRelease, d.status.Hold = 3, nil }, false},
-		"that of an earlier attempt": {record(1, 4), 4, func(d *release) { d.status.Hold = nil }, false},
+		"lost":                   {record(1, 4), 4, nil, true},
+		"never held":             {nil, 4, nil, false},
+		"held as a Deployment":   {&v1alpha1.HoldRecord{SetProgressDeadlineSeconds: 600}, 0, nil, false},
+		"a user set another":     {record(1, 4), 3, nil, false},
+		"down to the user's own": {record(1, 1), 1, nil, false},
+		"still held":             {record(1, 4), 4, func(d *release) { d.Workload.Hold = &workload.Hold{Release: 2} }, false},
+		"it ended": {record(1, 4), 4,
+			func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "2 EditedByUser jane" }, false},
+		"of another release":    {record(1, 4), 4, func(d *release) { d.status.ObservedRelease, d.status.Hold = 3, nil }, false},
+		"of an earlier attempt": {record(1, 4), 4, func(d *release) { d.status.Hold = nil }, false},
 		"only another release was so": {nil, 4, func(d *release) {
 			d.Others = append(d.Others, *d.Change.DeepCopy())
 			d.Others[0].Spec.Release, d.Others[0].Status.Hold = 1, record(1, 4)
 		}, false},
-		"it ended with the one before": {record(1, 4), 4, func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "1 Verified" }, true},
+		"it ended with the one before": {record(1, 4), 4,
+			func(d *release) { d.Workload.Annotations[v1alpha1.HoldEndedAnnotation] = "1 Verified" }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change := wrappers.MakeChangeWorkload("default", "sleep").Version(versionA).Release(2).Obj()
 			change.Status.ObservedRelease, change.Status.Hold = 2, c.record
-			d := &release{ReleaseInput: ReleaseInput{Change: change, Workload: &workload.Workload{Pace: onePartition(c.is), Annotations: map[string]string{}}}}
+			d := &release{ReleaseInput: ReleaseInput{Change: change,
+				Workload: &workload.Workload{Pace: onePartition(c.is), Annotations: map[string]string{}}}}
 			d.status = change.Status.DeepCopy()
 			if c.change != nil {
 				c.change(d)
@@ -201,9 +215,8 @@ func TestLostPartition(t *testing.T) {
 	}
 }
 
-// TestLostPace: what a hold made of minReadySeconds and of the deadline is known again where
-// the annotation is lost that says so. The record of a release is believed in that release,
-// and when the next one begins.
+// TestLostPace: minReadySeconds and the deadline of a hold are recognized after their annotation was lost. The record
+// of a release counts in this release, and when the next one begins.
 func TestLostPace(t *testing.T) {
 	record := &v1alpha1.HoldRecord{MinReadySeconds: 5, ProgressDeadlineSeconds: 600, SetProgressDeadlineSeconds: 2400}
 	raised := workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400}
@@ -215,7 +228,7 @@ func TestLostPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		is       workload.Pace
 		own      *v1alpha1.HoldRecord
-		seen     int64 // the release that was observed before
+		seen     int64 // the last observed release
 		others   []v1alpha1.ChangeWorkload
 		restored bool
 	}{
@@ -243,8 +256,7 @@ func TestLostPace(t *testing.T) {
 	}
 }
 
-// TestSteppedWaveIsFinished: a wave of a StatefulSet is as large as its partition says, not
-// as there are pods by now.
+// TestSteppedWaveIsFinished: the size of a wave of a StatefulSet follows from its partition, not from its current pods.
 func TestSteppedWaveIsFinished(t *testing.T) {
 	at := func(partition int32, pods ...int32) *release {
 		d := &release{ReleaseInput: ReleaseInput{

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// followOrder moves a release that waits for its order to be accepted.
+// followOrder moves a release that waits for the acceptance of its order.
 func followOrder(d *release) {
 	s := d.status
 	if !record.IsOpen(s.Status) {
@@ -47,24 +47,23 @@ func followOrder(d *release) {
 		d.condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, v1alpha1.ReasonRefused, "")
 	case !waits:
 	case failedOrder(d.status, d.Batches) != nil:
-		// judge suspends it. Where only a check of a policy failed, the order has its time:
-		// a batch that is made before it is accepted would be verified without it.
+		// judge suspends it. If only a check of a policy failed, the order keeps its time: a batch that is created
+		// before the order is accepted would be verified without it.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case record.OrderIsOpen(s):
-		// An older build wrote one without the other.
+		// An older build wrote the stage without the state.
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
 	case d.Cluster == "":
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeWarning, v1alpha1.EventReleaseUnverified,
 			"no server is configured now; the release continues without its checks")
 	}
 	if waits && s.Status == v1alpha1.ChangeWorkloadRunning {
-		// Batches are waited for from now on.
+		// The wait for a full batch begins now.
 		s.EntryTime, s.EntryTimeUnix = times.Format(d.Now), d.Now.Unix()
 	}
 }
 
-// orderPreOver says that batches may be made: the order's PRE check is over, or
-// there is none.
+// orderPreOver reports whether the order allows batches: its PRE check is over, or it has none.
 func orderPreOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 	switch s.OrderStage {
 	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted:
@@ -74,24 +73,23 @@ func orderPreOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 	}
 }
 
-// orderPostOver says that nothing of the order stands in the way of success.
+// orderPostOver reports whether the order allows Success.
 func orderPostOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 	return !record.OrderIsOpen(s) || s.OrderStage == v1alpha1.OrderPostFinish || cluster == ""
 }
 
-// preOver says that batches may be made: the order's PRE check is over, and the checks
-// of policies with which the release began are.
+// preOver reports whether batches may be created: the PRE check of the order and the checks at the begin of the release
+// are over.
 func preOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 	return orderPreOver(s, cluster) && record.WaitsForCheck(s, v1alpha1.StageReleasePre) == nil
 }
 
-// postOver says that nothing that was asked once all pods had passed stands in the
-// way of success.
+// postOver reports whether the POST check of the order and the checks after all pods allow Success.
 func postOver(s *v1alpha1.ChangeWorkloadStatus, cluster types.UID) bool {
 	return orderPostOver(s, cluster) && record.WaitsForCheck(s, v1alpha1.StageReleasePost) == nil
 }
 
-// awaitOrderPost asks for the order's POST check, once its PRE check is over.
+// awaitOrderPost asks for the POST check of the order after its PRE check.
 func awaitOrderPost(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
 	if s.OrderPostDueTimeUnix == 0 && s.OrderStage == v1alpha1.OrderPostWait {
 		s.OrderPostDueTimeUnix = now.Unix()
@@ -104,8 +102,8 @@ func endOrder(s *v1alpha1.ChangeWorkloadStatus, now time.Time, how v1alpha1.Fini
 	}
 }
 
-// endBefore ends the order of an attempt before the next one begins, for at
-// most one deadline. It says that there is nothing left to wait for.
+// endBefore ends the order of an attempt before the next attempt begins, and waits at most one deadline. It reports
+// whether nothing is left to wait for.
 func endBefore(d *release) bool {
 	if d.Cluster == "" || !record.OrderIsOpen(d.status) {
 		return true
@@ -116,8 +114,8 @@ func endBefore(d *release) bool {
 	return left <= 0
 }
 
-// failedOrder is the failing verdict on the order itself, or on an entry of it
-// that no batch is known by; nil when there is none.
+// failedOrder returns the failing verdict on the order itself, or on an order entry without a known batch; nil for
+// none.
 func failedOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) *v1alpha1.CheckVerdict {
 	if v := record.FailedOrderCheck(s); v != nil {
 		return v
@@ -130,15 +128,14 @@ func failedOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod)
 	return nil
 }
 
-// orphaned says that nothing will claim a verdict: its entry is no batch's.
+// orphaned reports whether no batch will claim a verdict.
 func orphaned(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod, u *v1alpha1.UnclaimedVerdict) bool {
 	return u.Orphaned && record.FoldedEntry(s, u.NodeID) == nil &&
 		!slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool { return b.Status.ChangePodID == u.NodeID })
 }
 
-// markOrphans marks the failing verdicts that came while no start was under way that made
-// their entry: the process died, or the answer was lost, when it was made. A batch that is
-// made later changes nothing of that.
+// markOrphans marks the failing verdicts that came while no start of their entry was in progress: the process died or
+// the answer was lost when the entry was created. Later batches change nothing.
 func markOrphans(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) {
 	if mayKnowMore(s, batches) {
 		return
@@ -150,8 +147,7 @@ func markOrphans(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod)
 	}
 }
 
-// mayKnowMore says that a start is under way, of the order or of a batch, whose answer
-// names an entry.
+// mayKnowMore reports whether a start of the order or of a batch is in progress, whose answer names an entry.
 func mayKnowMore(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) bool {
 	if s.OrderNodeID == "" && (s.OrderStage == v1alpha1.OrderPreWait || !record.OrderIsOpen(s)) && s.OrderStage != v1alpha1.OrderEnded {
 		return true
@@ -184,8 +180,7 @@ func describeOrder(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePo
 	return text
 }
 
-// unclaimed leaves out the verdicts that their batches have by now, or graver
-// ones.
+// unclaimed drops the verdicts that their batches already have, or have a worse one.
 func unclaimed(s *v1alpha1.ChangeWorkloadStatus, batches []v1alpha1.ChangePod) []v1alpha1.UnclaimedVerdict {
 	var left []v1alpha1.UnclaimedVerdict
 	for i := range s.UnclaimedVerdicts {

@@ -30,10 +30,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// The pods of a release, and the batches they are put into.
+// The pods of a release and their batches.
 
-// sortPods puts every pod where it belongs. It returns how long until the next
-// pod is finished by time alone.
+// sortPods sorts the pods by their state. It returns how long until time alone finishes the next pod.
 func (d *release) sortPods() (wait time.Duration) {
 	d.batched = map[types.UID]bool{}
 	if d.status.Folded != nil {
@@ -43,8 +42,9 @@ func (d *release) sortPods() (wait time.Duration) {
 	slices.SortFunc(batches, func(a, b v1alpha1.ChangePod) int { return cmp.Compare(record.BatchNumber(&a), record.BatchNumber(&b)) })
 	for i := range batches {
 		b := &batches[i]
-		if made := min(b.Spec.CreateTimeUnix, d.Now.Unix()); d.ofAttempt(b) && record.BatchNumber(b) > d.status.Batches && made > d.status.EntryTimeUnix {
-			// The status does not tell of it yet.
+		made := min(b.Spec.CreateTimeUnix, d.Now.Unix())
+		if d.ofAttempt(b) && record.BatchNumber(b) > d.status.Batches && made > d.status.EntryTimeUnix {
+			// The status does not count this batch yet.
 			d.status.EntryTime, d.status.EntryTimeUnix = times.Format(time.Unix(made, 0)), made
 		}
 		d.status.Batches = max(d.status.Batches, record.BatchNumber(b))
@@ -63,8 +63,7 @@ func (d *release) sortPods() (wait time.Duration) {
 		d.failed = append(d.failed, failed...)
 	}
 
-	// A failure stays one when its batch was deleted: only a corrected verdict
-	// or another release undoes it.
+	// A failure survives the deletion of its batch: only a corrected verdict or another release ends it.
 	for i := range d.status.DefenseCheckFailPods {
 		r := d.status.DefenseCheckFailPods[i]
 		if uid := types.UID(r.UID); uid != "" && !d.batched[uid] {
@@ -95,15 +94,15 @@ func (d *release) sortPods() (wait time.Duration) {
 	return wait
 }
 
-// makeBatches makes as many full batches as there are pods for, and one of the
-// rest when nothing more is to be waited for.
+// makeBatches creates as many full batches as the pods allow, and a batch of the rest when no more pods are awaited.
 func (d *release) makeBatches() (made bool) {
 	size := int(max(d.Settings.BatchSize, 1))
 	for len(d.preparing) >= size {
 		d.makeBatch(size)
 		made = true
 	}
-	if len(d.preparing) > 0 && (d.Workload.Rollout.Complete && d.everyPod(d.isFinished) || waveIsFinished(d) || d.overdue() && !d.timesOut(made)) {
+	noMore := d.Workload.Rollout.Complete && d.everyPod(d.isFinished) || waveIsFinished(d) || d.overdue() && !d.timesOut(made)
+	if len(d.preparing) > 0 && noMore {
 		d.makeBatch(len(d.preparing))
 		made = true
 	}
@@ -114,8 +113,8 @@ func (d *release) makeBatches() (made bool) {
 	return made
 }
 
-// missesBatches says that not every batch that the status mentions was seen: the
-// cache of batches is behind that of releases, or somebody removed one.
+// missesBatches reports whether a batch that the status counts is unseen: the cache of batches is behind the cache of
+// releases, or a user deleted the batch.
 func (d *release) missesBatches() bool {
 	seen, from, to := map[int32]bool{}, int32(1), d.Change.Status.Batches
 	if f := d.status.Folded; f != nil {
@@ -147,18 +146,18 @@ func (d *release) makeBatch(size int) {
 
 func (d *release) isBatched(uid types.UID) bool { return d.batched[uid] }
 
-// isFinished reports whether a pod is in a batch, or waits to be in one.
+// isFinished reports whether a pod is in a batch, or ready for a batch.
 func (d *release) isFinished(uid types.UID) bool {
 	return d.batched[uid] || slices.ContainsFunc(d.preparing, func(p workload.Pod) bool { return p.UID == uid })
 }
 
-// everyPod reports whether every pod that the workload is to have is seen and is there: also while the workload says
-// complete, and not while only old pods have yet to go.
+// everyPod reports whether every wanted pod of the workload is known and satisfies there. A complete rollout alone does
+// not suffice, and old pods do not count.
 func (d *release) everyPod(there func(uid types.UID) bool) bool {
 	return d.everyPodFrom(0, d.Workload.Replicas, there)
 }
 
-// everyPodFrom is everyPod of the wanted pods with this index and the next ones.
+// everyPodFrom is everyPod for the pods with at least this index.
 func (d *release) everyPodFrom(index, wanted int32, there func(uid types.UID) bool) bool {
 	live := int32(0)
 	for i := range d.Pods {
@@ -174,9 +173,8 @@ func (d *release) everyPodFrom(index, wanted int32, there func(uid types.UID) bo
 	return live >= wanted
 }
 
-// waveIsFinished says that every pod that was made so far of a rollout that is held is
-// finished: no more come before they are verified, so their batch is not waited for to
-// be full.
+// waveIsFinished reports whether every created pod of a held rollout is finished: no more pods come before these are
+// verified, so a full batch is not awaited.
 func waveIsFinished(d *release) bool {
 	if !d.holding() {
 		return false
@@ -189,12 +187,12 @@ func waveIsFinished(d *release) bool {
 	return d.everyPodFrom(from, made, d.isFinished)
 }
 
-// deadline is until when a batch waits to be full. While a check of the release held
-// batches up, or a partition the pods, none was waited for.
+// deadline returns the end of the wait for a full batch. The wait begins after a check of the release that delayed
+// batches, and after a partition that delayed pods.
 func (d *release) deadline() time.Time {
 	since := time.Unix(d.status.EntryTimeUnix, 0)
 	if h := d.Workload.Hold; h != nil && h.ByPartition {
-		since = times.Latest(since, time.Unix(h.OpenedAt, 0)) // nothing came before that
+		since = times.Latest(since, time.Unix(h.OpenedAt, 0)) // until then, no pods came
 	}
 	for _, c := range record.ChecksAt(d.status, v1alpha1.StageReleasePre) {
 		if !c.Background && c.CompletionTime != nil && c.CompletionTime.After(since) {
@@ -206,8 +204,7 @@ func (d *release) deadline() time.Time {
 
 func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
 
-// allPassed says that the rollout is complete, with every pod it is to have,
-// each of them seen, finished and passed.
+// allPassed reports whether the rollout is complete and all its pods are known, finished and passed.
 func (d *release) allPassed() bool {
 	if !d.Workload.Rollout.Complete || len(d.checking) > 0 || len(d.preparing) > 0 {
 		return false
@@ -219,10 +216,9 @@ func (d *release) allPassed() bool {
 	return d.everyPod(func(uid types.UID) bool { return passed[uid] })
 }
 
-// waitsForRestarted says that a pod does not run at this moment, or was restarted
-// just now, and for how long. It may have been finished, and have passed, before it
-// began to crash: what crashes is Ready for a moment at each start, and its kubelet
-// tells of its end late. That makes no Success.
+// waitsForRestarted reports whether a pod does not run now, or has just restarted, and for how long to wait. The pod
+// may have passed before it began to crash: a crashing pod is Ready for a moment at each start, and its kubelet reports
+// the crash late. Such a pod does not count for Success.
 func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 	for i := range d.Pods {
 		p := &d.Pods[i]
@@ -237,20 +233,20 @@ func (d *release) waitsForRestarted() (waits bool, left time.Duration) {
 	return waits, left
 }
 
-// waitsInVain says that fewer pods than a batch takes have finished within the
-// wait threshold, and others are still to come. A rollout that cannot move does not
-// count: it says so itself. What one replica has found another one, whose clock is
-// a little behind, does not take back.
+// waitsInVain reports whether the wait threshold is over without a full batch, and more pods are to come. A rollout
+// that cannot move does not count: it has its own condition. If one replica has found this, another replica whose clock
+// is a little behind does not revert it.
 func (d *release) waitsInVain(made bool) bool {
-	overdue := d.overdue() || d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-workload.ClockTolerance))
+	overdue := d.overdue() ||
+		d.status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold && !d.Now.Before(d.deadline().Add(-workload.ClockTolerance))
 	if made || !preOver(d.status, d.Cluster) || d.Workload.WaitsForUser() || d.Workload.Rollout.Stuck || d.Workload.Hold != nil || !overdue {
 		return false
 	}
 	return len(d.preparing) > 0 || !d.everyPod(d.isBatched)
 }
 
-// timesOut says that the state is to tell of that first: the pods that wait are
-// verified in the next turn.
+// timesOut reports whether the state has to change to TimeOutPreThreshold first; the waiting pods are verified in the
+// next turn.
 func (d *release) timesOut(made bool) bool {
 	return d.status.Status == v1alpha1.ChangeWorkloadRunning && d.waitsInVain(made)
 }
@@ -272,8 +268,7 @@ func resultsOf(infos []v1alpha1.PodInfo) []v1alpha1.PodResult {
 	return results
 }
 
-// passCount is how many pods of the attempt passed, those of folded batches
-// included.
+// passCount returns the number of pods of the attempt that passed, with folded batches.
 func (d *release) passCount() int { return len(d.passed) + int(d.foldedCount()) }
 
 func (d *release) foldedCount() int32 {
@@ -283,7 +278,7 @@ func (d *release) foldedCount() int32 {
 	return d.status.Folded.PassCount
 }
 
-// unverifiedCount is how many pods of the attempt passed without a verdict, those of folded batches included.
+// unverifiedCount returns the number of pods of the attempt that passed without a verdict, with folded batches.
 func (d *release) unverifiedCount() (count int32) {
 	if d.status.Folded != nil {
 		count = d.status.Folded.UnverifiedCount
@@ -296,7 +291,7 @@ func (d *release) unverifiedCount() (count int32) {
 	return count
 }
 
-// failCount is the number of pods of the attempt that failed, those of folded batches included.
+// failCount returns the number of pods of the attempt that failed, with folded batches.
 func (d *release) failCount() int32 {
 	count := int32(len(d.failed)) //nolint:gosec // a workload has far fewer pods
 	if d.status.Folded != nil {
@@ -305,8 +300,8 @@ func (d *release) failCount() int32 {
 	return count
 }
 
-// failure is the reason for which the release failed its verification, and the first failure in words; both are empty
-// where it did not.
+// failure returns the reason for which the release failed its verification, and describes the first failure; both are
+// empty if it did not fail.
 func (d *release) failure() (reason, message string) {
 	if len(d.failed) > 0 {
 		return v1alpha1.ReasonPodFailed, record.Describe(&d.failed[0])

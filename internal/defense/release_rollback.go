@@ -33,12 +33,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// The part of a release that tells of pods that do not come up, and of those
-// that fail after they did. Whether it is rolled back because of them is decided
-// by [rollback.Decide], from the same judgement, [rollback.JudgeStart].
+// Pods of a release that do not come up, or fail after they did. [rollback.Decide] decides whether the release is
+// rolled back because of them, from the same judgement, [rollback.JudgeStart].
 
-// explainStart says of a release whose pods do not come up what becomes of it,
-// each time that is something else. It returns when to look again.
+// explainStart reports the consequence for a release whose pods do not come up, each time it changes. It returns when
+// to decide again.
 func explainStart(d *release) (wait time.Duration) {
 	wait = explainUnavailable(d)
 	if d.hasFailed() && d.Settings.SelfHealing && rollback.HealingIsDue(d.status) {
@@ -50,7 +49,7 @@ func explainStart(d *release) (wait time.Duration) {
 		d.plan.NeedsNodes = still.Nodes
 	}
 	if len(d.Unreachable) > 0 {
-		wait = times.Shortest(wait, rollback.LookAgain) // that a node is back is not seen
+		wait = times.Shortest(wait, rollback.LookAgain) // no event reports that a node is back
 	}
 	switch {
 	case still.Limited:
@@ -69,9 +68,8 @@ func explainStart(d *release) (wait time.Duration) {
 	return times.Shortest(times.Shortest(wait, still.Wait), untilAsked(d.Workload, d.Now))
 }
 
-// recoverStart sets RolledBack to Recovered when pods that were stuck are well again. A
-// container that crashes is up for moments, so this waits until the rollout is
-// complete. For a release that failed, what was reported of the failure stays.
+// recoverStart sets RolledBack to Recovered when stuck pods are healthy again. A container that crashes is up for
+// moments, so it waits until the rollout is complete. A release that failed keeps the report of its failure.
 func recoverStart(d *release) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
 	if said == nil || said.Reason == v1alpha1.ReasonRecovered {
@@ -88,8 +86,8 @@ func recoverStart(d *release) {
 	}
 }
 
-// explainNoRollback reports once why a release whose pods are stuck is not rolled back:
-// condition RolledBack, and an event of its reason.
+// explainNoRollback reports, once, why a release with stuck pods is not rolled back: in the condition RolledBack and by
+// an event.
 func explainNoRollback(d *release, reason string, first *rollback.StuckPod, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
 	if said != nil && said.Status == metav1.ConditionFalse && record.RankOfStuck(said.Reason) >= record.RankOfStuck(reason) {
@@ -101,7 +99,7 @@ func explainNoRollback(d *release, reason string, first *rollback.StuckPod, why 
 	refuseAs(d, reason, fmt.Sprintf("%s does not come up: %s; not rolled back: %s", first.Name(d.Workload), describeCause(d, first), why))
 }
 
-// refuseAs says why a release is not rolled back, with an event.
+// refuseAs reports, with an event, why a release is not rolled back.
 func refuseAs(d *release, reason, message string) {
 	d.condition(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, reason, "%s", message)
 	event := v1alpha1.EventRollbackRefused
@@ -111,14 +109,14 @@ func refuseAs(d *release, reason, message string) {
 	d.warn(reason, event, message)
 }
 
-// explainTolerated reports that a release goes on although pods are stuck. If all of
-// them are on one node, somebody has to look at it.
+// explainTolerated reports that a release continues although pods are stuck. If all of them are on one node, a person
+// has to look at the node.
 func explainTolerated(d *release, still *rollback.Standstill) {
 	explainNoRollback(d, v1alpha1.ReasonTolerated, still.First, still.Tolerated)
 	d.stuckOn = still.StuckOn
 }
 
-// explainHealingLimit says that a release which failed waits for the rollback limit.
+// explainHealingLimit reports that a failed release waits for the rollback limit.
 func explainHealingLimit(d *release) {
 	why, _ := rollback.Limited(d.status, d.Workload, d.Limit, d.Settings, d.Now)
 	if why != "" && record.ReasonOf(d.status, v1alpha1.ConditionRolledBack) != v1alpha1.ReasonRollbackLimit {
@@ -128,7 +126,7 @@ func explainHealingLimit(d *release) {
 
 func describePatience(h *rollback.StuckPod) string {
 	if h.OfNode {
-		return "its node does not answer, which this version has no part in"
+		return "its node is unreachable, which this version did not cause"
 	}
 	if h.Due.IsZero() {
 		return "it does not fail, and has no time limit, because progressDeadlineSeconds is not set"
@@ -136,7 +134,7 @@ func describePatience(h *rollback.StuckPod) string {
 	return fmt.Sprintf("it does not fail, and may take %s in total", h.Due.Sub(h.Since).Round(time.Second))
 }
 
-// describeCause says what a pod is stuck at, and of what goes on for how long.
+// describeCause returns the cause for which a pod is stuck; for a slow pod with the time so far.
 func describeCause(d *release, h *rollback.StuckPod) string {
 	s := h.Cause.String()
 	if h.Cause.Slow {
@@ -148,8 +146,7 @@ func describeCause(d *release, h *rollback.StuckPod) string {
 	return s
 }
 
-// needsCause asks for the events of a pod before it is reported, if its status
-// does not say what it waits for.
+// needsCause requests the events of a pod before the first report, if its status does not name the cause.
 func needsCause(d *release, h *rollback.StuckPod) bool {
 	if h.Pod == nil || !h.Cause.NeedsEvents() {
 		return false
@@ -161,8 +158,8 @@ func needsCause(d *release, h *rollback.StuckPod) bool {
 	return true
 }
 
-// explainUnavailable says since when pods of the release fail, in any state, and
-// of one that succeeded also that pods are slow. It returns when to look again.
+// explainUnavailable reports since when pods of the release fail, in any state, and after Success also which pods are
+// slow. It returns when to decide again.
 func explainUnavailable(d *release) (wait time.Duration) {
 	var first *workload.Pod
 	count, reason := 0, ""
@@ -209,8 +206,8 @@ func explainUnavailable(d *release) (wait time.Duration) {
 	return wait
 }
 
-// untilQuiet is for how long a pod that was restarted may still be in a crash
-// loop: it has to be up for as long as a pod may take to fail.
+// untilQuiet returns for how long a restarted pod may still be in a crash loop: it has to run as long as a pod may take
+// to fail.
 func untilQuiet(d *release, p *workload.Pod) time.Duration {
 	if !p.Live() || p.RestartedAt.IsZero() || !unavailable(d.status) {
 		return 0
@@ -233,13 +230,13 @@ func becomeUnavailable(d *release, reason, message string) {
 	}
 }
 
-// proveRelease says whether a release that succeeded runs well for long enough to be
-// gone back to. It returns when to look again.
+// proveRelease decides whether a successful release has run well for long enough to be a target of rollbacks. It
+// returns when to decide again.
 func proveRelease(d *release) (wait time.Duration) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProven)
 	if d.Settings.History == 0 || said != nil && said.Status != metav1.ConditionUnknown {
 		if said != nil && said.Status == metav1.ConditionFalse {
-			leaveHistory(d) // the process may have died before it was done
+			leaveHistory(d) // the process may have died before
 		}
 		return 0
 	}
@@ -258,7 +255,8 @@ func proveRelease(d *release) (wait time.Duration) {
 		message := fmt.Sprintf("%d of %d pods, for example pod %s",
 			bad, d.Workload.Replicas, first.Name)
 		d.condition(v1alpha1.ConditionProven, metav1.ConditionFalse, v1alpha1.ReasonPodsFailing, "%s", message)
-		d.warn(v1alpha1.ConditionProven, v1alpha1.EventPodsUnavailable, message+" failed or were restarted soon after Success; no rollback targets this version")
+		d.warn(v1alpha1.ConditionProven, v1alpha1.EventPodsUnavailable,
+			message+" failed or were restarted soon after Success; no rollback targets this version")
 		d.plan.Remember = false
 		leaveHistory(d)
 		return 0
@@ -278,9 +276,8 @@ func proveRelease(d *release) (wait time.Duration) {
 	return wait
 }
 
-// takeRequest takes the state Rollback, which only somebody else can have written
-// on the release the workload is at, for a request to roll it back. The state is
-// what it was before: it is Rollback once that is done.
+// takeRequest treats the state Rollback as a request for a rollback: on the current release, only a user can have
+// written it. The former state is restored; it becomes Rollback when the rollback is done.
 func takeRequest(d *release) {
 	if d.status.Status != v1alpha1.ChangeWorkloadRollback {
 		return
@@ -297,21 +294,22 @@ func takeRequest(d *release) {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventRollbackRefused, "a user wrote the state Rollback: "+refusal)
 		return
 	}
-	// A request that is there already comes first.
+	// An existing request comes first.
 	if _, asked := d.Workload.Annotations[v1alpha1.RollbackToAnnotation]; !asked {
 		d.plan.RollbackTo = to
 		d.actionEvent(corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, "to version "+to)
 	}
 }
 
-// rollbackInputOf is what a rollback of the release is decided from, with the other releases of the workload.
+// rollbackInputOf returns the input for a rollback of the release, with the other releases of the workload.
 func rollbackInputOf(d *release) rollback.Input {
 	return rollback.Input{
-		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled, Changes: d.Others, Pods: d.Pods, History: d.History, Limit: d.Limit,
+		Now: d.Now, Settings: d.Settings, Workload: d.Workload, Enrolled: d.Enrolled,
+		Changes: d.Others, Pods: d.Pods, History: d.History, Limit: d.Limit,
 	}
 }
 
-// formerState is the state that the rest of the status speaks of.
+// formerState returns the state that the rest of the status describes.
 func formerState(s *v1alpha1.ChangeWorkloadStatus) v1alpha1.ChangeWorkloadStatusType {
 	verified := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified)
 	switch {
@@ -331,8 +329,7 @@ func formerState(s *v1alpha1.ChangeWorkloadStatus) v1alpha1.ChangeWorkloadStatus
 	}
 }
 
-// explainSelfHealing says that a release that failed is to be rolled back, or why
-// it is not.
+// explainSelfHealing reports that a failed release will be rolled back, or why it will not.
 func explainSelfHealing(d *release) {
 	target, refusal := rollback.SelfHealingTarget(d.Workload, d.History, d.Others, d.Now)
 	if refusal != "" {
@@ -347,7 +344,7 @@ func explainSelfHealing(d *release) {
 		"to version %s", target.Version)
 }
 
-// refuseRollback reports it once, even if the details change.
+// refuseRollback reports a refusal once, even if its details change.
 func refuseRollback(d *release, why string) {
 	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionRolledBack)
 	if said != nil && said.Reason == v1alpha1.ReasonRollbackRefused {
@@ -356,8 +353,7 @@ func refuseRollback(d *release, why string) {
 	refuseAs(d, v1alpha1.ReasonRollbackRefused, why)
 }
 
-// untilAsked is how long until it is asked again why pods of a workload are not there; 0
-// when none is lacking.
+// untilAsked returns how long until the operator asks again why pods of a workload are missing; 0 if none is missing.
 func untilAsked(w *workload.Workload, now time.Time) time.Duration {
 	if w.Lacking == nil {
 		return 0

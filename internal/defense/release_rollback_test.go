@@ -36,8 +36,8 @@ func TestStateRollbackByHand(t *testing.T) {
 		world   func(t *testing.T) *world
 		history []workload.Revision
 		change  func(*world)
-		// state is that of the release afterwards, to where it is asked to go, and
-		// refused why it is not.
+		// state is the state of the release afterwards, to the target of the request, and refused the reason for a
+		// refusal.
 		state   v1alpha1.ChangeWorkloadStatusType
 		to      string
 		refused string
@@ -45,9 +45,11 @@ func TestStateRollbackByHand(t *testing.T) {
 		"while it runs":     {world: releaseRunning, history: good, state: v1alpha1.ChangeWorkloadRunning, to: versionB},
 		"after its success": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, to: versionB},
 		"while suspended":   {world: releaseSuspended, history: good, state: v1alpha1.ChangeWorkloadSuspend, to: versionB},
-		"nothing to go to":  {world: releaseSuspended, state: v1alpha1.ChangeWorkloadSuspend, refused: "the history has no version except the current one"},
-		"all in quarantine": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, refused: "the history has no version except the current one",
-			change: func(w *world) { w.stored.Annotations[v1alpha1.QuarantinedAnnotation] = versionB }},
+		"nothing to go to": {world: releaseSuspended, state: v1alpha1.ChangeWorkloadSuspend,
+			refused: "the history has no version except the current one"},
+		"all in quarantine": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess,
+			refused: "the history has no version except the current one",
+			change:  func(w *world) { w.stored.Annotations[v1alpha1.QuarantinedAnnotation] = versionB }},
 		"observed only": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess, refused: "in observe mode",
 			change: func(w *world) { w.in.Settings.Observe = true }},
 		"asked for already": {world: releaseSucceeded, history: good, state: v1alpha1.ChangeWorkloadSuccess,
@@ -71,15 +73,17 @@ func TestStateRollbackByHand(t *testing.T) {
 			if got := w.in.Change.Status.Status; got != test.state {
 				t.Errorf("state %s, want %s", got, test.state)
 			}
-			if told := len(plan.ActionEvents) == 1 && strings.HasSuffix(plan.ActionEvents[0].Message, ": to version "+test.to); told != (test.to != "") {
-				t.Errorf("told %+v", plan.ActionEvents)
+			if reported := len(plan.ActionEvents) == 1 &&
+				strings.HasSuffix(plan.ActionEvents[0].Message, ": to version "+test.to); reported != (test.to != "") {
+				t.Errorf("events %+v", plan.ActionEvents)
 			}
 			c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionRolledBack)
-			refused := c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonRequestRefused && strings.Contains(c.Message, test.refused)
+			refused := c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonRequestRefused &&
+				strings.Contains(c.Message, test.refused)
 			if refused != (test.refused != "") {
 				t.Errorf("condition %+v, want refused: %q", c, test.refused)
 			}
-			if told := len(plan.Events) == 1 && plan.Events[0].Reason == v1alpha1.ReasonRollbackRefused; told != (test.refused != "") {
+			if reported := len(plan.Events) == 1 && plan.Events[0].Reason == v1alpha1.ReasonRollbackRefused; reported != (test.refused != "") {
 				t.Errorf("events %+v", plan.Events)
 			}
 			if w.stored.Blocked() != blocked || plan.Action != LeaveWorkload {
@@ -89,16 +93,18 @@ func TestStateRollbackByHand(t *testing.T) {
 	}
 }
 
-// A crash after the request was noted, and before the state was written: the
-// release was rolled back meanwhile, and says so.
+// TestStateRollbackByHandThenCrash: the process dies after the request was recorded, and before the state was written;
+// the release is rolled back meanwhile, and reports it.
 func TestStateRollbackByHandThenCrash(t *testing.T) {
 	w := releaseSucceeded(t)
 	w.in.History = append(w.in.History, workload.Revision{Name: "b", Version: versionB})
 	w.Status(v1alpha1.ChangeWorkloadRollback).Crash()
-	rollback.ParseQuarantine(nil, testNow).With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1, To: versionB}).Annotate(w.stored.Annotations)
+	rollback.ParseQuarantine(nil, testNow).With(versionA,
+		rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1, To: versionB}).Annotate(w.stored.Annotations)
 	w.Release(2, versionB)
 	plan := w.Step()
-	if !meta.IsStatusConditionTrue(w.in.Change.Status.Conditions, v1alpha1.ConditionRolledBack) || len(plan.Events) != 1 || plan.Events[0].Reason != "RolledBack" {
+	if !meta.IsStatusConditionTrue(w.in.Change.Status.Conditions, v1alpha1.ConditionRolledBack) || len(plan.Events) != 1 ||
+		plan.Events[0].Reason != "RolledBack" {
 		t.Errorf("conditions %+v, events %+v", w.in.Change.Status.Conditions, plan.Events)
 	}
 }
@@ -155,7 +161,7 @@ func TestTimeOutPreThreshold(t *testing.T) {
 	}{
 		"paused": {func(w *world) { w.Paused() }, 1},
 		"stuck":  {func(w *world) { w.stored.Rollout.Stuck = true }, 1},
-		// Only old pods are yet to go.
+		// Only old pods have yet to go.
 		"every pod is verified": {func(w *world) { w.in.Pods, w.stored.Replicas = w.in.Pods[:2], 2; w.BatchSize(1) }, 2},
 	} {
 		t.Run("not entered: "+name, func(t *testing.T) {
@@ -175,7 +181,7 @@ func TestTimeOutPreThreshold(t *testing.T) {
 	}
 }
 
-// TestUntilAsked: a pod that is replaced is not there for a moment, and nobody asks why.
+// TestUntilAsked: a replaced pod is missing for a moment, and the operator does not ask why.
 func TestUntilAsked(t *testing.T) {
 	for name, test := range map[string]struct {
 		lacking *workload.Lacking

@@ -30,11 +30,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// What the status of a release says of it.
+// The conditions of a release.
 
-// explainProgress says how far the rollout has come. Of a release that succeeded it
-// is over: what becomes of its pods later is told by PodsUnavailable. What is halted stays
-// so, whatever its pods do.
+// explainProgress sets the progress of the rollout. After Success the rollout is complete: PodsUnavailable reports
+// later problems of its pods. A halted rollout stays halted, whatever its pods do.
 func explainProgress(d *release) {
 	w, wasComplete := d.Workload, d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
 	status, reason, message := metav1.ConditionFalse, "", ""
@@ -44,7 +43,7 @@ func explainProgress(d *release) {
 	case d.plan.Halt || w.HaltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		reason, message = v1alpha1.ReasonRolloutHalted, w.DescribeStop(w.Words.Resume)
 	case w.Rollout.Complete, w.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete), (w.Paused || w.OnDelete) && wasComplete:
-		// Also when it was complete when it was last heard of: an annotation changed just now, say.
+		// Also if the last known state was complete, for example after a change of an annotation.
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case w.OnDelete:
 		reason, message = v1alpha1.ReasonOnDelete, w.Rollout.Progress
@@ -63,16 +62,17 @@ func explainProgress(d *release) {
 	case wasComplete:
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	default:
-		status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonRollingOut, strings.Join(wording.NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
+		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRollingOut
+		message = strings.Join(wording.NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
 	}
 	d.condition(v1alpha1.ConditionProgressing, status, reason, "%s", message)
 }
 
-// alikeReplaced is said where pods are replaced by others of the same template.
+// alikeReplaced is the message if pods are replaced by pods of the same template.
 const alikeReplaced = "pods of this template are replaced, too, because their revision was not found"
 
-// describeAlike says how many pods are replaced by others of the same template: the controller of the workload finds
-// an earlier revision by its bytes, and those were written by an older one. An event says so once.
+// describeAlike returns how many pods are replaced by pods of the same template: the controller of the workload finds
+// an earlier revision by its bytes, and an older controller wrote these bytes. An event reports it once.
 func describeAlike(d *release) string {
 	n := d.Workload.Alike()
 	if n == 0 {
@@ -86,12 +86,13 @@ func describeAlike(d *release) string {
 	return message
 }
 
-// explainVerification says what the verification of the release came to. Pods that
-// come after its success are in the counts alone, until one fails.
+// explainVerification sets the result of the verification. Pods that come after Success are only counted, until one
+// fails.
 func explainVerification(d *release) {
 	status, reason, message := metav1.ConditionUnknown, v1alpha1.ReasonChecking, ""
 	failure, first := d.failure()
-	toCome, pre, post := len(d.checking)+len(d.preparing), record.WaitsForCheck(d.status, v1alpha1.StageReleasePre), record.WaitsForCheck(d.status, v1alpha1.StageReleasePost)
+	toCome, pre := len(d.checking)+len(d.preparing), record.WaitsForCheck(d.status, v1alpha1.StageReleasePre)
+	post := record.WaitsForCheck(d.status, v1alpha1.StageReleasePost)
 	switch {
 	case failure != "":
 		status, reason, message = metav1.ConditionFalse, failure, first
@@ -119,17 +120,18 @@ func explainVerification(d *release) {
 	d.condition(v1alpha1.ConditionVerified, status, reason, "%s", message)
 }
 
-// warnOfStuck emits once an event of what keeps a rollout from moving, since a person has to act.
+// warnOfStuck emits, once, an event with the cause of a stuck rollout, because a person has to act.
 func warnOfStuck(d *release, why string) {
 	if record.ReasonOf(d.status, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRolloutStuck {
 		d.warn(v1alpha1.ReasonRolloutStuck, v1alpha1.EventPodsUnavailable, why)
 	}
 }
 
-// endConditions says of a release that ended that what was under way goes on no
-// more: its verification, or a block that was denied. Nothing is known of its pods.
+// endConditions ends the conditions of a release that ended: its verification, or a denied block, does not continue.
+// Nothing is known about its pods.
 func endConditions(d *release) {
 	s := d.status
+	waits := server.WaitsForServer(s) || meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionServer, metav1.ConditionUnknown)
 	for _, c := range []struct {
 		kind   string
 		over   bool
@@ -137,10 +139,10 @@ func endConditions(d *release) {
 	}{
 		{v1alpha1.ConditionBlocked, record.ReasonOf(s, v1alpha1.ConditionBlocked) == v1alpha1.ReasonWriteDenied, metav1.ConditionFalse},
 		{v1alpha1.ConditionVerified, record.ReasonOf(s, v1alpha1.ConditionVerified) == v1alpha1.ReasonChecking, metav1.ConditionUnknown},
-		{v1alpha1.ConditionServer, server.WaitsForServer(s) || meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionServer, metav1.ConditionUnknown), metav1.ConditionUnknown},
+		{v1alpha1.ConditionServer, waits, metav1.ConditionUnknown},
 		{v1alpha1.ConditionHeld, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionHeld), metav1.ConditionFalse},
 		{v1alpha1.ConditionEvictionBlocked, meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionEvictionBlocked), metav1.ConditionFalse},
-		// It speaks of pods that are being replaced.
+		// It describes pods that are being replaced.
 		{v1alpha1.ConditionPodsUnavailable, record.ReasonOf(s, v1alpha1.ConditionPodsUnavailable) != "", metav1.ConditionFalse},
 	} {
 		if c.over {

@@ -46,18 +46,16 @@ const (
 
 var testNow = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// world is a workload with a release, its pods and batches, for tests: what a
-// plan does to it is carried out as the controllers would.
+// world is a workload with a release, its pods and batches, for tests: it carries out plans like the controllers.
 type world struct {
 	in ReleaseInput
-	// stored is the workload as the API server has it; in.Workload is what the
-	// cache shows, the same unless Stale.
+	// stored is the workload at the API server; in.Workload is the workload in the cache, the same unless Stale.
 	stored *workload.Workload
-	// unseen are pods that exist, and the cache does not show.
+	// unseen are pods that the cache does not show.
 	unseen map[types.UID]bool
-	// kept: batches that are to be removed stay, as when the process dies before.
+	// kept: batches that are to be deleted stay, as if the process died before.
 	kept bool
-	// made is how many pods replaced others.
+	// made is the number of replaced pods.
 	made int
 }
 
@@ -66,7 +64,8 @@ func newWorld(replicas int32) *world {
 		Now:      testNow,
 		Settings: settings.Default(),
 		Enrolled: true,
-		Change: wrappers.MakeChangeWorkload("default", record.ChangeWorkloadName("sleep", versionA)).UID("change-a").Generation(1).Created(testNow).
+		Change: wrappers.MakeChangeWorkload("default",
+			record.ChangeWorkloadName("sleep", versionA)).UID("change-a").Generation(1).Created(testNow).
 			Of(wrappers.MakeDeployment("default", "sleep").UID("sleep-uid").Obj()).Version(versionA).Obj(),
 		Workload: &workload.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "default", Name: "sleep", UID: "sleep-uid",
@@ -79,7 +78,7 @@ func newWorld(replicas int32) *world {
 	return w
 }
 
-// Stale freezes what the cache shows of the workload, until Fresh.
+// Stale freezes the workload in the cache, until Fresh.
 func (w *world) Stale() *world {
 	shown := *w.stored
 	shown.Labels, shown.Annotations = maps.Clone(shown.Labels), maps.Clone(shown.Annotations)
@@ -130,7 +129,7 @@ func (w *world) Suspended(by string) *world {
 	return w
 }
 
-// Release makes the workload's current release the n-th, of a version.
+// Release makes the n-th release, of a version, the current release of the workload.
 func (w *world) Release(n int64, version string) *world {
 	w.in.Workload.Labels[v1alpha1.VersionLabel] = version
 	w.in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(n)
@@ -138,7 +137,7 @@ func (w *world) Release(n int64, version string) *world {
 	return w
 }
 
-// Verdict writes a verdict on a pod, as a user would.
+// Verdict writes a verdict on a pod, like a user.
 func (w *world) Verdict(pod, verdict string) *world {
 	for i := range w.in.Batches {
 		b := &w.in.Batches[i]
@@ -151,10 +150,10 @@ func (w *world) Verdict(pod, verdict string) *world {
 	return w
 }
 
-// Step decides and carries the plan out.
+// Step decides and carries out the plan.
 func (w *world) Step() ReleasePlan { return w.step(false) }
 
-// Crash decides and carries the plan out, but for the status.
+// Crash decides and carries out the plan without the status.
 func (w *world) Crash() *world { w.step(true); return w }
 
 func (w *world) step(crash bool) ReleasePlan {
@@ -219,7 +218,8 @@ func (w *world) step(crash bool) ReleasePlan {
 	}
 	if plan.Remember && !crash {
 		w.in.History = slices.DeleteFunc(w.in.History, func(r workload.Revision) bool { return r.Version == w.in.Change.Spec.Reversion })
-		w.in.History = append(w.in.History, workload.Revision{Name: w.in.Change.Name, Version: w.in.Change.Spec.Reversion, Release: w.in.Change.Spec.Release})
+		w.in.History = append(w.in.History,
+			workload.Revision{Name: w.in.Change.Name, Version: w.in.Change.Spec.Reversion, Release: w.in.Change.Spec.Release})
 	}
 	for _, r := range plan.Forget {
 		w.in.History = slices.DeleteFunc(w.in.History, func(h workload.Revision) bool { return h == r })
@@ -238,7 +238,7 @@ func (w *world) Check() *world {
 	return w
 }
 
-// Settle steps and checks until nothing changes any more.
+// Settle steps and checks until nothing changes.
 func (w *world) Settle(t *testing.T) *world {
 	t.Helper()
 	for range 20 {
@@ -259,7 +259,7 @@ func (w *world) Settle(t *testing.T) *world {
 func TestDecideRelease(t *testing.T) {
 	type want struct {
 		status                          v1alpha1.ChangeWorkloadStatusType
-		batches                         []int // pods in each batch there is
+		batches                         []int // pods in each existing batch
 		preparing, checking, pass, fail int32
 		suspended                       bool
 		reasons                         map[string]string // of conditions
@@ -273,12 +273,14 @@ func TestDecideRelease(t *testing.T) {
 		"pods one by one": {
 			world: newWorld(3).Pods(2).Pods(1, unready),
 			want: want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1, 1}, pass: 2,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut, v1alpha1.ConditionVerified: v1alpha1.ReasonChecking}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRollingOut,
+					v1alpha1.ConditionVerified: v1alpha1.ReasonChecking}},
 		},
 		"all pods: success": {
 			world: newWorld(3).Pods(3).Complete(),
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1}, pass: 3,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete,
+					v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
 		},
 		"batches of two, the rest when complete": {
 			world: newWorld(5).BatchSize(2).Pods(5).Complete(),
@@ -431,7 +433,8 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(2).Complete(),
 			then:  []func(*world){func(w *world) { w.in.Workload.Rollout.Complete = false; w.in.Pods[0].Ready = false }},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete,
+					v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed}},
 		},
 		"nor do a pause, and pods that are still to come": {
 			world: newWorld(1).Pods(1).Complete(),
@@ -441,7 +444,8 @@ func TestDecideRelease(t *testing.T) {
 				w.Pods(1, unready)
 			}},
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete, v1alpha1.ConditionVerified: v1alpha1.ReasonAllPassed,
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonRolloutComplete,
+					v1alpha1.ConditionVerified:        v1alpha1.ReasonAllPassed,
 					v1alpha1.ConditionPodsUnavailable: v1alpha1.ReasonPodsSlow}},
 		},
 		"another pod fails while one is corrected: a new failure": {
@@ -458,7 +462,7 @@ func TestDecideRelease(t *testing.T) {
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true,
 				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
 		},
-		"nor does success of a record that was made again": {
+		"nor does success of a record that was created later": {
 			world: newWorld(1).Pods(1).Complete().Suspended(versionA + " 1 another-record"),
 			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1, suspended: true,
 				reasons: map[string]string{v1alpha1.ConditionBlocked: v1alpha1.ReasonPodFailed}},
@@ -477,7 +481,7 @@ func TestDecideRelease(t *testing.T) {
 			then:  []func(*world){func(w *world) { w.in.Batches = w.in.Batches[1:] }},
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1}, pass: 2},
 		},
-		"the block is lifted though the status that told of it was lost": {
+		"the block is lifted although the status with it was lost": {
 			world: newWorld(1).Pods(1).Complete(),
 			then: []func(*world){
 				func(w *world) { w.Verdict("sleep-0", "fail").Crash().Verdict("sleep-0", "pass") },
@@ -539,8 +543,9 @@ func TestDecideRelease(t *testing.T) {
 		},
 		"pods that come after success are verified": {
 			world: newWorld(1).Pods(1).Complete(),
-			then:  []func(*world){func(w *world) { w.in.Workload.Replicas = 3; w.in.Workload.Rollout.Complete = false; w.Pods(2) }, func(w *world) { w.Complete() }},
-			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1}, pass: 3},
+			then: []func(*world){func(w *world) { w.in.Workload.Replicas = 3; w.in.Workload.Rollout.Complete = false; w.Pods(2) },
+				func(w *world) { w.Complete() }},
+			want: want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1, 1, 1}, pass: 3},
 		},
 		"a pod that fails after success suspends": {
 			world: newWorld(1).Pods(1).Complete(),
@@ -552,7 +557,7 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(1).Complete(),
 			want:  want{status: v1alpha1.ChangeWorkloadRunning, batches: []int{1}, pass: 1},
 		},
-		"terminating and evicted pods are not waited for": {
+		"terminating and evicted pods are not awaited": {
 			world: newWorld(1).Pods(1).Pods(1, unready, terminating).Pods(1, ended).Complete(),
 			want:  want{status: v1alpha1.ChangeWorkloadSuccess, batches: []int{1}, pass: 1},
 		},
@@ -574,7 +579,8 @@ func TestDecideRelease(t *testing.T) {
 			world: newWorld(2).Pods(1),
 			then:  []func(*world){func(w *world) { w.Release(2, versionB).Pods(3) }},
 			want: want{status: v1alpha1.ChangeWorkloadCanceled, batches: []int{1}, pass: 1,
-				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReleaseEnded, v1alpha1.ConditionVerified: v1alpha1.ReasonReleaseEnded}},
+				reasons: map[string]string{v1alpha1.ConditionProgressing: v1alpha1.ReasonReleaseEnded,
+					v1alpha1.ConditionVerified: v1alpha1.ReasonReleaseEnded}},
 		},
 		"a suspended one stays suspended": {
 			world: newWorld(1).Pods(1),
@@ -649,7 +655,8 @@ func TestDecideRelease(t *testing.T) {
 			}
 			s := w.in.Change.Status
 			_, suspended := w.stored.Labels[v1alpha1.SuspendLabel]
-			got := want{status: s.Status, preparing: s.PreparingCount, checking: s.CheckingCount, pass: s.PassCount, fail: s.FailCount, suspended: suspended}
+			got := want{status: s.Status, preparing: s.PreparingCount, checking: s.CheckingCount, pass: s.PassCount, fail: s.FailCount,
+				suspended: suspended}
 			for i := range w.in.Batches {
 				got.batches = append(got.batches, len(w.in.Batches[i].Spec.PodInfos))
 			}
@@ -684,8 +691,8 @@ func onePodOneBatch(t *testing.T, w *world) {
 	}
 }
 
-// TestNotBefore: a replica decides by no earlier time than the decision before, unless clocks
-// cannot be that far apart.
+// TestNotBefore: a replica does not decide at an earlier time than the last decision, unless the clocks differ too
+// much.
 func TestNotBefore(t *testing.T) {
 	now := time.Unix(1000, 850e6)
 	for name, test := range map[string]struct {
@@ -704,8 +711,7 @@ func TestNotBefore(t *testing.T) {
 	}
 }
 
-// TestFailureAfterCorrection: a batch that is seen from before it was corrected does not suspend its
-// release again.
+// TestFailureAfterCorrection: a stale view of a batch before its correction does not suspend the release again.
 func TestFailureAfterCorrection(t *testing.T) {
 	for name, corrected := range map[string]bool{"the first failure": false, "corrected before": true} {
 		t.Run(name, func(t *testing.T) {
@@ -722,8 +728,7 @@ func TestFailureAfterCorrection(t *testing.T) {
 	}
 }
 
-// TestNeedsBatches: while a batch that the status mentions is not seen, its pods
-// must not be put into another.
+// TestNeedsBatches: while a batch of the status is unseen, its pods must not be put into another batch.
 func TestNeedsBatches(t *testing.T) {
 	made := func() *world { w := newWorld(3).BatchSize(1).Pods(2); w.Step(); return w }
 	for name, test := range map[string]struct {
@@ -731,12 +736,12 @@ func TestNeedsBatches(t *testing.T) {
 		needs bool
 		made  int
 	}{
-		"all are seen":              {made().Pods(1), false, 1},
-		"one is not":                {unseen(made().Pods(1), 1), true, 0},
-		"none is":                   {unseen(made().Pods(1), 2), true, 0},
-		"nothing is to be made":     {unseen(nobody(made()), 2), false, 0},
-		"it is read, and is gone":   {live(unseen(made().Pods(1), 1)), false, 2},
-		"one more than was told of": {func() *world { w := made().Pods(1); w.in.Change.Status.Batches = 1; return w }(), false, 1},
+		"all are seen":                 {made().Pods(1), false, 1},
+		"one is not":                   {unseen(made().Pods(1), 1), true, 0},
+		"none is":                      {unseen(made().Pods(1), 2), true, 0},
+		"no batch is due":              {unseen(withoutPods(made()), 2), false, 0},
+		"it is read, and is gone":      {live(unseen(made().Pods(1), 1)), false, 2},
+		"one more than the status has": {func() *world { w := made().Pods(1); w.in.Change.Status.Batches = 1; return w }(), false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := DecideRelease(test.world.in)
@@ -747,8 +752,8 @@ func TestNeedsBatches(t *testing.T) {
 	}
 }
 
-// TestEndsNoFailureUnseen: the release, or the block that another process set, may
-// be seen before the batch that failed is. Nothing is lifted from that.
+// TestEndsNoFailureUnseen: the release, or the block of another process, may be seen before the failed batch. This
+// lifts nothing.
 func TestEndsNoFailureUnseen(t *testing.T) {
 	failed := func(pods int) *world {
 		w := newWorld(2).Pods(pods)
@@ -758,7 +763,7 @@ func TestEndsNoFailureUnseen(t *testing.T) {
 	for name, w := range map[string]*world{
 		"it would go on":   failed(1).Verdict("sleep-0", "pass"),
 		"it would succeed": failed(2).Verdict("sleep-0", "pass").Verdict("sleep-1", "pass"),
-		"the status does not tell of the block yet": func() *world {
+		"the status does not show the block yet": func() *world {
 			w := failed(2).Verdict("sleep-0", "pass").Verdict("sleep-1", "pass")
 			w.in.Change.Status.Status = v1alpha1.ChangeWorkloadSuccess
 			return w
@@ -772,10 +777,10 @@ func TestEndsNoFailureUnseen(t *testing.T) {
 	}
 }
 
-// unseen leaves out the last batches.
+// unseen hides the last batches.
 func unseen(w *world, n int) *world { w.in.Batches = w.in.Batches[:len(w.in.Batches)-n]; return w }
 
-func nobody(w *world) *world { w.in.Pods = nil; return w }
+func withoutPods(w *world) *world { w.in.Pods = nil; return w }
 
 func live(w *world) *world { w.in.LiveBatches = true; return w }
 
@@ -825,10 +830,11 @@ func TestHistory(t *testing.T) {
 		then  []func(*world)
 		want  []string
 	}{
-		"a success is remembered":             {newWorld(1).Pods(1).Complete(), nil, []string{"a 1"}},
-		"not one that is under way":           {newWorld(2).Pods(1), nil, nil},
-		"not one without pods":                {newWorld(0).Complete(), nil, nil},
-		"one without pods, once a pod passed": {newWorld(0).Complete(), []func(*world){func(w *world) { w.stored.Replicas = 1; w.Pods(1) }}, []string{"a 1"}},
+		"a success is remembered":   {newWorld(1).Pods(1).Complete(), nil, []string{"a 1"}},
+		"not one that is under way": {newWorld(2).Pods(1), nil, nil},
+		"not one without pods":      {newWorld(0).Complete(), nil, nil},
+		"one without pods, once a pod passed": {newWorld(0).Complete(), []func(*world){func(w *world) { w.stored.Replicas = 1; w.Pods(1) }},
+			[]string{"a 1"}},
 		"the oldest goes": {func() *world {
 			w := newWorld(1).Pods(1).Complete()
 			w.in.Settings.History = 2
@@ -844,8 +850,9 @@ func TestHistory(t *testing.T) {
 			w.Release(9, versionA)
 			return w
 		}(), nil, []string{"2 2", "a 9"}},
-		"one that fails later leaves":   {newWorld(1).Pods(1).Complete(), []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }}, nil},
-		"and comes back when corrected": {newWorld(1).Pods(1).Complete(), []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Verdict("sleep-0", "pass") }}, []string{"a 1"}},
+		"one that fails later leaves": {newWorld(1).Pods(1).Complete(), []func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }}, nil},
+		"and comes back when corrected": {newWorld(1).Pods(1).Complete(),
+			[]func(*world){func(w *world) { w.Verdict("sleep-0", "fail") }, func(w *world) { w.Verdict("sleep-0", "pass") }}, []string{"a 1"}},
 		"turned off": {func() *world {
 			w := newWorld(1).Pods(1).Complete()
 			w.in.Settings.History = 0
@@ -869,11 +876,11 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestNoSuccessOfRestarted: pods that had passed and crash since make no Success,
-// however often the rollout is complete for a moment.
+// TestNoSuccessOfRestarted: pods that passed and have crashed since make no Success, however often the rollout is
+// complete for a moment.
 func TestNoSuccessOfRestarted(t *testing.T) {
 	w := newWorld(2).Pods(2)
-	for range 3 { // they pass before the kubelet tells that they crash
+	for range 3 { // they pass before the kubelet reports their crash
 		w.Step()
 		w.Check()
 	}
@@ -911,8 +918,7 @@ func TestNoSuccessOfRestarted(t *testing.T) {
 	}
 }
 
-// TestRememberLeft: a release that succeeded, and was replaced before its version
-// was remembered, is remembered all the same.
+// TestRememberLeft: the version of a successful release that was replaced before it was remembered is still remembered.
 func TestRememberLeft(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*world)
@@ -932,10 +938,12 @@ func TestRememberLeft(t *testing.T) {
 		"verified no pod": {func(w *world) { w.in.Change.Status.PassCount = 0 }, false},
 		"history is off":  {func(w *world) { w.in.Settings.History = 0 }, false},
 		"failed soon after": {func(w *world) {
-			w.in.Change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsFailing}}
+			w.in.Change.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProven, Status: metav1.ConditionFalse,
+				Reason: v1alpha1.ReasonPodsFailing}}
 		}, false},
 		"rolled back": {func(w *world) {
-			rollback.ParseQuarantine(nil, testNow).With(versionA, rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1}).Annotate(w.stored.Annotations)
+			rollback.ParseQuarantine(nil, testNow).With(versionA,
+				rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 1}).Annotate(w.stored.Annotations)
 		}, false},
 		"left the defense":      {func(w *world) { w.in.Enrolled = false }, false},
 		"the workload is going": {func(w *world) { w.stored.Deleting = true }, false},
@@ -952,34 +960,34 @@ func TestRememberLeft(t *testing.T) {
 	}
 }
 
-// TestSettingsAltered: a release tells once which settings came with it.
+// TestSettingsAltered: a release reports its changed settings once.
 func TestSettingsAltered(t *testing.T) {
 	for name, test := range map[string]struct {
 		note string
-		want string // what the event names
+		want string // named by the event
 	}{
-		"none":                 {"", ""},
-		"of this release":      {`1 observe from none to "enabled"`, `observe from none to "enabled"`},
-		"of an earlier one":    {`7 observe from none to "enabled"`, ""},
-		"somebody's own words": {"nonsense", ""},
+		"none":              {"", ""},
+		"of this release":   {`1 observe from none to "enabled"`, `observe from none to "enabled"`},
+		"of an earlier one": {`7 observe from none to "enabled"`, ""},
+		"a text of a user":  {"nonsense", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).Pods(1).Complete()
 			w.in.Workload.Annotations[v1alpha1.SettingsAlteredAnnotation] = test.note
-			told := 0
+			reported := 0
 			for range 5 {
 				for _, e := range w.Step().Events {
 					if e.Reason == "SettingsAltered" {
-						told++
+						reported++
 						if !strings.Contains(e.Message, test.want) {
-							t.Errorf("told %q, want %q in it", e.Message, test.want)
+							t.Errorf("event %q, want %q in it", e.Message, test.want)
 						}
 					}
 				}
 				w.Check()
 			}
-			if want := min(len(test.want), 1); told != want {
-				t.Errorf("told %d times, want %d", told, want)
+			if want := min(len(test.want), 1); reported != want {
+				t.Errorf("reported %d times, want %d", reported, want)
 			}
 		})
 	}
@@ -990,17 +998,19 @@ func TestRevisionNotFound(t *testing.T) {
 		w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-a", Version: versionA, Replicas: 2, Ready: 2}}
 	}
 	for name, test := range map[string]struct {
-		world *world
-		steps []func(*world)
-		told  int
-		ends  string
+		world    *world
+		steps    []func(*world)
+		reported int
+		ends     string
 	}{
 		"pods of the same template are replaced": {newWorld(3).Pods(1), []func(*world){alike, func(*world) {}}, 1, ": 2 " + alikeReplaced},
-		"until they are":                         {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }}, 1, "being replaced."},
+		"until they are": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }},
+			1, "being replaced."},
 		"pods of another one are": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
 		}}, 0, "being replaced."},
-		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Stale = true }}, 1, "being replaced."},
+		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Stale = true }},
+			1, "being replaced."},
 		"the revision is not seen yet": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			alike(w)
 			w.in.Workload.Revision = ""
@@ -1010,20 +1020,21 @@ func TestRevisionNotFound(t *testing.T) {
 			w := test.world
 			w.in.Workload.Revision = "sleep-c"
 			w.Settle(t)
-			told := 0
+			reported := 0
 			for _, step := range test.steps {
 				step(w)
 				for _, e := range DecideRelease(w.in).Events {
 					if e.Reason == v1alpha1.EventRevisionNotFound {
-						told++
+						reported++
 					}
 				}
 				w.Settle(t)
 			}
-			if told != test.told {
-				t.Errorf("told %d times, want %d", told, test.told)
+			if reported != test.reported {
+				t.Errorf("reported %d times, want %d", reported, test.reported)
 			}
-			if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing); c == nil || !strings.HasSuffix(c.Message, test.ends) {
+			if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing); c == nil ||
+				!strings.HasSuffix(c.Message, test.ends) {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -1046,12 +1057,14 @@ func TestHalting(t *testing.T) {
 		halted string
 		reason string // of Progressing
 	}{
-		"a failure halts a rollout that is under way": {newWorld(3).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
-		"not one that is complete":                    {newWorld(1).Pods(1).Complete(), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRolloutComplete},
+		"a failure halts a rollout that is under way": {newWorld(3).Pods(1), []func(*world){fail("sleep-0")}, true, versionA,
+			v1alpha1.ReasonRolloutHalted},
+		"not one that is complete": {newWorld(1).Pods(1).Complete(), []func(*world){fail("sleep-0")}, false, "",
+			v1alpha1.ReasonRolloutComplete},
 		"not one that was, of which nothing was heard since": {newWorld(1).Pods(1).Complete(), []func(*world){
 			func(w *world) { w.in.Workload.Rollout = workload.Rollout{Stale: true} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
-		"not one that was, of which a pod is not available any more": {newWorld(1).Pods(1).Complete(), []func(*world){
+		"not one that was, and lost an available pod": {newWorld(1).Pods(1).Complete(), []func(*world){
 			func(w *world) { w.in.Workload.Rollout = workload.Rollout{} }, fail("sleep-0"),
 		}, false, "", v1alpha1.ReasonRolloutComplete},
 		"one that was, and has a pod of another version again": {newWorld(2).Pods(1).Complete(), []func(*world){
@@ -1087,7 +1100,7 @@ func TestHalting(t *testing.T) {
 			resume(w)
 			NoteDenied(&w.in.Change.Status, 1, testNow, WritePace, "denied")
 		}}, true, versionA, v1alpha1.ReasonRolloutHalted},
-		"whoever resumes an override decides": {
+		"a user who resumes an override decides": {
 			overriding(), []func(*world){fail("sleep-0"), resume, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut,
 		},
 		"the correction resumes an override": {
@@ -1099,24 +1112,31 @@ func TestHalting(t *testing.T) {
 		"half of a correction does not": {
 			overriding(), []func(*world){fail("sleep-0"), fail("sleep-1"), pass("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted,
 		},
-		"nor does a record that was made again": {
+		"nor does a record that was created later": {
 			overriding(), []func(*world){fail("sleep-0"), forget, pass("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted,
 		},
-		"a user's own pause stays a user's":             {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0")}, true, "", v1alpha1.ReasonRolloutPaused},
-		"pods that only a user replaces are left alone": {newWorld(3).OnDelete().Pods(1), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonOnDelete},
-		"a strategy that is not known is left alone":    {newWorld(3).Unknown().Pods(1), []func(*world){fail("sleep-0")}, false, "", v1alpha1.ReasonRollingOut},
-		"a user's partition is no halt":                 {newWorld(3).Partitioned(2).Pods(1), []func(*world){fail("sleep-0")}, true, versionA, v1alpha1.ReasonRolloutHalted},
-		"a user's partition is told":                    {newWorld(3).Partitioned(2).Pods(1), nil, false, "", v1alpha1.ReasonPartitioned},
-		"whoever resumes decides": {
+		"a user's own pause stays a user's": {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0")}, true, "",
+			v1alpha1.ReasonRolloutPaused},
+		"pods that only a user replaces are left alone": {newWorld(3).OnDelete().Pods(1), []func(*world){fail("sleep-0")}, false, "",
+			v1alpha1.ReasonOnDelete},
+		"a strategy that is not known is left alone": {newWorld(3).Unknown().Pods(1), []func(*world){fail("sleep-0")}, false, "",
+			v1alpha1.ReasonRollingOut},
+		"a user's partition is no halt": {newWorld(3).Partitioned(2).Pods(1), []func(*world){fail("sleep-0")}, true, versionA,
+			v1alpha1.ReasonRolloutHalted},
+		"a user's partition is reported": {newWorld(3).Partitioned(2).Pods(1), nil, false, "", v1alpha1.ReasonPartitioned},
+		"a user who resumes decides": {
 			newWorld(3).Pods(2), []func(*world){fail("sleep-0"), resume, fail("sleep-1")}, false, "", v1alpha1.ReasonRollingOut,
 		},
-		"the correction resumes": {newWorld(3).Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }}, false, "", v1alpha1.ReasonRollingOut},
-		"the correction leaves a user's pause": {newWorld(3).Paused().Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
+		"the correction resumes": {newWorld(3).Pods(1), []func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }}, false,
+			"", v1alpha1.ReasonRollingOut},
+		"the correction leaves a user's pause": {newWorld(3).Paused().Pods(1),
+			[]func(*world){fail("sleep-0"), func(w *world) { w.Verdict("sleep-0", "pass") }},
 			true, "", v1alpha1.ReasonRolloutPaused},
 		"an override that slipped past admission resumes": {func() *world {
 			w := newWorld(3).Paused().Suspended(versionB + " 7")
 			w.stored.Annotations[v1alpha1.HaltedAnnotation] = versionB
-			w.stored.Annotations[v1alpha1.OverrideAnnotation] = record.Override{Version: versionA, ResourceVersion: "5", User: workload.UnknownUser}.String()
+			w.stored.Annotations[v1alpha1.OverrideAnnotation] = record.Override{Version: versionA, ResourceVersion: "5",
+				User: workload.UnknownUser}.String()
 			return w
 		}(), nil, false, "", v1alpha1.ReasonRollingOut},
 		"one that overrides nothing does not while there is a block": {func() *world {
@@ -1137,7 +1157,7 @@ func TestHalting(t *testing.T) {
 			delete(w.stored.Labels, v1alpha1.SuspendLabel)
 			delete(w.stored.Annotations, v1alpha1.SuspendedByAnnotation)
 		}, func(w *world) { w.Verdict("sleep-0", "pass") }}, false, "", v1alpha1.ReasonRollingOut},
-		"a view from before the pause resumes all the same": {newWorld(3).Pods(1), []func(*world){func(w *world) {
+		"a view from before the pause also resumes": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			w.Stale()
 			w.Verdict("sleep-0", "fail")
 			w.Step()
@@ -1153,7 +1173,8 @@ func TestHalting(t *testing.T) {
 				w.Settle(t)
 			}
 			if w.stored.Paused != test.paused || w.stored.Annotations[v1alpha1.HaltedAnnotation] != test.halted {
-				t.Errorf("paused %t, halted %q; want %t, %q", w.stored.Paused, w.stored.Annotations[v1alpha1.HaltedAnnotation], test.paused, test.halted)
+				t.Errorf("paused %t, halted %q; want %t, %q", w.stored.Paused, w.stored.Annotations[v1alpha1.HaltedAnnotation],
+					test.paused, test.halted)
 			}
 			if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProgressing); c == nil || c.Reason != test.reason {
 				t.Errorf("condition Progressing is %+v, want reason %s", c, test.reason)
@@ -1182,10 +1203,11 @@ func TestDecideReleaseRequeue(t *testing.T) {
 		world *world
 		want  time.Duration
 	}{
-		"nothing finished yet: until the wait is over":   {newWorld(1).Pods(1, unready), time.Minute},
-		"batch not full: until the wait is over":         {newWorld(3).BatchSize(2).Pods(1), time.Minute},
-		"minReadySeconds first":                          {func() *world { w := newWorld(1).Pods(1); w.in.Workload.MinReady = 10 * time.Second; return w }(), 9 * time.Second},
-		"all done: never":                                {newWorld(1).Pods(1).Complete(), 0},
+		"nothing finished yet: until the wait is over": {newWorld(1).Pods(1, unready), time.Minute},
+		"batch not full: until the wait is over":       {newWorld(3).BatchSize(2).Pods(1), time.Minute},
+		"minReadySeconds first": {func() *world { w := newWorld(1).Pods(1); w.in.Workload.MinReady = 10 * time.Second; return w }(),
+			9 * time.Second},
+		"all done: never": {newWorld(1).Pods(1).Complete(), 0},
 		"wait is over, none came: never, a pod wakes it": {newWorld(1).Pods(1, unready).Later(0), time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1221,8 +1243,8 @@ func TestDecideReleaseBoundsItsObject(t *testing.T) {
 	}
 }
 
-// TestPutOff: that more pods finish is written after a while, and everything else at
-// once. What was put off is not lost.
+// TestPutOff: a write of more finished pods is put off, and every other write is not. A write that was put off is not
+// lost.
 func TestPutOff(t *testing.T) {
 	begun := func() *world {
 		w := newWorld(3).Pods(1).Settle(t)
@@ -1263,7 +1285,7 @@ func (w *world) optedOut() *world {
 	return w
 }
 
-// verdictless is a release whose only batch is done, which it does not know yet.
+// verdictless returns a release whose only batch is done, unknown to its status.
 func (w *world) verdictless(t *testing.T) *world {
 	t.Helper()
 	w.Step()
@@ -1274,8 +1296,7 @@ func (w *world) verdictless(t *testing.T) *world {
 	return w
 }
 
-// TestPodsToFinish: the rest of a rollout that is complete waits for its pods that have
-// still to finish, or are not seen yet.
+// TestPodsToFinish: the last batch of a complete rollout waits for pods that are not finished or not seen yet.
 func TestPodsToFinish(t *testing.T) {
 	unready := func(p *workload.Pod) { p.Ready = false }
 	for name, test := range map[string]struct {
@@ -1302,8 +1323,8 @@ func TestPodsToFinish(t *testing.T) {
 	}
 }
 
-// The release that is left follows from the quarantine: it is rolled back, and who
-// did it is told.
+// TestUndoEndsTheRelease: according to the quarantine, the replaced release is rolled back, and the event names the
+// user.
 func TestUndoEndsTheRelease(t *testing.T) {
 	w := newWorld(1).Pods(1).Complete().Settle(t)
 	w.Verdict("sleep-0", "unpass").Settle(t)
@@ -1311,8 +1332,9 @@ func TestUndoEndsTheRelease(t *testing.T) {
 	rollback.ParseQuarantine(nil, testNow).With(versionA, why).Annotate(w.stored.Annotations)
 	w.Release(2, versionB)
 	plan := w.Step()
-	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 || plan.Events[0].Reason != v1alpha1.EventReleaseUndone ||
-		!strings.Contains(plan.Events[0].Message, "jane went back to version "+versionB) {
+	if w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRollback || len(plan.Events) != 1 ||
+		plan.Events[0].Reason != v1alpha1.EventReleaseUndone ||
+		!strings.Contains(plan.Events[0].Message, "jane released version "+versionB+" again") {
 		t.Errorf("%s, events %+v", w.in.Change.Status.Status, plan.Events)
 	}
 }

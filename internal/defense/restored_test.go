@@ -25,9 +25,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// newRestored is the release of a version that a rollback restored, of a workload that is
-// blocked because of the version before. Its order waits for the server, so that none of its
-// pods is verified.
+// newRestored returns the release of a version that a rollback restored, of a workload that is blocked because of the
+// version before. Its order waits for the server, so none of its pods is verified.
 func newRestored() *world {
 	w := newWorld(1).Release(4, versionA).Suspended(versionB + " 3 change-b").Complete()
 	w.Pods(1, func(p *workload.Pod) { p.ReadySince = testNow.Add(-time.Minute) })
@@ -50,12 +49,12 @@ func TestLiftRestored(t *testing.T) {
 				w.restoredFrom(3, func(r *rollback.QuarantineReason) { r.Until = "2000-01-01T00:00:00Z" })
 			}, true,
 		},
-		"a user went back to it":             {func(w *world) { w.restoredFrom(3, func(r *rollback.QuarantineReason) { r.By = "admin" }) }, true},
-		"its rollout goes on":                {func(w *world) { w.in.Workload.Rollout.Complete = false }, false},
-		"no pod of it has finished":          {func(w *world) { w.in.Pods[0].ReadySince = testNow; w.in.Workload.MinReady = time.Hour }, false},
-		"it has no pods":                     {func(w *world) { w.in.Pods = nil }, false},
-		"it was released later, by somebody": {func(w *world) { w.restoredFrom(2, nil) }, false},
-		"the block is a user's":              {func(w *world) { delete(w.in.Workload.Annotations, v1alpha1.SuspendedByAnnotation) }, false},
+		"by an undo of a user":             {func(w *world) { w.restoredFrom(3, func(r *rollback.QuarantineReason) { r.By = "admin" }) }, true},
+		"its rollout goes on":              {func(w *world) { w.in.Workload.Rollout.Complete = false }, false},
+		"no pod of it has finished":        {func(w *world) { w.in.Pods[0].ReadySince = testNow; w.in.Workload.MinReady = time.Hour }, false},
+		"it has no pods":                   {func(w *world) { w.in.Pods = nil }, false},
+		"it was released later, by a user": {func(w *world) { w.restoredFrom(2, nil) }, false},
+		"the block is a user's":            {func(w *world) { delete(w.in.Workload.Annotations, v1alpha1.SuspendedByAnnotation) }, false},
 		"the block is because of itself": {
 			func(w *world) { w.in.Workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionA + " 4 change-a" }, false,
 		},
@@ -82,7 +81,7 @@ func TestLiftRestored(t *testing.T) {
 	}
 }
 
-// TestLiftRestoredInTime: when a pod is about to have finished, it looks again by then.
+// TestLiftRestoredInTime: the next decision is when a pod has finished.
 func TestLiftRestoredInTime(t *testing.T) {
 	w := newRestored()
 	w.in.Workload.MinReady = time.Minute + 5*time.Second
@@ -93,7 +92,7 @@ func TestLiftRestoredInTime(t *testing.T) {
 	}
 }
 
-// restoredFrom says that the workload was set back from this release.
+// restoredFrom sets the workload back from this release.
 func (w *world) restoredFrom(release int64, change func(*rollback.QuarantineReason)) {
 	why := rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: release, To: versionA}
 	if change != nil {

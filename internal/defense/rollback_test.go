@@ -34,7 +34,8 @@ import (
 func TestQuarantine(t *testing.T) {
 	q := rollback.ParseQuarantine(nil, testNow)
 	for i := range 12 {
-		q = q.With(fmt.Sprint("v", i), rollback.QuarantineReason{Time: "t", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: strings.Repeat("x", 256), Release: int64(i), To: "v"})
+		q = q.With(fmt.Sprint("v", i), rollback.QuarantineReason{Time: "t", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c",
+			Reason: "ErrImagePull", Message: strings.Repeat("x", 256), Release: int64(i), To: "v"})
 	}
 	annotations := map[string]string{"mine": "1"}
 	q.Annotate(annotations)
@@ -65,28 +66,31 @@ func TestQuarantine(t *testing.T) {
 }
 
 func TestParseQuarantine(t *testing.T) {
-	q := rollback.ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a", v1alpha1.QuarantineReasonAnnotation: "no JSON"}, testNow)
+	q := rollback.ParseQuarantine(map[string]string{v1alpha1.QuarantinedAnnotation: " a,,b , a",
+		v1alpha1.QuarantineReasonAnnotation: "no JSON"}, testNow)
 	if diff := cmp.Diff([]string{"a", "b"}, q.Versions); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if got, want := rollback.DescribeQuarantine("a", q), "version a was rolled back"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
-	q = q.With("a", rollback.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c", Reason: "ErrImagePull", Message: "no such image"})
-	if got, want := rollback.DescribeQuarantine("a", q), "version a was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod p: container c: ErrImagePull: no such image"; got != want {
+	q = q.With("a", rollback.QuarantineReason{Time: "2026-01-02T03:04:05Z", Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Container: "c",
+		Reason: "ErrImagePull", Message: "no such image"})
+	if got, want := rollback.DescribeQuarantine("a", q), "version a was rolled back at 2026-01-02T03:04:05Z: NeverStarted: pod p: container "+
+		"c: ErrImagePull: no such image"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
 }
 
-// scene is a workload at the release 2 of version B, which does not come up,
-// while A still runs.
+// scene is a workload at release 2 of version B, which does not come up, while A still runs.
 type scene struct{ rollback.Input }
 
 func makeScene() *scene {
 	w := newWorld(4).Release(2, versionB)
 	s := &scene{rollback.Input{
 		Now: testNow, Settings: w.in.Settings, Workload: w.in.Workload, Enrolled: true,
-		Changes: []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRunning), change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+		Changes: []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRunning),
+			change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
 		Pods: []workload.Pod{
 			{Name: "sleep-1", UID: "1", Ready: true, ReadySince: testNow.Add(-time.Hour)},
 			{Name: "sleep-2", UID: "2", Stuck: &workload.Stuck{Container: "main", Reason: "ErrImagePull", From: testNow.Add(-2 * time.Minute)}},
@@ -99,7 +103,8 @@ func makeScene() *scene {
 }
 
 func change(version string, release int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
-	return *wrappers.MakeChangeWorkload("default", record.ChangeWorkloadName("sleep", version)).Version(version).Release(release).State(state).Attempt(1).Obj()
+	return *wrappers.MakeChangeWorkload("default",
+		record.ChangeWorkloadName("sleep", version)).Version(version).Release(release).State(state).Attempt(1).Obj()
 }
 
 func (s *scene) with(edit func(*scene)) *scene { edit(s); return s }
@@ -114,12 +119,14 @@ func (s *scene) state(state v1alpha1.ChangeWorkloadStatusType) *scene {
 	return s
 }
 
-// dueForHealing is what DecideRelease makes of a failure with self-healing on.
+// dueForHealing is a release after DecideRelease saw its failure, with self-healing on.
 func (s *scene) dueForHealing() *scene {
 	s.Pods, s.Settings.SelfHealing = nil, true
-	d := &release{ReleaseInput: ReleaseInput{Now: s.Now, Change: &s.Changes[0], Workload: s.Workload, History: s.History}, status: &s.Changes[0].Status}
+	d := &release{ReleaseInput: ReleaseInput{Now: s.Now, Change: &s.Changes[0], Workload: s.Workload, History: s.History},
+		status: &s.Changes[0].Status}
 	explainSelfHealing(d)
-	d.status.DefenseCheckFailPods = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-1"}, Verdict: "fail", Message: "too many errors"}}
+	d.status.DefenseCheckFailPods = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-1"}, Verdict: "fail",
+		Message: "too many errors"}}
 	return s.state(v1alpha1.ChangeWorkloadSuspend)
 }
 
@@ -136,15 +143,16 @@ func TestDecideRollback(t *testing.T) {
 	const to, other = v1alpha1.RollbackToAnnotation, "cccccccccccccccccccccccccccccccc"
 	for name, test := range map[string]struct {
 		scene *scene
-		// to is the version that is rolled back to, why the one line for people.
+		// to is the target of the rollback, why its description in one line.
 		to, why string
-		// old: from a revision that runs, not from the history.
+		// old: from a running revision, not from the history.
 		old     bool
 		refusal string
 		requeue time.Duration
 	}{
 		"a pod does not come up": {makeScene(), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
-		"not for long enough":    {makeScene().with(func(s *scene) { s.Pods[1].Stuck.From = testNow.Add(-time.Minute) }), "", "", false, "", time.Minute},
+		"not for long enough": {makeScene().with(func(s *scene) { s.Pods[1].Stuck.From = testNow.Add(-time.Minute) }), "", "",
+			false, "", time.Minute},
 		"the threshold is its own": {makeScene().with(func(s *scene) { s.Settings.RollbackAfter = 10 * time.Minute }),
 			"", "", false, "", 8 * time.Minute},
 		"merely not ready": {makeScene().with(func(s *scene) { s.Pods[1].Stuck.Slow = true }), "", "", false, "", 8 * time.Minute},
@@ -160,43 +168,57 @@ func TestDecideRollback(t *testing.T) {
 		"the pod that is stuck for longest": {makeScene().with(func(s *scene) {
 			s.Pods = append(s.Pods, workload.Pod{Name: "sleep-3", Stuck: &workload.Stuck{Reason: "Unschedulable", From: testNow.Add(-time.Hour)}})
 		}), versionA, "NeverStarted: pod sleep-3: Unschedulable", true, "", 0},
-		"every pod came up":        {makeScene().with(func(s *scene) { s.Pods[1].Stuck = nil }), "", "", false, "", 0},
-		"available for a moment":   {makeScene().with(func(s *scene) { s.Workload.Rollout.Complete = true }), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
+		"every pod came up": {makeScene().with(func(s *scene) { s.Pods[1].Stuck = nil }), "", "", false, "", 0},
+		"available for a moment": {makeScene().with(func(s *scene) { s.Workload.Rollout.Complete = true }), versionA,
+			"NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"the release is a success": {makeScene().state(v1alpha1.ChangeWorkloadSuccess), "", "", false, "", 0},
-		"the release was refused":  {makeScene().state(v1alpha1.ChangeWorkloadFailed), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
+		"the release was refused": {makeScene().state(v1alpha1.ChangeWorkloadFailed), versionA,
+			"NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"the record is of another release": {makeScene().with(func(s *scene) { s.Changes[0].Spec.Release = 1 }),
 			"", "", false, "", 0},
 		"the attempt has not begun": {makeScene().with(func(s *scene) { s.Changes[0].Status.ObservedRelease = 1 }), "", "", false, "", 0},
 		"no record":                 {makeScene().with(func(s *scene) { s.Changes = nil }), "", "", false, "", 0},
 		"not recorded yet":          {makeScene().with(func(s *scene) { s.Workload.Version = other }), "", "", false, "", 0},
 		"turned off":                {makeScene().with(func(s *scene) { s.Settings.Rollback = false }), "", "", false, "", 0},
-		"opted out":                 {makeScene().with(func(s *scene) { s.Workload.Labels[v1alpha1.DefenseLabel] = "disabled" }), "", "", false, "", 0},
-		"in observe mode":           {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
-		"not enrolled":              {makeScene().with(func(s *scene) { s.Enrolled = false }), "", "", false, "", 0},
-		"being deleted":             {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
-		"Recreate":                  {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", rollback.LookAgain},
-		"the first release":         {makeScene().with(func(s *scene) { s.Workload.OldRevisions = nil }), "", "", false, "", rollback.LookAgain},
-		"the old one is unhealthy":  {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Ready = 2 }), "", "", false, "", rollback.LookAgain},
-		"the version of the old one is not known": {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Version = "" }), "", "", false, "", rollback.LookAgain},
-		"the old one failed itself":               {makeScene().with(func(s *scene) { s.Changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), "", "", false, "", rollback.LookAgain},
-		"the old one was rolled back":             {makeScene().quarantined(versionA), "", "", false, "", rollback.LookAgain},
-		"this one was, and got in all the same":   {makeScene().quarantined(versionB), "", "", false, "", rollback.LookAgain},
+		"opted out": {makeScene().with(func(s *scene) { s.Workload.Labels[v1alpha1.DefenseLabel] = "disabled" }),
+			"", "", false, "", 0},
+		"in observe mode":   {makeScene().with(func(s *scene) { s.Settings.Observe = true }), "", "", false, "", 0},
+		"not enrolled":      {makeScene().with(func(s *scene) { s.Enrolled = false }), "", "", false, "", 0},
+		"being deleted":     {makeScene().with(func(s *scene) { s.Workload.Deleting = true }), "", "", false, "", 0},
+		"Recreate":          {makeScene().with(func(s *scene) { s.Workload.Rolling = false }), "", "", false, "", rollback.LookAgain},
+		"the first release": {makeScene().with(func(s *scene) { s.Workload.OldRevisions = nil }), "", "", false, "", rollback.LookAgain},
+		"the old one is unhealthy": {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Ready = 2 }), "", "", false,
+			"", rollback.LookAgain},
+		"the version of the old one is not known": {makeScene().with(func(s *scene) { s.Workload.OldRevisions[0].Version = "" }), "", "", false,
+			"", rollback.LookAgain},
+		"the old one failed itself": {makeScene().with(func(s *scene) { s.Changes[1].Status.Status = v1alpha1.ChangeWorkloadSuspend }), "", "",
+			false, "", rollback.LookAgain},
+		"the old one was rolled back": {makeScene().quarantined(versionA), "", "", false, "", rollback.LookAgain},
+		"this one was, and is back":   {makeScene().quarantined(versionB), "", "", false, "", rollback.LookAgain},
 		"this one is back by an override": {makeScene().with(func(s *scene) {
-			rollback.ParseQuarantine(nil, testNow).With(versionB, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1}).Override(versionB, "jane").Annotate(s.Workload.Annotations)
+			rollback.ParseQuarantine(nil, testNow).With(versionB,
+				rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 1}).Override(versionB, "jane").Annotate(s.Workload.Annotations)
 		}), "", "", false, "", rollback.LookAgain},
-		"paused by a user":       {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", rollback.LookAgain},
-		"paused by the operator": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB), versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
+		"paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }), "", "", false, "", rollback.LookAgain},
+		"paused by the operator": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(v1alpha1.HaltedAnnotation, versionB),
+			versionA, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 		"to the newest of those that are healthy": {makeScene().with(func(s *scene) {
-			s.Workload.OldRevisions = append(s.Workload.OldRevisions, workload.OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1}, workload.OldRevision{Version: "d", Number: 9, Replicas: 1})
+			s.Workload.OldRevisions = append(s.Workload.OldRevisions, workload.OldRevision{Version: other, Number: 7, Replicas: 1, Ready: 1},
+				workload.OldRevision{Version: "d", Number: 9, Replicas: 1})
 		}), other, "NeverStarted: pod sleep-2: container main: ErrImagePull", true, "", 0},
 
 		"self-healing": {makeScene().dueForHealing(), versionA, "VerificationFailed: pod sleep-1: fail: too many errors", false, "", 0},
-		"self-healing whatever the strategy": {makeScene().with(func(s *scene) { s.Workload.Rolling, s.Workload.Rollout.Complete = false, true }).dueForHealing(),
+		"self-healing whatever the strategy": {
+			makeScene().with(func(s *scene) { s.Workload.Rolling, s.Workload.Rollout.Complete = false, true }).dueForHealing(),
 			versionA, "VerificationFailed: pod sleep-1: fail: too many errors", false, "", 0},
-		"self-healing turned on later":   {makeScene().state(v1alpha1.ChangeWorkloadSuspend).with(func(s *scene) { s.Settings.SelfHealing, s.Pods = true, nil }), "", "", false, "", 0},
-		"self-healing turned off since":  {makeScene().dueForHealing().with(func(s *scene) { s.Settings.SelfHealing = false }), "", "", false, "", 0},
-		"self-healing, corrected since":  {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
-		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false, "", rollback.LookAgain},
+		"self-healing turned on later": {
+			makeScene().state(v1alpha1.ChangeWorkloadSuspend).with(func(s *scene) { s.Settings.SelfHealing, s.Pods = true, nil }),
+			"", "", false, "", 0},
+		"self-healing turned off since": {makeScene().dueForHealing().with(func(s *scene) { s.Settings.SelfHealing = false }),
+			"", "", false, "", 0},
+		"self-healing, corrected since": {makeScene().dueForHealing().state(v1alpha1.ChangeWorkloadRunning), "", "", false, "", 0},
+		"pods that only a user replaces": {makeScene().with(func(s *scene) { s.Workload.OnDelete = true }), "", "", false,
+			"", rollback.LookAgain},
 		"self-healing, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, in observe mode":  {makeScene().with(func(s *scene) { s.Settings.Observe = true }).dueForHealing(), "", "", false, "", 0},
 		"self-healing, itself restored":  {restoring().dueForHealing(), "", "", false, "", 0},
@@ -205,26 +227,35 @@ func TestDecideRollback(t *testing.T) {
 			"", "", false, "", 0},
 		"self-healing, from one that was rolled back": {makeScene().quarantined(versionB).dueForHealing(), "", "", false, "", 0},
 
-		"requested: the newest success":      {makeScene().annotation(to, "last-success"), versionA, "Requested", false, "", 0},
-		"requested: nothing said":            {makeScene().annotation(to, " "), versionA, "Requested", false, "", 0},
-		"requested: by version":              {makeScene().annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, after a success":         {makeScene().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, owned by another object": {makeScene().with(func(s *scene) { s.Workload.Owner = "prometheus k8s" }).annotation(to, versionA), "", "", false, "in observe mode, because the prometheus k8s owns it", 0},
+		"requested: the newest success": {makeScene().annotation(to, "last-success"), versionA, "Requested", false, "", 0},
+		"requested: nothing said":       {makeScene().annotation(to, " "), versionA, "Requested", false, "", 0},
+		"requested: by version":         {makeScene().annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested, after a success": {makeScene().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, versionA), versionA,
+			"Requested", false, "", 0},
+		"requested, owned by another object": {makeScene().with(func(s *scene) { s.Workload.Owner = "prometheus k8s" }).annotation(to, versionA),
+			"", "", false, "in observe mode, because the prometheus k8s owns it", 0},
 		"requested, owned by another object and defended": {makeScene().with(func(s *scene) {
 			s.Workload.Owner, s.Workload.Labels[v1alpha1.DefenseLabel] = "prometheus k8s", v1alpha1.DefenseEnforced
 		}).annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested, in observe mode":  {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false, "in observe mode (setting observe)", 0},
-		"requested, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA, "Requested", false, "", 0},
+		"requested, in observe mode": {makeScene().with(func(s *scene) { s.Settings.Observe = true }).annotation(to, versionA), "", "", false,
+			"in observe mode (setting observe)", 0},
+		"requested, paused by a user": {makeScene().with(func(s *scene) { s.Workload.Paused = true }).annotation(to, versionA), versionA,
+			"Requested", false, "", 0},
 		"requested, from one that was rolled back": {makeScene().quarantined(versionB).annotation(to, versionA),
 			versionA, "Requested", false, "", 0},
-		"requested: unknown":              {makeScene().annotation(to, other), "", "", false, "the history has no successful version " + other, 0},
-		"requested: current":              {makeScene().annotation(to, versionB), "", "", false, "is the current one", 0},
-		"requested: in quarantine":        {makeScene().quarantined(versionA).annotation(to, versionA), "", "", false, "was rolled back at then", 0},
-		"requested: nothing but those":    {makeScene().quarantined(versionA).annotation(to, "last-success"), "", "", false, "the history has no version except the current one", 0},
-		"requested, of one not defended":  {makeScene().with(func(s *scene) { s.Enrolled = false }).annotation(to, versionA), "", "", false, "", 0},
+		"requested: unknown": {makeScene().annotation(to, other), "", "", false, "the history has no successful version " + other,
+			0},
+		"requested: current": {makeScene().annotation(to, versionB), "", "", false, "is the current one", 0},
+		"requested: in quarantine": {makeScene().quarantined(versionA).annotation(to, versionA), "", "", false,
+			"was rolled back at then", 0},
+		"requested: nothing but those": {makeScene().quarantined(versionA).annotation(to, "last-success"), "", "", false,
+			"the history has no version except the current one", 0},
+		"requested, of one not defended": {makeScene().with(func(s *scene) { s.Enrolled = false }).annotation(to, versionA),
+			"", "", false, "", 0},
 		"requested while being restored":  {restoring().annotation(to, "last-success"), "", "", false, "is being restored already", 0},
 		"requested by version, then, too": {restoring().annotation(to, versionA), versionA, "Requested", false, "", 0},
-		"requested after it was restored": {restoring().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, "last-success"), versionA, "Requested", false, "", 0},
+		"requested after it was restored": {restoring().state(v1alpha1.ChangeWorkloadSuccess).annotation(to, "last-success"), versionA,
+			"Requested", false, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := rollback.Decide(test.scene.Input)
@@ -261,8 +292,8 @@ func restoring() *scene {
 	return s
 }
 
-// TestNoRollbackLoop plays what may come after a rollback of its own: however bad
-// all versions are, there is one, until somebody releases something.
+// TestNoRollbackLoop: whatever comes after a rollback, and however bad all versions are, no second rollback follows
+// until a user releases a version.
 func TestNoRollbackLoop(t *testing.T) {
 	s := makeScene()
 	s.History = append(s.History, workload.Revision{Name: "c", Version: "cccc"})
@@ -277,8 +308,7 @@ func TestNoRollbackLoop(t *testing.T) {
 		went = append(went, r.From[:1]+r.To[:1])
 		rollback.ParseQuarantine(s.Workload.Annotations, testNow).With(r.From, r.Why).Annotate(s.Workload.Annotations)
 		release := s.Workload.Release() + 1
-		// What was left still runs, and healthily; what was restored fails in
-		// every way there is.
+		// Pods of the failed version still run well; pods of the restored version fail in every way.
 		s.Workload.OldRevisions = []workload.OldRevision{{Version: r.From, Number: release, Replicas: 3, Ready: 3}}
 		s.Workload.Version, s.Workload.Labels[v1alpha1.VersionLabel] = r.To, r.To
 		s.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(release)
@@ -293,18 +323,22 @@ func TestNoRollbackLoop(t *testing.T) {
 }
 
 func TestRollbackOfRelease(t *testing.T) {
-	why := rollback.QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Reason: "ErrImagePull", Release: 1, To: versionB}
+	why := rollback.QuarantineReason{Time: "then", Cause: v1alpha1.ReasonNeverStarted, Pod: "sleep-1", Reason: "ErrImagePull",
+		Release: 1, To: versionB}
 	for name, test := range map[string]struct {
-		release int64 // that was rolled back
+		release int64 // the number of the release that was rolled back
 		state   v1alpha1.ChangeWorkloadStatusType
 		order   v1alpha1.OrderStage
 		want    v1alpha1.ChangeWorkloadStatusType
 		end     v1alpha1.FinishState
 	}{
-		"while it ran":         {1, v1alpha1.ChangeWorkloadRunning, v1alpha1.OrderPreSubmitted, v1alpha1.ChangeWorkloadRollback, v1alpha1.FinishRollback},
-		"suspended":            {1, v1alpha1.ChangeWorkloadSuspend, v1alpha1.OrderPostWait, v1alpha1.ChangeWorkloadRollback, v1alpha1.FinishRollback},
+		"while it ran": {1, v1alpha1.ChangeWorkloadRunning, v1alpha1.OrderPreSubmitted, v1alpha1.ChangeWorkloadRollback,
+			v1alpha1.FinishRollback},
+		"suspended": {1, v1alpha1.ChangeWorkloadSuspend, v1alpha1.OrderPostWait, v1alpha1.ChangeWorkloadRollback,
+			v1alpha1.FinishRollback},
 		"a success, on demand": {1, v1alpha1.ChangeWorkloadSuccess, v1alpha1.OrderEnded, v1alpha1.ChangeWorkloadRollback, ""},
-		"an earlier release":   {7, v1alpha1.ChangeWorkloadRunning, v1alpha1.OrderPreSubmitted, v1alpha1.ChangeWorkloadCanceled, v1alpha1.FinishCancel},
+		"an earlier release": {7, v1alpha1.ChangeWorkloadRunning, v1alpha1.OrderPreSubmitted, v1alpha1.ChangeWorkloadCanceled,
+			v1alpha1.FinishCancel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).Status(test.state).Release(2, versionB)
@@ -329,12 +363,11 @@ func TestRollbackOfRelease(t *testing.T) {
 	}
 }
 
-// TestRolledBackStays: what was rolled back explains the release that restored,
-// until another one succeeds.
+// TestRolledBackStays: the record of the rolled back release explains the current release until another one succeeds.
 func TestRolledBackStays(t *testing.T) {
 	for name, test := range map[string]struct {
 		release int64
-		want    int // removed
+		want    int // removed records
 	}{
 		"restored":      {3, 0},
 		"the one after": {4, 1},
@@ -342,7 +375,8 @@ func TestRolledBackStays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(1).Pods(1).Complete().Release(test.release, versionA)
 			w.in.Change.Spec.Release = test.release
-			rollback.ParseQuarantine(nil, testNow).With(versionB, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA}).Annotate(w.in.Workload.Annotations)
+			rollback.ParseQuarantine(nil, testNow).With(versionB,
+				rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA}).Annotate(w.in.Workload.Annotations)
 			w.in.Others = []v1alpha1.ChangeWorkload{change(versionB, 2, v1alpha1.ChangeWorkloadRollback)}
 			w.Settle(t)
 			if got := DecideRelease(w.in).Remove; len(got) != test.want {
@@ -352,7 +386,7 @@ func TestRolledBackStays(t *testing.T) {
 	}
 }
 
-// TestRollbackRefused: told once, and taken back.
+// TestRollbackRefused: a refusal is reported once, and removed.
 func TestRollbackRefused(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	w.in.Workload.Rolling = true
@@ -363,18 +397,19 @@ func TestRollbackRefused(t *testing.T) {
 		t.Errorf("looks again after %s: the wait for a batch is sooner than the threshold", plan.RequeueAfter)
 	}
 	w.Later(2 * time.Minute)
-	told := 0
+	reported := 0
 	for range 3 {
 		for _, e := range w.Step().Events {
 			if e.Reason == v1alpha1.ReasonRollbackRefused {
-				told++
+				reported++
 			}
 		}
 	}
-	if told != 1 {
-		t.Errorf("told %d times, want once", told)
+	if reported != 1 {
+		t.Errorf("reported %d times, want once", reported)
 	}
-	const want = "pod sleep-0 does not come up: container main: ErrImagePull; not rolled back: no pods of an older version run; the history has no other successful version"
+	const want = "pod sleep-0 does not come up: container main: ErrImagePull; not rolled back: no pods of an older version run; the history " +
+		"has no other successful version"
 	if got := record.ConditionMessage(&w.in.Change.Status, v1alpha1.ConditionRolledBack); got != want {
 		t.Errorf("condition says %q, want %q", got, want)
 	}
@@ -385,8 +420,8 @@ func TestRollbackRefused(t *testing.T) {
 	}
 }
 
-// TestSelfHealing: each failure asks for it once, if it is on at that time, and
-// its correction takes that back.
+// TestSelfHealing: each failure requests a rollback once, if self-healing is on at that time, and its correction
+// cancels the request.
 func TestSelfHealing(t *testing.T) {
 	for name, test := range map[string]struct {
 		on      bool

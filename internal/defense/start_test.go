@@ -30,9 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestRollbackLimitOfFailed: a release that failed its verification and does not come up,
-// either, waits for the rollback limit as any other: it is told, once, and has time of its
-// own when there is room again.
+// TestRollbackLimitOfFailed: a release that failed its verification, and whose pods do not come up, waits for the
+// rollback limit like any other: it is reported once, and has its full time when the limit allows it.
 func TestRollbackLimitOfFailed(t *testing.T) {
 	begin := func(t *testing.T, healing bool) *world {
 		t.Helper()
@@ -62,14 +61,14 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 	for name, healing := range map[string]bool{"self-healing": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t, healing)
-			var told []string
+			var reported []string
 			for range 3 {
 				for _, e := range w.Step().Events {
-					told = append(told, e.Reason+" "+e.Act)
+					reported = append(reported, e.Reason+" "+e.Act)
 				}
 			}
-			if diff := cmp.Diff([]string{v1alpha1.EventRollbackRefused + " " + v1alpha1.ReasonRollbackLimit}, told); diff != "" {
-				t.Errorf("told -want +got:\n%s", diff)
+			if diff := cmp.Diff([]string{v1alpha1.EventRollbackRefused + " " + v1alpha1.ReasonRollbackLimit}, reported); diff != "" {
+				t.Errorf("events -want +got:\n%s", diff)
 			}
 			if got := conditionReason(w, v1alpha1.ConditionRolledBack); got != v1alpha1.ReasonRollbackLimit || due(w) {
 				t.Errorf("RolledBack says %q, rolled back: %t", got, due(w))
@@ -87,7 +86,7 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 	t.Run("comes up meanwhile", func(t *testing.T) {
 		w := begin(t, false)
 		w.Step()
-		w.in.Settings.SelfHealing = true // later than it failed
+		w.in.Settings.SelfHealing = true // it failed earlier
 		for i := range w.in.Pods {
 			w.in.Pods[i].Ready, w.in.Pods[i].Stuck = true, nil
 		}
@@ -99,8 +98,8 @@ func TestRollbackLimitOfFailed(t *testing.T) {
 	})
 }
 
-// TestProven: a version that succeeded is proven once it has run well for some
-// time, and leaves the history when its pods fail before.
+// TestProven: a successful version is proven after it ran well for some time, and leaves the history if its pods fail
+// before.
 func TestProven(t *testing.T) {
 	begin := func(t *testing.T) *world {
 		w := newWorld(2).Pods(2).Complete()
@@ -169,19 +168,19 @@ func TestProven(t *testing.T) {
 	})
 }
 
-// TestPodsUnavailable: pods that fail after the Success are told once, and so is
-// that they are well again, when that can be believed.
+// TestPodsUnavailable: pods that fail after Success are reported once, and their recovery when it is certain.
 func TestPodsUnavailable(t *testing.T) {
 	w := newWorld(1).Pods(1).Complete()
 	w.in.Workload.AvailableSince = testNow
 	w.Settle(t)
 	w.Later(time.Hour).Settle(t)
 	w.in.Pods[0].Ready = false
-	w.in.Pods[0].Stuck = &workload.Stuck{Container: "main", Reason: "CrashLoopBackOff", Restarts: 2, From: w.in.Now, Created: testNow, Begun: testNow}
-	var told []string
+	w.in.Pods[0].Stuck = &workload.Stuck{Container: "main", Reason: "CrashLoopBackOff", Restarts: 2, From: w.in.Now,
+		Created: testNow, Begun: testNow}
+	var reported []string
 	step := func() {
 		for _, e := range w.Step().Events {
-			told = append(told, e.Reason)
+			reported = append(reported, e.Reason)
 		}
 	}
 	step()
@@ -209,8 +208,8 @@ func TestPodsUnavailable(t *testing.T) {
 	if conditionReason(w, v1alpha1.ConditionPodsUnavailable) != v1alpha1.ReasonRecovered {
 		t.Error("not well again after 2 minutes")
 	}
-	if diff := cmp.Diff([]string{v1alpha1.ConditionPodsUnavailable}, told); diff != "" {
-		t.Errorf("told -want +got:\n%s", diff)
+	if diff := cmp.Diff([]string{v1alpha1.ConditionPodsUnavailable}, reported); diff != "" {
+		t.Errorf("events -want +got:\n%s", diff)
 	}
 }
 
@@ -223,8 +222,8 @@ func conditionTime(w *world, kind string) time.Time {
 	return time.Time{}
 }
 
-// TestExplainStuck: what keeps a release from coming up is told in the order of its
-// weight, each once, with the cause that the events of the pod give.
+// TestExplainStuck: the causes of a stuck release are reported in the order of their weight, each once, with the cause
+// from the events of the pod.
 func TestExplainStuck(t *testing.T) {
 	w := newWorld(1).Pods(1, unready)
 	w.in.Workload.Rolling, w.in.Workload.ProgressDeadline = true, 10*time.Minute
@@ -237,11 +236,11 @@ func TestExplainStuck(t *testing.T) {
 		t.Fatalf("does not ask for the events of the pod: %+v", plan)
 	}
 	w.in.Causes = map[types.UID]string{w.in.Pods[0].UID: "FailedMount: configmap \"x\" not found"}
-	var told []string
+	var reported []string
 	for _, d := range []time.Duration{0, time.Minute, 7 * time.Minute, time.Minute} {
 		w.Later(d)
 		for _, e := range w.Step().Events {
-			told = append(told, strings.TrimPrefix(e.Message, "version "+versionA+": "))
+			reported = append(reported, strings.TrimPrefix(e.Message, "version "+versionA+": "))
 		}
 	}
 	want := []string{
@@ -250,28 +249,28 @@ func TestExplainStuck(t *testing.T) {
 		"pod sleep-0 does not come up: container main: ContainerCreating (for 10m0s): FailedMount: configmap \"x\" not found; " +
 			"not rolled back: no pods of an older version run; the history has no other successful version",
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("told -want +got:\n%s", diff)
+	if diff := cmp.Diff(want, reported); diff != "" {
+		t.Errorf("events -want +got:\n%s", diff)
 	}
 }
 
-// TestNotMade: that pods are refused is told at once.
+// TestNotMade: refused pods are reported at once.
 func TestNotMade(t *testing.T) {
 	w := newWorld(3)
 	w.Step()
 	w.in.Workload.NotMade = &workload.NotMade{Count: 3, Since: testNow, Message: "exceeded quota: pods"}
-	var told []string
+	var reported []string
 	for range 3 {
 		for _, e := range w.Step().Events {
-			told = append(told, e.Reason+": "+strings.TrimPrefix(e.Message, "version "+versionA+": "))
+			reported = append(reported, e.Reason+": "+strings.TrimPrefix(e.Message, "version "+versionA+": "))
 		}
 	}
-	if diff := cmp.Diff([]string{"PodsUnavailable: 3 of 3 pods cannot be created: exceeded quota: pods"}, told); diff != "" {
-		t.Errorf("told -want +got:\n%s", diff)
+	if diff := cmp.Diff([]string{"PodsUnavailable: 3 of 3 pods cannot be created: exceeded quota: pods"}, reported); diff != "" {
+		t.Errorf("events -want +got:\n%s", diff)
 	}
 }
 
-// TestQuarantineTerm: it ends by itself, each time after twice as long.
+// TestQuarantineTerm: a quarantine ends by itself, each time after twice as long.
 func TestQuarantineTerm(t *testing.T) {
 	s := makeScene()
 	now := testNow
@@ -299,13 +298,14 @@ func TestQuarantineTerm(t *testing.T) {
 		if q := rollback.ParseQuarantine(s.Workload.Annotations, until); q.Holds(versionB) {
 			t.Error("not over")
 		}
-		// Somebody applies it again: a release like any other.
+		// A user applies it again: a release like any other.
 		now = until
 		s.Workload.Annotations[v1alpha1.ReleaseAnnotation] = fmt.Sprint(s.Workload.Release() + 2)
 		s.Changes[0].Spec.Release, s.Changes[0].Status.ObservedRelease = s.Workload.Release(), s.Workload.Release()
 	}
 	s.Now = now
-	want := []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour, 24 * time.Hour, 24 * time.Hour, 24 * time.Hour}
+	want := []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour, 24 * time.Hour,
+		24 * time.Hour, 24 * time.Hour}
 	if diff := cmp.Diff(want, terms); diff != "" {
 		t.Errorf("terms -want +got:\n%s", diff)
 	}
@@ -320,7 +320,8 @@ func TestQuarantineTerm(t *testing.T) {
 	if plan := rollback.Decide(s.Input); plan.Rollback.Why.Until != "" || plan.Rollback.Why.Cause != v1alpha1.ReasonNeverStarted {
 		t.Errorf("one of which a pod has finished: %+v", plan.Rollback.Why)
 	}
-	if plan := rollback.Decide(s.state(v1alpha1.ChangeWorkloadSuspend).Input); plan.Rollback.Why.Until != "" || plan.Rollback.Why.Cause != v1alpha1.ReasonVerificationFailed {
+	if plan := rollback.Decide(s.state(v1alpha1.ChangeWorkloadSuspend).Input); plan.Rollback.Why.Until != "" ||
+		plan.Rollback.Why.Cause != v1alpha1.ReasonVerificationFailed {
 		t.Errorf("one that failed its verification: %+v", plan.Rollback.Why)
 	}
 }

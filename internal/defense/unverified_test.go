@@ -30,9 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// TestPassedUnverified: a release whose pods passed without a verdict of the server says
-// so, and goes on saying so when the server is back and the pods are gone, until the
-// version is released again.
+// TestPassedUnverified: a release whose pods passed without a verdict of the server reports it, also after the server
+// is back and the pods are gone, until the version is released again.
 func TestPassedUnverified(t *testing.T) {
 	d := newDefended(2)
 	down := true
@@ -61,18 +60,19 @@ func TestPassedUnverified(t *testing.T) {
 	if got := d.Events("ReleaseSucceeded"); len(got) != 1 || !strings.Contains(got[0], "2 without a verdict of AlterShield Server") {
 		t.Errorf("events %v", got)
 	}
-	if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer); c == nil || c.Status != "False" || c.Reason != v1alpha1.ReasonNoVerdict {
+	if c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer); c == nil || c.Status != "False" ||
+		c.Reason != v1alpha1.ReasonNoVerdict {
 		t.Errorf("the wait for the server ended as %+v", c)
 	}
 
-	// The server is back, and a pod that comes later is verified.
+	// The server is back, and a later pod is verified.
 	down = false
 	d.stored.Replicas = 3
 	d.Pods(1)
 	d.Run(t, time.Hour)
 	says(2, "2 of 3 pods")
 
-	// The pods that nobody verified are gone, and their batches with them.
+	// The unverified pods and their batches are gone.
 	d.stored.Replicas = 1
 	d.in.Pods = d.in.Pods[2:]
 	d.Run(t, time.Hour)
@@ -86,12 +86,13 @@ func TestPassedUnverified(t *testing.T) {
 	d.Release(3, versionA)
 	d.Run(t, time.Hour)
 	s := &d.in.Change.Status
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified); c.Reason != v1alpha1.ReasonAllPassed || s.UnverifiedCount != 0 || s.Attempt != 2 {
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified); c.Reason != v1alpha1.ReasonAllPassed ||
+		s.UnverifiedCount != 0 || s.Attempt != 2 {
 		t.Errorf("attempt %d has %d unverified pods, %+v", s.Attempt, s.UnverifiedCount, c)
 	}
 }
 
-// TestVerifiedByHand: a verdict that somebody wrote is a verdict.
+// TestVerifiedByHand: a verdict of a user is a verdict.
 func TestVerifiedByHand(t *testing.T) {
 	d := newDefended(2)
 	d.server.answer = func(string) *server.Answer { return retryAnswer() }
@@ -104,7 +105,7 @@ func TestVerifiedByHand(t *testing.T) {
 	}
 }
 
-// TestSuspendedGoesOn: a suspended release says that the other pods are still verified.
+// TestSuspendedGoesOn: a suspended release reports that its other pods are still verified.
 func TestSuspendedGoesOn(t *testing.T) {
 	d := newDefended(2)
 	d.server.verdict = func(check string) string {
@@ -125,12 +126,12 @@ func TestSuspendedGoesOn(t *testing.T) {
 	}
 	d.Run(t, time.Hour)
 	if strings.Contains(message(), goesOn) || !slices.Equal(d.numbers(), []int32{1, 2}) {
-		t.Errorf("nothing goes on any more: %s", message())
+		t.Errorf("the verification has stopped: %s", message())
 	}
 }
 
-// TestPostIsAskedLater: a POST check that had no turn is asked for when the server
-// answers again, and its failure counts like a late verdict.
+// TestPostIsAskedLater: a POST check that had no turn is requested when the server answers again, and its failure
+// counts like a late verdict.
 func TestPostIsAskedLater(t *testing.T) {
 	lost := func(check string) string {
 		if strings.HasPrefix(check, "PRE 1") {
@@ -153,7 +154,7 @@ func TestPostIsAskedLater(t *testing.T) {
 		lost   func(string) string
 		fails  string
 		want   v1alpha1.ChangeWorkloadStatusType
-		finish string // the call that asks
+		finish string // the call that requests it
 		times  int
 	}{
 		"a batch whose PRE verdict was lost, and fails":  {nil, lost, "POST 1", v1alpha1.ChangeWorkloadSuspend, "Finish 1", 1},
@@ -164,9 +165,12 @@ func TestPostIsAskedLater(t *testing.T) {
 		"where silence fails it is an end without success": {
 			func(d *defended) { d.in.Settings.SilenceFails = true }, lost, "", v1alpha1.ChangeWorkloadSuspend, "Finish 1 without success", 1,
 		},
-		"an order that was accepted after the Success, and fails":  {away(0, 10*time.Minute), nil, "POST order", v1alpha1.ChangeWorkloadSuspend, "Finish order", 1},
-		"an order that was accepted after the Success, and passes": {away(0, 10*time.Minute), nil, "", v1alpha1.ChangeWorkloadSuccess, "Finish order", 1},
-		"an order that is never accepted":                          {away(0, 24*time.Hour), nil, "", v1alpha1.ChangeWorkloadSuccess, "Submit order", 80},
+		"an order that was accepted after the Success, and fails": {away(0, 10*time.Minute), nil, "POST order", v1alpha1.ChangeWorkloadSuspend,
+			"Finish order", 1},
+		"an order that was accepted after the Success, and passes": {away(0, 10*time.Minute), nil, "", v1alpha1.ChangeWorkloadSuccess,
+			"Finish order", 1},
+		"an order that is never accepted": {away(0, 24*time.Hour), nil, "", v1alpha1.ChangeWorkloadSuccess,
+			"Submit order", 80},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(1)
@@ -201,7 +205,7 @@ func TestPostIsAskedLater(t *testing.T) {
 	}
 }
 
-// TestNotFoldedWhilePostIsDue: a batch whose POST check is still to be asked for stays.
+// TestNotFoldedWhilePostIsDue: a batch whose POST check is still to be requested stays.
 func TestNotFoldedWhilePostIsDue(t *testing.T) {
 	d := newDefended(2)
 	d.server.verdict = func(check string) string {
@@ -229,12 +233,12 @@ func TestNotFoldedWhilePostIsDue(t *testing.T) {
 	}
 }
 
-// TestLostEntry: an entry that the server does not know when half of the time is over is
-// started again, once, and has the time that is left.
+// TestLostEntry: an entry that the server does not know after half of the time is started once more, and has the rest
+// of the time.
 func TestLostEntry(t *testing.T) {
 	for _, about := range []string{"order", "1"} {
 		for name, test := range map[string]struct {
-			lost   int // entries of it
+			lost   int // its lost entries
 			early  bool
 			answer server.AnswerKind
 			want   v1alpha1.ChangeWorkloadStatusType
@@ -275,9 +279,10 @@ func TestLostEntry(t *testing.T) {
 				if n := count(d.server.journal, start); s.Status != test.want || n < 2 || n > test.starts {
 					t.Errorf("status %s after %d starts, want %s and %d\n%v", s.Status, n, test.want, test.starts, d.server.journal)
 				}
-				// The entry that goes on is the one that the server knows.
+				// The batch continues at the entry that the server knows.
 				known := map[string]string{"order": s.OrderNodeID, "1": d.in.Batches[0].Status.ChangePodID}[about]
-				if last := slices.Index(d.server.nodes, about) + 1; test.lost == 1 && test.answer == server.AnswerDone && known != fmt.Sprintf("node-%d", last) {
+				if last := slices.Index(d.server.nodes, about) + 1; test.lost == 1 && test.answer == server.AnswerDone &&
+					known != fmt.Sprintf("node-%d", last) {
 					t.Errorf("it goes on at %s, want node-%d of %v", known, last, d.server.nodes)
 				}
 				if took := time.Unix(s.UpdateTimeUnix, 0).Sub(testNow); took > 125*time.Second {
@@ -288,11 +293,12 @@ func TestLostEntry(t *testing.T) {
 	}
 }
 
-// TestLostEntryOfANewProcess: a process that begins while a check runs asks for it at once. Where the
-// server does not know the entry, it is started again at half of the time, and not before.
+// TestLostEntryOfANewProcess: a process that begins during a check polls it at once. If the server does not know the
+// entry, it is started again after half of the time, not before.
 func TestLostEntryOfANewProcess(t *testing.T) {
 	for _, about := range []string{"order", "1"} {
-		for name, second := range map[string]server.AnswerKind{"started again": server.AnswerDone, "and the server does not answer": server.AnswerRetry} {
+		for name, second := range map[string]server.AnswerKind{"started again": server.AnswerDone,
+			"and the server does not answer": server.AnswerRetry} {
 			t.Run(about+" "+name, func(t *testing.T) {
 				d := newDefended(1)
 				d.server.verdict = byCheck(map[string]string{"PRE " + about: ""})
@@ -324,8 +330,8 @@ func TestLostEntryOfANewProcess(t *testing.T) {
 	}
 }
 
-// TestSecondStartAnsweredLate: the PRE verdict on the first entry of a batch arrives while the
-// second start is under way. The batch goes on at the second entry, whose PRE check began just now.
+// TestSecondStartAnsweredLate: the PRE verdict on the first entry of a batch arrives during the second start. The batch
+// continues at the second entry, whose PRE check has just begun.
 func TestSecondStartAnsweredLate(t *testing.T) {
 	for _, status := range []v1alpha1.ChangePodStatusType{v1alpha1.ChangePodPostSubmitted, v1alpha1.ChangePodPostWait} {
 		for name, test := range map[string]struct {
@@ -348,14 +354,14 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 				submitted := s.PreSubmitTimeUnix
 				d.Later(5 * time.Second)
 				if plan := server.AnswerBatch(d.batchInput(0), server.CallStart, test.answer); plan.Status != nil {
-					t.Error("the answer to another replica's first start is taken for a second node")
+					t.Error("the answer to another replica's first start is taken for a second entry")
 				}
 				d.Later(time.Duration(s.PreTimeoutThreshold) * time.Second / 2)
 				if plan := server.AnswerBatch(d.batchInput(0), server.CallStart, test.answer); plan.Status != nil {
 					*s = *plan.Status
 				}
 				if s.ChangePodID != test.entry || s.Status != test.status || s.PreSubmitTimeUnix != submitted {
-					t.Errorf("%s at node %q, PRE submitted at %d; want %s at %q, %d",
+					t.Errorf("%s at entry %q, PRE submitted at %d; want %s at %q, %d",
 						s.Status, s.ChangePodID, s.PreSubmitTimeUnix, test.status, test.entry, submitted)
 				}
 				if test.entry == "second" && s.PostSubmitTimeUnix != d.in.Now.Unix() {
@@ -366,7 +372,7 @@ func TestSecondStartAnsweredLate(t *testing.T) {
 	}
 }
 
-// TestSecondStartOfAnOrderAnsweredLate: the end that an order waits to notify is that of its second entry then.
+// TestSecondStartOfAnOrderAnsweredLate: the end that an order waits to report is the end of its second entry then.
 func TestSecondStartOfAnOrderAnsweredLate(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"PRE order": ""})
@@ -377,33 +383,36 @@ func TestSecondStartOfAnOrderAnsweredLate(t *testing.T) {
 	submitted := s.OrderPreSubmitTimeUnix
 	d.Later(d.in.Settings.PreTimeout / 2)
 	plan := server.AnswerOrder(d.orderInput(), server.CallStart, server.Answer{Kind: server.AnswerDone, NodeID: "second"})
-	if plan.Status == nil || plan.Status.OrderNodeID != "second" || plan.Status.OrderStage != v1alpha1.OrderPostWait || plan.Status.OrderPreSubmitTimeUnix != submitted {
+	if plan.Status == nil || plan.Status.OrderNodeID != "second" || plan.Status.OrderStage != v1alpha1.OrderPostWait ||
+		plan.Status.OrderPreSubmitTimeUnix != submitted {
 		t.Errorf("%+v", plan.Status)
 	}
 }
 
-// TestOtherReplicaStarts: two replicas start a batch and an order. The answer that is stored first
-// stands: its entry may have had a verdict.
+// TestOtherReplicaStarts: two replicas start a batch and an order. The answer that is stored first stands, because its
+// entry may have had a verdict.
 func TestOtherReplicaStarts(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
 	d.Pods(1).Complete()
 	d.Run(t, 0)
 	d.Later(time.Second)
-	for kind, answer := range map[string]server.Answer{"another node": {Kind: server.AnswerDone, NodeID: "other"}, "refused": {Kind: server.AnswerRefused}} {
+	for kind, answer := range map[string]server.Answer{"another node": {Kind: server.AnswerDone, NodeID: "other"},
+		"refused": {Kind: server.AnswerRefused}} {
 		if plan := server.AnswerBatch(d.batchInput(0), server.CallStart, answer); plan.Status != nil {
-			t.Errorf("%s: the batch is %s, node %q", kind, plan.Status.Status, plan.Status.ChangePodID)
+			t.Errorf("%s: the batch is %s, entry %q", kind, plan.Status.Status, plan.Status.ChangePodID)
 		}
 		d.in.Change.Status.OrderStage = v1alpha1.OrderPreSubmitted
 		d.in.Change.Status.OrderPreSubmitTimeUnix = d.in.Now.Unix()
-		if plan := server.AnswerOrder(d.orderInput(), server.CallStart, answer); plan.Status != nil && (plan.Status.OrderNodeID == "other" || plan.Status.OrderStage != v1alpha1.OrderPreSubmitted) {
-			t.Errorf("%s: the order is %s, node %q", kind, plan.Status.OrderStage, plan.Status.OrderNodeID)
+		if plan := server.AnswerOrder(d.orderInput(), server.CallStart, answer); plan.Status != nil &&
+			(plan.Status.OrderNodeID == "other" || plan.Status.OrderStage != v1alpha1.OrderPreSubmitted) {
+			t.Errorf("%s: the order is %s, entry %q", kind, plan.Status.OrderStage, plan.Status.OrderNodeID)
 		}
 	}
 }
 
-// TestVerdictBeforeSecondStart: a failing verdict on an entry that no batch has yet does not
-// suspend the release while the second start of a batch may be under way.
+// TestVerdictBeforeSecondStart: a failing verdict on an entry without a batch does not suspend the release while the
+// second start of a batch may be in progress.
 func TestVerdictBeforeSecondStart(t *testing.T) {
 	for name, test := range map[string]struct {
 		again bool
@@ -419,7 +428,8 @@ func TestVerdictBeforeSecondStart(t *testing.T) {
 			d.Run(t, 0)
 			if test.again {
 				d.Later(time.Duration(d.in.Batches[0].Status.PreTimeoutThreshold) * time.Second / 2)
-				d.in.Batches[0].Status = *server.AnswerBatch(d.batchInput(0), server.CallStart, server.Answer{Kind: server.AnswerDone, NodeID: "second"}).Status
+				d.in.Batches[0].Status = *server.AnswerBatch(d.batchInput(0), server.CallStart,
+					server.Answer{Kind: server.AnswerDone, NodeID: "second"}).Status
 			}
 			v := server.Delivered{OrderID: d.in.Change.Status.OrderID, NodeID: "other", Stage: v1alpha1.StagePre, Verdict: record.VerdictFail}
 			_, status := server.ApplyToRelease(d.orderInput(), v)
@@ -432,8 +442,8 @@ func TestVerdictBeforeSecondStart(t *testing.T) {
 	}
 }
 
-// TestEndOfALostEntry: the server no longer knows the entry of a batch whose PRE check had no
-// verdict. Its end is given up, and the batch is folded.
+// TestEndOfALostEntry: the server no longer knows the entry of a batch whose PRE check had no verdict. The end of the
+// entry is given up, and the batch is folded.
 func TestEndOfALostEntry(t *testing.T) {
 	d := newDefended(2)
 	d.server.verdict = byCheck(map[string]string{"PRE 1": ""})
@@ -455,8 +465,8 @@ func TestEndOfALostEntry(t *testing.T) {
 	}
 }
 
-// TestOrderIsAskedForFromSuccess: a success that was corrected by hand does not begin the hour
-// again, in which the server is asked for the order.
+// TestOrderIsAskedForFromSuccess: a correction by hand after Success does not restart the hour in which the order is
+// requested.
 func TestOrderIsAskedForFromSuccess(t *testing.T) {
 	for name, test := range map[string]struct {
 		older, fails bool

@@ -32,25 +32,23 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// maxQuietWait bounds how long a release waits for the server before it says so. It
-// is half of the time it may take, where that is less.
+// maxQuietWait bounds how long a release waits for the server before it reports the wait: at most half of its limit.
 const maxQuietWait = 5 * time.Minute
 
-// explainServer sets ConditionServer: False where the release waits long for the server,
-// else by [server.SetCondition]. The first late verdict of a release emits one event, and so does each
-// request that the server does not take. It returns when to look again.
+// explainServer sets ConditionServer: False if the release waits long for the server, else by [server.SetCondition].
+// The first late verdict of a release emits one event, and so does each request that the server rejects. It returns
+// when to decide again.
 func explainServer(d *release) (wait time.Duration) {
 	said, waited, now := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionServer), server.WaitsForServer(d.status), d.Now
 	if waited {
-		// What one replica has said another one, whose clock is a little behind, does
-		// not take back.
+		// If one replica has reported the wait, another replica whose clock is a little behind does not revert it.
 		now = now.Add(workload.ClockTolerance)
 	}
 	var longest *server.Awaited
 	for _, a := range awaits(d) {
 		quiet := min(cmp.Or(a.Limit, d.Settings.PreTimeout)/2, maxQuietWait)
 		switch left := a.Since.Add(quiet).Sub(now); {
-		case a.Since.IsZero(): // somebody else's writing
+		case a.Since.IsZero(): // written by a user
 		case left > 0:
 			wait = times.Shortest(wait, left)
 		case longest == nil || a.Failing && !longest.Failing || a.Failing == longest.Failing && a.Since.Before(longest.Since):
@@ -95,7 +93,7 @@ func awaits(d *release) (list []server.Awaited) {
 	switch {
 	case s.OrderEnd != "":
 	case s.OrderStage == v1alpha1.OrderSubmitting, s.OrderStage == v1alpha1.OrderDenied:
-		if s.Status != v1alpha1.ChangeWorkloadSuccess || s.CheckingCount != 0 { // else it is submitted when pods come
+		if s.Status != v1alpha1.ChangeWorkloadSuccess || s.CheckingCount != 0 { // otherwise it is submitted with the next pods
 			note(server.AwaitedSubmission(s, &d.Settings))
 		}
 	default:
@@ -104,7 +102,7 @@ func awaits(d *release) (list []server.Awaited) {
 	for i := range d.Batches {
 		b := &d.Batches[i]
 		c := record.FindCheck(b.Status.Checks, record.ServerCheck)
-		if d.ofAttempt(b) && (c == nil || !record.CheckIsOver(c)) { // else it waits for another check
+		if d.ofAttempt(b) && (c == nil || !record.CheckIsOver(c)) { // otherwise it waits for another check
 			note(server.AwaitedOfBatch(b, &d.Settings, d.Now))
 		}
 	}

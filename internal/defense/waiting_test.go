@@ -30,8 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// TestWaitsForServer: a release that waits long for the server says so once, in time
-// and in plain words, and that the wait is over.
+// TestWaitsForServer: a release that waits long for the server reports it once, in time, and the end of the wait.
 func TestWaitsForServer(t *testing.T) {
 	const from, until = "2026-03-04T05:06:07Z", "2026-03-04T05:08:07Z"
 	for name, test := range map[string]struct {
@@ -39,37 +38,48 @@ func TestWaitsForServer(t *testing.T) {
 		answer  map[string]server.AnswerKind
 		silence bool
 		stage   v1alpha1.OrderStage // while it waits
-		reason  string              // none where nothing is said
+		reason  string              // none if nothing is reported
 		says    string
 		normal  bool
 	}{
 		"nothing is late": {},
-		"the order is not accepted": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
-			says: "AlterShield Server has not accepted the order since " + from + ": connection refused; it has until " + until + ", and without a verdict it continues unverified"},
-		"the order is not accepted, and silence fails": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerRetry}, silence: true, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
+		"the order is not accepted": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerRetry},
+			reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
+			says: "AlterShield Server has not accepted the order since " + from + ": connection refused; it has until " + until +
+				", and without a verdict it continues unverified"},
+		"the order is not accepted, and silence fails": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerRetry}, silence: true,
+			reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderSubmitting,
 			says: "it has until " + until + ", and without a verdict it fails, as the setting silence says"},
-		"permission denied": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied, stage: v1alpha1.OrderDenied,
-			says: "has not accepted the order since " + from + ": connection refused; until platform and token are corrected nothing of the release is verified, however long that takes"},
-		"permission denied at the start of the order": {answer: map[string]server.AnswerKind{"Start order": server.AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPreWait,
+		"permission denied": {answer: map[string]server.AnswerKind{"Submit order": server.AnswerDenied}, reason: v1alpha1.ReasonPermissionDenied,
+			stage: v1alpha1.OrderDenied,
+			says: "has not accepted the order since " + from + ": connection refused; until platform and token are corrected nothing of the " +
+				"release is verified, however long that takes"},
+		"permission denied at the start of the order": {answer: map[string]server.AnswerKind{"Start order": server.AnswerDenied},
+			reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPreWait,
 			says: "the PRE check of the order could not be submitted since " + from + ": connection refused; it has until " + until},
-		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPreSubmitted, normal: true,
+		"no PRE verdict on the order": {verdict: map[string]string{"PRE order": ""}, reason: v1alpha1.ReasonNoVerdict,
+			stage: v1alpha1.OrderPreSubmitted, normal: true,
 			says: "AlterShield Server has given no verdict on the PRE check of the order since " + from + "; it has until " + until},
-		"no POST verdict on the order": {verdict: map[string]string{"POST order": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPostSubmitted, normal: true,
+		"no POST verdict on the order": {verdict: map[string]string{"POST order": ""}, reason: v1alpha1.ReasonNoVerdict,
+			stage: v1alpha1.OrderPostSubmitted, normal: true,
 			says: "no verdict on the POST check of the order since " + from},
-		"the end of the order is not taken": {answer: map[string]server.AnswerKind{"Finish order": server.AnswerRetry}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
+		"the end of the order is not taken": {answer: map[string]server.AnswerKind{"Finish order": server.AnswerRetry},
+			reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
 			says: "the POST check of the order could not be submitted since " + from},
-		"a batch is not taken": {answer: map[string]server.AnswerKind{"Start 2": server.AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted, stage: v1alpha1.OrderPostWait,
-			says: "the PRE check of batch 2 could not be submitted since " + from},
-		"no verdicts on two batches": {verdict: map[string]string{"PRE 1": "", "POST 2": ""}, reason: v1alpha1.ReasonNoVerdict, stage: v1alpha1.OrderPostWait, normal: true,
+		"a batch is not taken": {answer: map[string]server.AnswerKind{"Start 2": server.AnswerDenied}, reason: v1alpha1.ReasonNotSubmitted,
+			stage: v1alpha1.OrderPostWait,
+			says:  "the PRE check of batch 2 could not be submitted since " + from},
+		"no verdicts on two batches": {verdict: map[string]string{"PRE 1": "", "POST 2": ""}, reason: v1alpha1.ReasonNoVerdict,
+			stage: v1alpha1.OrderPostWait, normal: true,
 			says: "no verdict on the PRE check of batch 1 since " + from},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDefended(2)
 			d.in.Settings.SilenceFails = test.silence
-			mended := false
+			recovered := false
 			d.server.verdict = byCheck(test.verdict)
 			d.server.answer = func(call string) *server.Answer {
-				if kind, ok := test.answer[call]; ok && !mended {
+				if kind, ok := test.answer[call]; ok && !recovered {
 					return &server.Answer{Kind: kind, Message: "connection refused"}
 				}
 				return nil
@@ -84,33 +94,35 @@ func TestWaitsForServer(t *testing.T) {
 			}
 			early := len(d.Events(v1alpha1.EventWaitingForServer)) // of a server that denies
 			d.Run(t, 2*time.Second)
-			told := fmt.Sprint(d.Events(v1alpha1.EventWaitingForServer))
+			messages := fmt.Sprint(d.Events(v1alpha1.EventWaitingForServer))
 			if test.reason == "" {
-				if c := said(); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonAnswered || told != "[]" {
-					t.Fatalf("for nothing: %+v, %s", c, told)
+				if c := said(); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonAnswered || messages != "[]" {
+					t.Fatalf("for nothing: %+v, %s", c, messages)
 				}
 				return
 			}
 			c := said()
-			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != test.reason || !strings.Contains(c.Message, test.says) || d.in.Change.Status.OrderStage != test.stage {
+			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != test.reason || !strings.Contains(c.Message, test.says) ||
+				d.in.Change.Status.OrderStage != test.stage {
 				t.Fatalf("order %s, %+v, want %s: %s: %s", d.in.Change.Status.OrderStage, c, test.stage, test.reason, test.says)
 			}
-			for _, e := range d.told {
+			for _, e := range d.emitted {
 				if e.Reason == v1alpha1.EventWaitingForServer && (e.Type == "Normal") != test.normal {
 					t.Errorf("event of type %s", e.Type)
 				}
 			}
-			if !strings.Contains(told, test.says) {
-				t.Errorf("events %s", told)
+			if !strings.Contains(messages, test.says) {
+				t.Errorf("events %s", messages)
 			}
 			d.Run(t, 20*time.Second)
 			if n := len(d.Events(v1alpha1.EventWaitingForServer)); n != 1+early {
 				t.Errorf("%d events, want 1", n)
 			}
-			// The server comes to its senses.
-			mended, d.server.polls = true, true
+			// The server answers again.
+			recovered, d.server.polls = true, true
 			d.Run(t, 10*time.Minute)
-			if c := said(); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonAnswered || d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
+			if c := said(); c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonAnswered ||
+				d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess {
 				t.Errorf("%s: %+v", d.in.Change.Status.Status, c)
 			}
 			if n := len(d.Events(v1alpha1.EventWaitingForServer)); n > 2+early {
@@ -120,7 +132,7 @@ func TestWaitsForServer(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithoutAVerdict: a wait that ends because its time is over is not reported as one that goes on.
+// TestWaitEndsWithoutAVerdict: a wait that ends by its deadline is not reported as a wait.
 func TestWaitEndsWithoutAVerdict(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"POST 1": ""})
@@ -131,15 +143,16 @@ func TestWaitEndsWithoutAVerdict(t *testing.T) {
 	}
 	d.Run(t, 10*time.Minute)
 	c := meta.FindStatusCondition(d.in.Change.Status.Conditions, v1alpha1.ConditionServer)
-	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess || server.WaitsForServer(&d.in.Change.Status) || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNoVerdict {
+	if d.in.Change.Status.Status != v1alpha1.ChangeWorkloadSuccess || server.WaitsForServer(&d.in.Change.Status) ||
+		c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNoVerdict {
 		t.Errorf("%s, %+v", d.in.Change.Status.Status, c)
 	}
 }
 
-// TestWaitForAnotherCheck: a batch whose check by the server is over, and which waits
-// for another one, does not wait for the server.
+// TestWaitForAnotherCheck: a batch that waits only for another check does not wait for the server.
 func TestWaitForAnotherCheck(t *testing.T) {
-	for phase, waits := range map[v1alpha1.CheckPhase]bool{v1alpha1.CheckRunning: true, v1alpha1.CheckPassed: false, v1alpha1.CheckNoData: false} {
+	for phase, waits := range map[v1alpha1.CheckPhase]bool{v1alpha1.CheckRunning: true, v1alpha1.CheckPassed: false,
+		v1alpha1.CheckNoData: false} {
 		d := newDefended(1)
 		d.server.verdict = byCheck(map[string]string{"POST 1": ""})
 		d.Pods(1).Complete()
@@ -159,7 +172,7 @@ func TestWaitForAnotherCheck(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheRelease: one that is replaced waits for nothing.
+// TestWaitEndsWithTheRelease: a replaced release waits for nothing.
 func TestWaitEndsWithTheRelease(t *testing.T) {
 	d := newDefended(1)
 	d.server.verdict = byCheck(map[string]string{"PRE order": ""})

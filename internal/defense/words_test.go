@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// What a release says of a halt is true for its kind, and names the command that fits.
+// TestWords: the messages about a halt are true for each kind, and name the right command.
 func TestWords(t *testing.T) {
 	pause := workload.Words{Resume: "rollout resume deployment/sleep", GoOn: "rollout resume deployment/sleep"}
 	other := workload.Words{HaltedBy: "sails 7", Resume: "patch fleet/sleep -p 3", GoOn: "patch fleet/sleep -p 0"}
@@ -38,7 +38,7 @@ func TestWords(t *testing.T) {
 		words workload.Words
 		world *world
 		then  func(*world)
-		// says is the condition Progressing, event the first of this reason.
+		// says is the message of the condition Progressing, event the first event of this reason.
 		says, reason, event string
 	}{
 		"a Deployment is paused": {

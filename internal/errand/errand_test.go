@@ -129,6 +129,19 @@ func takesBack(ctx context.Context, c client.Client, object *v1alpha1.OpsConfigI
 
 func stuck(context.Context, client.Client, *v1alpha1.OpsConfigInfo) {}
 
+func forcedDeployment() client.Object {
+	d := managerDeployment(2)
+	d.SetAnnotations(map[string]string{"meta.helm.sh/release-name": "altershield", ForceAnnotation: "true"})
+	return d
+}
+
+func heldOnly(name string) client.Object {
+	d := marked3(name)
+	delete(d.Labels, v1alpha1.SuspendLabel)
+	delete(d.Annotations, v1alpha1.HaltedAnnotation)
+	return d
+}
+
 func TestLeave(t *testing.T) {
 	theirs := marked3("theirs")
 	delete(theirs.Annotations, v1alpha1.SuspendedByAnnotation)
@@ -148,8 +161,10 @@ func TestLeave(t *testing.T) {
 		// wantObserve is the setting afterwards; owned says that it goes with the Deployment.
 		wantObserve *v1alpha1.OpsConfigInfoSpec
 		owned       bool
-		// notOurs: it is no uninstall, so the Secret stays as it is.
+		// notOurs: it is no uninstall, or it is refused, so the Secret stays as it is.
 		notOurs bool
+		// unforced: nobody forces it with the flag; refused: it refuses.
+		unforced, refused bool
 	}{
 		"taken back": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), marked3("b"), theirs}, operator: takesBack,
@@ -179,6 +194,27 @@ func TestLeave(t *testing.T) {
 			objects: []client.Object{managerDeployment(2), setting(true, true, "mine")}, operator: takesBack, within: 5 * time.Second,
 			wantNot:     []string{"turned on"},
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: "mine"},
+		},
+		"refused while a rollout is halted": {
+			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), heldOnly("b")}, operator: takesBack, unforced: true, refused: true,
+			want: []string{
+				"the operator releases 2 workloads:", "Deployment shop/a: [blocked paused held]", "Deployment shop/b: [held]", "1 of them are halted", "nothing was changed",
+				"kubectl -n " + ours + " annotate deployment manager " + ForceAnnotation + "=true",
+			},
+			wantNot: []string{"turned on", "left"}, within: time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Remark: "mine"}, notOurs: true,
+		},
+		"forced by an annotation": {
+			objects: []client.Object{forcedDeployment(), setting(false, false, ""), marked3("a")}, operator: takesBack, unforced: true,
+			want: []string{"the operator releases 1 workloads:", "no workload is blocked"}, wantNot: []string{"nothing was changed"}, within: 10 * time.Second,
+		},
+		"held alone is no reason to refuse": {
+			objects: []client.Object{managerDeployment(2), setting(false, false, ""), heldOnly("b")}, operator: takesBack, unforced: true,
+			want: []string{"no workload is blocked"}, wantNot: []string{"nothing was changed"}, within: 10 * time.Second,
+		},
+		"an operator that does not run lets no rollout go on": {
+			objects: []client.Object{managerDeployment(0), setting(false, false, ""), marked3("a")}, operator: stuck, unforced: true,
+			want: []string{"left: 1 workloads"}, wantNot: []string{"nothing was changed"}, within: time.Second,
 		},
 		"an operator that hangs": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, ""), marked3("a")}, operator: stuck,
@@ -236,13 +272,16 @@ func TestLeave(t *testing.T) {
 				})
 				var out bytes.Buffer
 				l := &leaving{
-					Client: api, namespace: ours, deployment: "manager", kinds: workload.Defended(), out: &out,
+					Client: api, namespace: ours, deployment: "manager", kinds: workload.Defended(), out: &out, force: !tc.unforced,
 					owned: []ownedObject{{corev1.SchemeGroupVersion.WithKind("Secret"), "certificate"}, {corev1.SchemeGroupVersion.WithKind("ConfigMap"), "none"}},
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 				defer cancel()
 				begin := time.Now()
-				l.run(ctx)
+				err := l.run(ctx)
+				if refusal := (Refusal{}); errors.As(err, &refusal) != tc.refused || !tc.refused && err != nil {
+					t.Errorf("it ends with %v", err)
+				}
 				if took := time.Since(begin); took > tc.within {
 					t.Errorf("it took %s", took)
 				}
@@ -333,7 +372,8 @@ func TestParseSettings(t *testing.T) {
 		"none":                       {text: `{}`, want: map[string]map[string]any{}},
 		"no JSON":                    {text: `branch`, err: "not settings by name in JSON"},
 		"unknown":                    {text: `{"branches":{"enable":true}}`, err: `no setting is named "branches": use one of admission, blocking`},
-		"no enable":                  {text: `{"branch":{"content":"5"}}`, err: "branch: enable is missing"},
+		"a content turns it on":      {text: `{"branch":{"content":"5"}}`, want: map[string]map[string]any{"branch": {"type": "isBranch", "enable": true, "content": "5"}}},
+		"nothing is said":            {text: `{"branch":{"locked":true}}`, err: "branch: enable and content are missing"},
 		"a field too many":           {text: `{"branch":{"enable":true,"contents":"5"}}`, err: `unknown field "contents"`},
 		"no number":                  {text: `{"branch":{"enable":true,"content":"five"}}`, err: `branch: spec.content: "five" is not a number of pods`},
 	} {

@@ -51,6 +51,9 @@ const (
 	// restsFor is how many times as long as a look took nothing is read after it.
 	restsFor = 5
 
+	// ForceAnnotation on the manager's Deployment, with the value true, forces an uninstall.
+	ForceAnnotation = "altershield.defense.antgroup.com/force-uninstall"
+
 	// observeWithin is how long it is tried to turn observing on.
 	observeWithin = 20 * time.Second
 )
@@ -65,6 +68,8 @@ type leaving struct {
 	owned []ownedObject
 	kinds *workload.Registry
 	out   io.Writer
+	// force: the operator leaves although rollouts would go on to versions that failed.
+	force bool
 	// generation of the setting observe, as written here; 0 when it is not there.
 	generation int64
 }
@@ -80,6 +85,7 @@ func runLeave(ctx context.Context, args []string, env Environment) error {
 	l := &leaving{out: env.Out, kinds: workload.Defended()}
 	c.flags.StringVar(&l.deployment, "deployment", "altershieldoperator-controller-manager", "`name` of the manager's Deployment")
 	secret := c.flags.String("secret", "altershieldoperator-webhook-server-cert", "`name` of the Secret with the certificates made for the webhooks")
+	c.flags.BoolVar(&l.force, "force", false, "leave although halted rollouts go on to versions that failed")
 	var err error
 	if l.Client, err = c.parse(args, env); err != nil {
 		return err
@@ -92,13 +98,19 @@ func runLeave(ctx context.Context, args []string, env Environment) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	l.run(ctx)
-	return nil
+	return l.run(ctx)
 }
 
-// run never fails: an uninstall goes on, whatever has come of it, and what could not be
-// done is told.
-func (l *leaving) run(ctx context.Context) {
+// Refusal is the error of an errand that refuses. To run it again changes nothing.
+type Refusal struct{ reason string }
+
+func (r Refusal) Error() string { return r.reason }
+
+// ExitCode of the program. The Job of the Helm chart does not try again after it.
+func (Refusal) ExitCode() int { return 3 }
+
+// run reports what it cannot do, and lets the uninstall go on. It fails only if it refuses.
+func (l *leaving) run(ctx context.Context) error {
 	manager, err := l.manager(ctx)
 	if err != nil {
 		l.say("the manager's Deployment cannot be read: %v", err)
@@ -106,7 +118,12 @@ func (l *leaving) run(ctx context.Context) {
 	if manager != nil && !isUninstalledWithHooks(manager) {
 		l.say("nothing is done: the Deployment %s was not installed by Helm or Argo CD, so this is no uninstall. Who applies what `helm template` "+
 			"renders leaves this Job out: --set uninstall.leave=false", manager.Name)
-		return
+		return nil
+	}
+	if manager != nil {
+		if err := l.announce(ctx, manager); err != nil {
+			return err
+		}
 	}
 	if manager == nil && err == nil {
 		l.say("the operator is not there, so it takes nothing back")
@@ -131,6 +148,26 @@ func (l *leaving) run(ctx context.Context) {
 		defer cancel()
 		l.handOver(ctx, manager)
 	}
+	return nil
+}
+
+// announce lists the workloads that the operator is about to release. It refuses if a halted rollout would go on to a version that failed.
+func (l *leaving) announce(ctx context.Context, manager *appsv1.Deployment) error {
+	found, err := l.look(ctx)
+	if err != nil {
+		l.say("the workloads that the operator blocks, halts or holds cannot be read: %v", err)
+		return nil
+	}
+	l.list(found, "the operator releases %d workloads:")
+	halted := slices.DeleteFunc(slices.Clone(found), func(w marked) bool { return !slices.Contains(w.marks, paused) })
+	runs := manager.Spec.Replicas == nil || *manager.Spec.Replicas > 0
+	if len(halted) == 0 || !runs || l.force || manager.Annotations[ForceAnnotation] == "true" {
+		return nil
+	}
+	l.list(halted, "%d of them are halted, and would go on to a version that failed:")
+	l.say("nothing was changed. Go back to a good version first: kubectl altershield rollback KIND/NAME -n NAMESPACE")
+	l.say("or uninstall anyway: kubectl -n %s annotate deployment %s %s=true", l.namespace, manager.Name, ForceAnnotation)
+	return Refusal{fmt.Sprintf("leave: %d halted rollouts would go on to a version that failed", len(halted))}
 }
 
 // isUninstalledWithHooks says that what installed the manager knows hooks: Helm, or Argo CD,
@@ -422,6 +459,20 @@ func (l *leaving) look(ctx context.Context) ([]marked, error) {
 	return found, nil
 }
 
+// list says how many workloads there are, and which.
+func (l *leaving) list(all []marked, format string) {
+	if len(all) > 0 {
+		l.say(format, len(all))
+	}
+	for i, w := range all {
+		if i == maxListed {
+			l.say("  and %d more", len(all)-maxListed)
+			break
+		}
+		l.say("  %s %s: %v%s", w.kind, w.NamespacedName, w.marks, w.resume)
+	}
+}
+
 // tell says what is left, and what to do about it.
 func (l *leaving) tell(left []marked, known bool) {
 	if len(left) == 0 {
@@ -430,14 +481,7 @@ func (l *leaving) tell(left []marked, known bool) {
 		}
 		return
 	}
-	l.say("left: %d workloads that the operator did not take back", len(left))
-	for i, w := range left {
-		if i == maxListed {
-			l.say("  and %d more", len(left)-maxListed)
-			break
-		}
-		l.say("  %s %s: %v%s", w.kind, w.NamespacedName, w.marks, w.resume)
-	}
+	l.list(left, "left: %d workloads that the operator did not take back")
 	for _, r := range remedies {
 		if slices.ContainsFunc(left, func(w marked) bool { return slices.Contains(w.marks, r.mark) }) {
 			l.say("%s: %s", r.mark, r.remedy)

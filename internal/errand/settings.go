@@ -39,7 +39,7 @@ import (
 // settingsManager is the field manager of settings that an installer names.
 const settingsManager = "altershield-installer"
 
-// named is a setting as an installer names it. What it does not say is as in the
+// named is a setting as an installer names it. A content turns it on. Other fields that are missing are as in the
 // default.
 type named struct {
 	Enable  *bool   `json:"enable"`
@@ -90,10 +90,10 @@ func parseSettings(text, namespace string) ([]unstructured.Unstructured, error) 
 			return nil, fmt.Errorf("no setting is named %q: use one of %s", name, strings.Join(slices.Sorted(maps.Keys(defaults)), ", "))
 		}
 		value := all[name]
-		if value.Enable == nil {
-			return nil, fmt.Errorf("%s: enable is missing: give true or false", name)
+		if value.Enable == nil && value.Content == nil {
+			return nil, fmt.Errorf("%s: enable and content are missing: give one of them", name)
 		}
-		object.Spec.Enable = *value.Enable
+		object.Spec.Enable = value.Enable == nil || *value.Enable
 		if value.Content != nil {
 			object.Spec.Content = *value.Content
 		}

@@ -14,7 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package hold decides when a hold lets pods go on, by pure functions of what was observed and of the time.
+// Package hold decides when the rollout of held pods continues. Its functions are pure: their input
+// is the state that was read, and the time.
 //
 //	hold.go      minReadySeconds and progressDeadlineSeconds of a Deployment
 //	partition.go the partition of a StatefulSet

@@ -26,97 +26,94 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// A hold makes the rollout of a Deployment wait for its verdicts. The pods of a wave
-// run, are Ready and serve, but count as available only once they are verified, so the
-// deployment controller makes no more of them: minReadySeconds is raised while they are
-// not, and lowered to their age when they are. No pod is ever removed because of that.
-// Should the operator be gone, each wave goes on by itself when it is as old as that.
+// A hold makes the rollout of a Deployment wait for its verdicts. The pods of a wave run, are Ready
+// and serve, but become available only once they are verified, so the deployment controller creates
+// no more pods. The operator raises minReadySeconds while pods are not verified, and lowers it to
+// their age once they are: it closes and opens a wave. No pod is removed because of a hold. If the
+// operator is gone, a wave continues when it is as old as minReadySeconds.
 //
-// Workloads whose pods are numbered are held by their partition instead: partition.go.
+// Workloads with numbered pods are held by their partition instead: partition.go.
 
-// Times are the times of a hold that are the same for all workloads.
+// Times are the times of a hold that all workloads share.
 type Times struct {
-	// Step is how long a wave is kept at first from being available. Should the
-	// operator be gone, a wave goes on by itself after that.
+	// Step is how long a wave is closed at first. If the operator is gone, the wave continues after
+	// that.
 	Step time.Duration
-	// Guard is how long before a wave would become available by itself the operator
-	// sees to it that it does not.
+	// Guard is how long before a wave becomes available without a verdict the operator closes it
+	// again.
 	Guard time.Duration
 }
 
-// OrDefault fills in what is not set.
+// OrDefault sets the default of each time that is not set.
 func (s Times) OrDefault() Times {
 	return Times{Step: cmp.Or(s.Step, 10*time.Minute), Guard: cmp.Or(s.Guard, time.Minute)}
 }
 
-// settle is how old pods are at least when they are let become available: the pods that
-// are made then have to be that old before they are, too, and are seen before.
+// settle is the minimum age of pods that are opened: pods that are created then become available at
+// the same age, and the operator sees them before that.
 func (s Times) settle() time.Duration { return max(s.Guard/5, leastSettle) }
 
-// leastSettle is how long a busy operator, and the controllers of Kubernetes, may take to
-// see pods that were made and to act on them.
+// leastSettle is how long a busy operator and the controllers of Kubernetes may take to see new
+// pods and act on them.
 const leastSettle = 5 * time.Second
 
-// slack is how much younger than the youngest of them a pod is taken for that is let
-// become available: times are in whole seconds, and clocks differ.
+// slack is subtracted from the age of the youngest pod that is opened: times are in whole seconds,
+// and clocks differ.
 const slack = 2 * time.Second
 
-// maxStep bounds how long a hold goes on when the operator is gone.
+// maxStep bounds how long a hold lasts if the operator is gone.
 const maxStep = time.Hour
 
-// Input is what the pace of a rollout that is held is decided from.
+// Input is the input of Decide.
 type Input struct {
 	Now time.Time
-	// Hold is what the workload says of it.
+	// Hold is the hold in the annotations of the workload.
 	Hold *workload.Hold
-	// Until and AtMost are wanted now.
+	// Until and AtMost are the current settings: what the hold waits for, and at most how long.
 	Until  v1alpha1.HoldUntil
 	AtMost time.Duration
 	Times
-	// Replicas are asked for, and Made is how many pods of the current template are by
-	// now. Pods are those of it that are not to go.
+	// Replicas is the desired number of pods, and Made how many pods of the current template exist.
+	// Pods are these pods without terminating ones.
 	Replicas, Made int32
 	Pods           []workload.HeldPod
-	// MinReady is how long the user wants a pod to be Ready, and Batch how many pods a
-	// batch takes.
+	// MinReady is the user's minReadySeconds, and Batch the number of pods in a batch.
 	MinReady time.Duration
 	Batch    int32
 }
 
-// Plan is what becomes of a hold.
+// Plan is the result of Decide.
 type Plan struct {
-	// Done: nothing is waited for any more. Over: that is so, too, and the fields are given
-	// back once the pods are available.
+	// Done: the hold ends. Over: the hold waits for nothing, but the fields are restored only once the
+	// pods are available.
 	Done, Over bool
-	// Set is the pace it is to have from now on; nil when nothing changes. Opens: pods
-	// are let become available by it.
+	// Set is the next hold; nil if nothing changes. Opens: it opens a wave.
 	Set   *workload.Hold
 	Opens bool
-	// Waiting are the pods that are waited for, the oldest of which was made at Since.
+	// Waiting is how many pods the hold waits for; the oldest was created at Since.
 	Waiting int
 	Since   time.Time
-	// Missing are pods of a wave that are not made yet, where the hold is by a partition.
+	// Missing is how many pods of a wave do not exist yet, if the hold is by a partition.
 	Missing int32
-	// RanOut are pods that have no verdict after the longest time that is waited, and were
-	// not let become available before.
+	// RanOut is how many pods have no verdict after the longest wait, and were not opened before.
 	RanOut int
-	// Again is how long until there is something to do by time alone; 0 for never.
+	// Again is how long until the next decision that depends on time alone; 0 for never.
 	Again time.Duration
 }
 
-// wave is what a decision looks at of the pods.
+// wave is the state of a decision.
 type wave struct {
 	Input
 	plan Plan
-	// verified are pods that are not waited for, because they are verified and Ready, or
-	// because their time is over. waiting are the others.
+	// verified are pods that the hold does not wait for: they are verified and Ready, or their time is
+	// over. waiting are the other pods.
 	verified, waiting []workload.HeldPod
-	// oldest is how long the oldest pod is Ready that waits; zero when none is Ready.
+	// oldest is how long the oldest waiting pod has been Ready; ready is false if none is Ready.
 	oldest time.Duration
 	ready  bool
 }
 
-// Decide says what becomes of a rollout that is held.
+// Decide returns the next step of a held rollout.
 func Decide(in Input) Plan {
 	if in.Hold.ByPartition {
 		return decidePartition(in)
@@ -165,7 +162,7 @@ func (w *wave) again(in time.Duration) {
 	w.plan.Again = times.Shortest(w.plan.Again, max(in, time.Second/10))
 }
 
-// over says that nothing is waited for: the first wave is verified, or all pods are.
+// over reports whether the hold waits for nothing: the first wave is verified, or all pods are.
 func (w *wave) over() bool {
 	switch {
 	case w.Replicas == 0, w.Until == v1alpha1.HoldFirstBatch && w.Hold.OpenedAt > 0:
@@ -177,9 +174,9 @@ func (w *wave) over() bool {
 	}
 }
 
-// end gives back what the hold changed. Where the rollout stood still for longer than the
-// user lets it, the pods become available first: that is progress, and the deployment
-// controller would see the deadline before it.
+// end restores the fields that the hold changed. If the rollout made no progress for longer than
+// the user allows, the pods become available first: that is progress, and otherwise the deployment
+// controller would find the deadline exceeded.
 func (w *wave) end() {
 	w.plan.Again, w.plan.Waiting, w.plan.Over = 0, 0, true
 	minReady := w.Hold.Set.MinReadySeconds
@@ -196,7 +193,7 @@ func (w *wave) end() {
 	}
 }
 
-// stoodStill is how long no pod got Ready.
+// stoodStill returns how long no pod has become Ready.
 func (w *wave) stoodStill() time.Duration {
 	still := maxStep
 	for i := range w.verified {
@@ -207,8 +204,8 @@ func (w *wave) stoodStill() time.Duration {
 	return still
 }
 
-// open lets the pods become available that are verified and older than the oldest one
-// that waits, each once. The first wave is let go on as a whole, when the hold is over.
+// open opens the verified pods that are older than the oldest waiting pod, each once. The first
+// wave is opened as a whole, at the end of the hold.
 func (w *wave) open() bool {
 	if w.Until == v1alpha1.HoldFirstBatch {
 		return false
@@ -230,7 +227,7 @@ func (w *wave) open() bool {
 		youngest = min(youngest, age)
 		opens = opens || p.ReadySince.Unix() > w.Hold.OpenedTo
 	}
-	// What was opened was shut before anything came of it.
+	// A wave was opened, and closed before the controller acted on it.
 	opens = opens || len(w.waiting) == 0 && youngest < w.Hold.Set.MinReady()
 	if !opens {
 		return false
@@ -241,7 +238,7 @@ func (w *wave) open() bool {
 	return true
 }
 
-// close keeps the pods that wait from becoming available, when they are about to.
+// close closes the waiting pods shortly before they become available.
 func (w *wave) close() {
 	minReady := w.Hold.Set.MinReady()
 	if len(w.waiting) == 0 || (!w.ready || minReady-w.oldest > w.early(minReady)) && (minReady >= w.Guard || !w.madeSince()) {
@@ -249,14 +246,14 @@ func (w *wave) close() {
 	}
 	to := w.oldest + w.Step
 	if age, ok := w.youngestVerified(); ok && age-slack-w.oldest >= 2*w.Guard {
-		// The verified ones stay available.
+		// The verified pods stay available.
 		to = min(age-slack, w.oldest+maxStep)
 	}
 	w.plan.Set = w.with(to)
 }
 
-// early is how long before a pod would become available it is kept from that: not so
-// early that what was opened just now has not been acted on.
+// early returns how long before a waiting pod becomes available its wave is closed: late enough for
+// the controller to act on a wave that was just opened.
 func (w *wave) early(minReady time.Duration) time.Duration {
 	early := min(w.Guard, max(minReady/2, slack))
 	if open := w.Now.Sub(time.Unix(w.Hold.OpenedAt, 0)); w.Hold.OpenedAt > 0 && open >= 0 && !w.madeSince() {
@@ -265,7 +262,7 @@ func (w *wave) early(minReady time.Duration) time.Duration {
 	return early
 }
 
-// madeSince says that pods were made since some were let become available.
+// madeSince reports whether pods were created since a wave was opened.
 func (w *wave) madeSince() bool {
 	for i := range w.waiting {
 		if w.waiting[i].Created.Unix() >= w.Hold.OpenedAt {
@@ -275,8 +272,8 @@ func (w *wave) madeSince() bool {
 	return false
 }
 
-// youngestVerified is how long the youngest pod is Ready that is verified and older than
-// those that wait.
+// youngestVerified returns how long the youngest verified pod that is older than the waiting pods
+// has been Ready.
 func (w *wave) youngestVerified() (age time.Duration, ok bool) {
 	for i := range w.verified {
 		p := &w.verified[i]
@@ -287,19 +284,18 @@ func (w *wave) youngestVerified() (age time.Duration, ok bool) {
 	return age, ok
 }
 
-// with is the hold with another MinReadySeconds.
+// with returns the hold with another MinReadySeconds.
 func (w *wave) with(minReady time.Duration) *workload.Hold {
 	h, was := *w.Hold, w.Hold.Set
 	h.Set, h.Was, h.Until = h.Pace.Paced(minReady, w.AtMost), &was, w.Until
 	return &h
 }
 
-// Wave is how many pods a rollout makes at first that is held by its partition: a batch
-// of the pods that the workload asks for.
+// Wave is the first wave of a rollout that is held by its partition: a batch of the desired pods.
 type Wave struct{ Replicas, Batch int32 }
 
-// Begin is a hold that begins with this release, from the user's own pace; nil where it
-// would keep no pod back.
+// Begin returns a hold that begins with this release, from the user's pace; nil if it would hold no
+// pod.
 func (s Times) Begin(release int64, own workload.Pace, until v1alpha1.HoldUntil, atMost time.Duration, first Wave) *workload.Hold {
 	h := &workload.Hold{Release: release, Until: until, Pace: own}
 	if own.ByPartition {

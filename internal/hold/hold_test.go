@@ -27,40 +27,41 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// rollout is a model of the deployment and the ReplicaSet controller, as far as a hold
-// depends on them: pkg/controller/deployment/rolling.go of Kubernetes, with a pod's age
-// against minReadySeconds. Time goes in seconds.
+// rollout is a model of the deployment controller and the ReplicaSet controller, as far as a hold
+// depends on them: pkg/controller/deployment/rolling.go of Kubernetes, with the age of a pod
+// against minReadySeconds. Time is in seconds.
 type rollout struct {
 	t                    *testing.T
 	now                  int
 	replicas             int
 	surge, unavailable   int
 	minReady, originally int
-	// old pods are always available. made is when new ones were, starts how long they
-	// take to be Ready.
+	// old is the number of old pods, which are always available. made are the new pods, and starts is
+	// how long they take to be Ready.
 	old    int
 	made   []*madePod
 	starts int
-	// asked is how many new pods the new ReplicaSet has to have.
+	// asked is the desired number of pods of the new ReplicaSet.
 	asked int
 	hold  *workload.Hold
 	steps Times
 	until v1alpha1.HoldUntil
-	// verdict is how long one takes after a pod is Ready, and atMost how long it is waited
-	// for; a pod in silent gets none.
+	// verdict is how long a verdict takes after a pod is Ready, and atMost how long the hold waits for
+	// it; a silent pod gets none.
 	verdict, atMost int
 	silent          func(i int) bool
-	// sees is how many seconds the operator is behind, and ahead how far the clock of the
-	// controllers of Kubernetes is before that of the API server.
+	// sees is how far the operator's cache is behind, and ahead how far the clock of the controllers
+	// is ahead of the API server's.
 	sees, ahead int
-	// scaled is to how many replicas it is scaled, and when. Pods in broken are never Ready.
+	// scaled has the number of replicas by the time at which it is set. Pods in broken are never
+	// Ready.
 	scaled map[int]int
 	broken func(i int) bool
-	// dead: the operator does nothing any more.
+	// dead: the operator is gone.
 	dead   func(now int) bool
 	writes int
 	waves  int
-	// again is when the operator asked to look again.
+	// again is when the operator decides again.
 	again int
 }
 
@@ -79,7 +80,7 @@ func (r *rollout) verified(i int) bool {
 
 func (r *rollout) timeIsOver(i int) bool { return r.now >= r.made[i].at+r.atMost }
 
-// step lets the controllers of Kubernetes do what they can at once.
+// step runs the controllers of Kubernetes once.
 func (r *rollout) step() {
 	for i := len(r.made); i < r.asked; i++ {
 		p := &madePod{at: r.now, ready: r.now + r.starts + i%3}
@@ -112,7 +113,7 @@ func (r *rollout) step() {
 	}
 }
 
-// next is when something happens next by time alone.
+// next returns when something happens next by time alone.
 func (r *rollout) next() int {
 	next := math.MaxInt
 	at := func(times ...int) {
@@ -135,9 +136,9 @@ func (r *rollout) next() int {
 	return next
 }
 
-// looks says that the operator looks now: it asked to, a pod that was made or got Ready
-// is seen now, or has its verdict.
-func (r *rollout) looks() bool {
+// decides reports whether the operator decides now: it asked for it, or a pod that was created,
+// became Ready or got a verdict is seen now.
+func (r *rollout) decides() bool {
 	if r.hold == nil || r.dead(r.now) {
 		return false
 	}
@@ -146,9 +147,9 @@ func (r *rollout) looks() bool {
 	})
 }
 
-// operate lets the operator look, at what it saw some time ago.
+// operate runs the operator, with a cache that may be behind.
 func (r *rollout) operate(clock time.Time) {
-	if !r.looks() {
+	if !r.decides() {
 		return
 	}
 	var pods []workload.HeldPod
@@ -186,8 +187,8 @@ func (r *rollout) operate(clock time.Time) {
 	}
 }
 
-// scale scales the rollout, as the deployment controller does: what is added while pods
-// are replaced is shared out among the old and the new ones.
+// scale scales the rollout as the deployment controller does: pods that are added during a rollout
+// are shared among the old and the new ReplicaSet.
 func (r *rollout) scale() {
 	to, ok := r.scaled[r.now]
 	if !ok {
@@ -202,7 +203,7 @@ func (r *rollout) scale() {
 	r.replicas = to
 }
 
-// turn is all that happens at this time.
+// turn runs everything that happens at this time.
 func (r *rollout) turn(clock time.Time) {
 	r.scale()
 	for range 6 {
@@ -215,12 +216,13 @@ func (r *rollout) turn(clock time.Time) {
 	}
 }
 
-// check fails the test where a hold did harm.
+// check fails the test if the hold did harm.
 func (r *rollout) check() {
 	inFlight, serving := 0, r.old
 	for i, p := range r.made {
 		if r.available(p) && !r.verified(i) && !r.timeIsOver(i) && r.hold != nil && !r.dead(r.now) {
-			r.t.Fatalf("after %d s: pod %d of %d is available without a verdict; it was made at %d, Ready at %d; minReadySeconds %d, opened %d to %d",
+			r.t.Fatalf(
+				"after %d s: pod %d of %d is available without a verdict; it was created at %d, Ready at %d; minReadySeconds %d, opened %d to %d",
 				r.now, i, r.replicas, p.at, p.ready, r.minReady, r.hold.OpenedAt, r.hold.OpenedTo)
 		}
 		if !r.verified(i) && !r.timeIsOver(i) {
@@ -230,7 +232,8 @@ func (r *rollout) check() {
 			serving++
 		}
 	}
-	if most := max(r.surge+r.unavailable, 1); inFlight > most && len(r.scaled) == 0 && r.hold != nil && !r.dead(r.now) && r.until == v1alpha1.HoldEveryBatch {
+	if most := max(r.surge+r.unavailable, 1); inFlight > most && len(r.scaled) == 0 && r.hold != nil && !r.dead(r.now) &&
+		r.until == v1alpha1.HoldEveryBatch {
 		r.t.Fatalf("after %d s: %d pods are in flight, the strategy allows %d", r.now, inFlight, most)
 	}
 	if serving < r.replicas-r.unavailable && len(r.scaled) == 0 {
@@ -238,15 +241,16 @@ func (r *rollout) check() {
 	}
 }
 
-// begin releases.
+// begin begins the release.
 func (r *rollout) begin() {
 	r.steps = r.steps.OrDefault()
 	r.old = r.replicas
-	r.hold = r.steps.Begin(2, workload.Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until, time.Duration(r.atMost)*time.Second, Wave{})
+	r.hold = r.steps.Begin(2, workload.Pace{MinReadySeconds: int32(r.originally), ProgressDeadlineSeconds: 600}, r.until,
+		time.Duration(r.atMost)*time.Second, Wave{})
 	r.minReady = int(r.hold.Set.MinReadySeconds)
 }
 
-// run plays the rollout to its end.
+// run runs the rollout to its end.
 func (r *rollout) run(within int) {
 	clock := time.Unix(1_700_000_000, 0)
 	r.begin()
@@ -257,12 +261,13 @@ func (r *rollout) run(within int) {
 		}
 		r.now = r.next()
 	}
-	r.t.Fatalf("it is not over after %d s: %d old and %d new pods, minReadySeconds %d, hold %v", within, r.old, len(r.made), r.minReady, r.hold)
+	r.t.Fatalf("it is not over after %d s: %d old and %d new pods, minReadySeconds %d, hold %v", within, r.old, len(r.made), r.minReady,
+		r.hold)
 }
 
 func never(int) bool { return false }
 
-// TestHoldModel plays rollouts that are held against a model of the controllers.
+// TestHoldModel runs held rollouts against a model of the controllers.
 func TestHoldModel(t *testing.T) {
 	strategies := map[string]func(replicas int) (surge, unavailable int){
 		"25%/25%": func(n int) (int, int) {
@@ -286,7 +291,8 @@ func TestHoldModel(t *testing.T) {
 						}
 						r.run(1000 * 2000)
 						if most := 2*r.waves + 2 + (verdict+originally)/60*(r.waves+1); r.writes > most {
-							t.Errorf("%d replicas, verdicts after %d s, minReadySeconds %d: %d writes in %d waves", replicas, verdict, originally, r.writes, r.waves)
+							t.Errorf("%d replicas, verdicts after %d s, minReadySeconds %d: %d writes in %d waves", replicas, verdict, originally, r.writes,
+								r.waves)
 						}
 						if verdict <= 300 && originally == 0 && r.writes > 2*(r.waves+1) {
 							t.Errorf("%d replicas, verdicts after %d s: %d writes in %d waves, more than two each", replicas, verdict, r.writes, r.waves)
@@ -298,7 +304,7 @@ func TestHoldModel(t *testing.T) {
 	}
 }
 
-// TestHoldClocks: the clocks of the cluster may be apart, and the operator behind.
+// TestHoldClocks: the clocks of the cluster may differ, and the operator may be behind.
 func TestHoldClocks(t *testing.T) {
 	for _, ahead := range []int{-5, 0, 5} {
 		for _, sees := range []int{0, 3, 5} {
@@ -315,12 +321,13 @@ func TestHoldClocks(t *testing.T) {
 	}
 }
 
-// TestHoldBroken: pods that are never Ready keep the others from nothing but what the
-// strategy does, no pod without a verdict becomes available, and the hold ends.
+// TestHoldBroken: pods that are never Ready delay the others only as the strategy does, no pod
+// becomes available without a verdict, and the hold ends.
 func TestHoldBroken(t *testing.T) {
 	for _, atMost := range []int{120, 3600} {
 		r := &rollout{
-			t: t, replicas: 20, surge: 5, unavailable: 5, starts: 2, until: v1alpha1.HoldEveryBatch, verdict: 30, atMost: atMost, silent: never, sees: 2,
+			t: t, replicas: 20, surge: 5, unavailable: 5, starts: 2, until: v1alpha1.HoldEveryBatch, verdict: 30, atMost: atMost, silent: never,
+			sees:   2,
 			broken: func(i int) bool { return i%7 == 3 }, dead: never,
 		}
 		clock := time.Unix(1_700_000_000, 0)
@@ -345,12 +352,13 @@ func TestHoldBroken(t *testing.T) {
 	}
 }
 
-// TestHoldScaled: pods that are added while it is held are waited for as others are.
+// TestHoldScaled: pods that are added during a hold are waited for like others.
 func TestHoldScaled(t *testing.T) {
 	for _, scaled := range []map[int]int{{30: 30}, {30: 10}, {20: 30, 100: 8}, {5: 12, 70: 40}} {
 		for _, verdict := range []int{5, 60, 300} {
 			r := &rollout{
-				t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldEveryBatch, verdict: verdict, atMost: 3600, silent: never, sees: 2,
+				t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldEveryBatch, verdict: verdict, atMost: 3600, silent: never,
+				sees:   2,
 				scaled: scaled, dead: never,
 			}
 			r.run(100_000)
@@ -358,7 +366,7 @@ func TestHoldScaled(t *testing.T) {
 	}
 }
 
-// TestHoldRunsOut: a pod without a verdict keeps the others no longer than allowed.
+// TestHoldRunsOut: a pod without a verdict delays the others no longer than allowed.
 func TestHoldRunsOut(t *testing.T) {
 	for _, replicas := range []int{1, 3, 20} {
 		t.Run(fmt.Sprint(replicas), func(t *testing.T) {
@@ -373,14 +381,17 @@ func TestHoldRunsOut(t *testing.T) {
 
 // TestHoldFirst: only the first wave is waited for.
 func TestHoldFirst(t *testing.T) {
-	r := &rollout{t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldFirstBatch, verdict: 60, atMost: 600, silent: never, dead: never}
+	r := &rollout{
+		t: t, replicas: 20, surge: 5, unavailable: 5, starts: 4, until: v1alpha1.HoldFirstBatch, verdict: 60, atMost: 600, silent: never,
+		dead: never,
+	}
 	r.run(300)
 	if r.writes != 1 {
-		t.Errorf("%d writes, want the one that gives back", r.writes)
+		t.Errorf("%d writes, want 1, which ends the hold", r.writes)
 	}
 }
 
-// TestHoldDecides are turns that the model does not come to.
+// TestHoldDecides covers states that the model does not reach.
 func TestHoldDecides(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	pod := func(ready time.Duration, verified bool) workload.HeldPod {
@@ -397,19 +408,19 @@ func TestHoldDecides(t *testing.T) {
 		pods []workload.HeldPod
 		want func(Plan) bool
 	}{
-		"what is verified is let go on past an hour, and nothing else": {
+		"only verified pods are opened after an hour": {
 			opened(2*time.Hour, 3600), []workload.HeldPod{pod(79*time.Minute, true), pod(75*time.Minute, false)},
 			func(p Plan) bool { return p.Opens && p.Set.Set.MinReady() > 75*time.Minute },
 		},
-		"what was opened just now is not shut at once, although a pod waits that is not much younger": {
+		"a wave is not closed just after it was opened, although a waiting pod is hardly younger": {
 			opened(0, 300), []workload.HeldPod{pod(302*time.Second, true), pod(282*time.Second, false)},
 			func(p Plan) bool { return p.Set == nil && p.Again > 5*time.Second },
 		},
-		"but in time": {
+		"it is closed in time": {
 			opened(10*time.Second, 300), []workload.HeldPod{pod(312*time.Second, true), pod(292*time.Second, false)},
 			func(p Plan) bool { return p.Set != nil && !p.Opens },
 		},
-		"what was opened, and shut before anything came of it, is opened again": {
+		"a wave that was closed before the controller acted is opened again": {
 			func() *workload.Hold {
 				h := opened(30*time.Second, 900)
 				h.OpenedTo = now.Add(-5 * time.Minute).Unix()
@@ -417,7 +428,7 @@ func TestHoldDecides(t *testing.T) {
 			}(), []workload.HeldPod{pod(5*time.Minute, true)},
 			func(p Plan) bool { return p.Opens && p.Set.Set.MinReady() == 5*time.Minute-slack },
 		},
-		"pods that are still to be made are of the wave": {
+		"pods that do not exist yet are of the wave": {
 			func() *workload.Hold {
 				h := opened(time.Hour, 600)
 				h.Until, h.OpenedAt, h.OpenedTo = v1alpha1.HoldFirstBatch, 0, 0
@@ -431,14 +442,14 @@ func TestHoldDecides(t *testing.T) {
 				Now: now, Hold: c.hold, Until: c.hold.Until, AtMost: 2 * time.Hour, Times: Times{}.OrDefault(), Replicas: 8, Made: 2, Pods: c.pods,
 			})
 			if !c.want(plan) {
-				t.Errorf("it does %+v, set %+v", plan, plan.Set)
+				t.Errorf("plan %+v, set %+v", plan, plan.Set)
 			}
 		})
 	}
 }
 
-// TestHoldUnready: a pod that is not Ready is never counted as verified. It is waited for, or
-// the hold ran out.
+// TestHoldUnready: a pod that is not Ready never counts as verified. The hold waits for it, or runs
+// out.
 func TestHoldUnready(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	ready := workload.HeldPod{Created: now.Add(-10 * time.Minute), ReadySince: now.Add(-9 * time.Minute), Verified: true}
@@ -450,16 +461,16 @@ func TestHoldUnready(t *testing.T) {
 		done            bool
 		waiting, ranOut int
 	}{
-		"none is Ready yet":                      {[]workload.HeldPod{unready(time.Minute, false), unready(time.Minute, false)}, false, 2, 0},
-		"none is Ready in time":                  {[]workload.HeldPod{unready(time.Hour, false), unready(time.Hour, false)}, true, 0, 2},
-		"one is not Ready in time":               {[]workload.HeldPod{ready, unready(time.Hour, false)}, true, 0, 1},
-		"one is verified, and not Ready again":   {[]workload.HeldPod{ready, unready(10*time.Minute, true)}, false, 1, 0},
-		"that is so for longer than is waited":   {[]workload.HeldPod{ready, unready(time.Hour, true)}, false, 1, 0},
-		"all are verified, and Ready":            {[]workload.HeldPod{ready, ready}, true, 0, 0},
-		"all are verified, and none is Ready":    {[]workload.HeldPod{unready(time.Minute, true), unready(time.Minute, true)}, false, 2, 0},
-		"one is verified, the other not made":    {[]workload.HeldPod{ready}, false, 0, 0},
-		"one is not Ready, the other not made":   {[]workload.HeldPod{unready(time.Minute, false)}, false, 1, 0},
-		"the time of one is over, one is unmade": {[]workload.HeldPod{unready(time.Hour, false)}, false, 0, 1},
+		"none is Ready yet":                        {[]workload.HeldPod{unready(time.Minute, false), unready(time.Minute, false)}, false, 2, 0},
+		"none is Ready in time":                    {[]workload.HeldPod{unready(time.Hour, false), unready(time.Hour, false)}, true, 0, 2},
+		"one is not Ready in time":                 {[]workload.HeldPod{ready, unready(time.Hour, false)}, true, 0, 1},
+		"one is verified, and not Ready again":     {[]workload.HeldPod{ready, unready(10*time.Minute, true)}, false, 1, 0},
+		"not Ready again for longer than atMost":   {[]workload.HeldPod{ready, unready(time.Hour, true)}, false, 1, 0},
+		"all are verified, and Ready":              {[]workload.HeldPod{ready, ready}, true, 0, 0},
+		"all are verified, and none is Ready":      {[]workload.HeldPod{unready(time.Minute, true), unready(time.Minute, true)}, false, 2, 0},
+		"one is verified, the other not created":   {[]workload.HeldPod{ready}, false, 0, 0},
+		"one is not Ready, the other not created":  {[]workload.HeldPod{unready(time.Minute, false)}, false, 1, 0},
+		"the time of one is over, one not created": {[]workload.HeldPod{unready(time.Hour, false)}, false, 0, 1},
 	} {
 		for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 			t.Run(name+", "+string(until), func(t *testing.T) {
@@ -471,44 +482,47 @@ func TestHoldUnready(t *testing.T) {
 				})
 				done := plan.Done || plan.Set != nil && plan.Set.Set.MinReadySeconds == 0 // in two writes
 				if done != c.done || plan.Waiting != c.waiting || plan.RanOut != c.ranOut {
-					t.Errorf("it does %+v, set %+v", plan, plan.Set)
+					t.Errorf("plan %+v, set %+v", plan, plan.Set)
 				}
 			})
 		}
 	}
 }
 
-// TestHoldEndsLate: where the rollout stood still for longer than the user lets it, it
-// comes on before the user's deadline counts again.
+// TestHoldEndsLate: if the rollout made no progress for longer than the user allows, it continues
+// before the user's deadline counts again.
 func TestHoldEndsLate(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for _, until := range []v1alpha1.HoldUntil{v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch} {
 		t.Run(string(until), func(t *testing.T) {
 			in := Input{
-				Now: now, Hold: Times{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}), Until: until, AtMost: time.Hour,
-				Times: Times{}.OrDefault(), Replicas: 1, Pods: []workload.HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
+				Now: now, Until: until, AtMost: time.Hour,
+				Hold:  Times{}.OrDefault().Begin(2, workload.Pace{ProgressDeadlineSeconds: 600}, until, time.Hour, Wave{}),
+				Times: Times{}.OrDefault(), Replicas: 1,
+				Pods: []workload.HeldPod{{Created: now.Add(-15 * time.Minute), ReadySince: now.Add(-14 * time.Minute), Verified: true}},
 			}
 			first := Decide(in)
-			if first.Done || first.Set == nil || first.Set.Set.MinReadySeconds != 0 || first.Set.Set.ProgressDeadlineSeconds <= 15*60 || first.Again == 0 {
-				t.Fatalf("first it does %+v", first)
+			if first.Done || first.Set == nil || first.Set.Set.MinReadySeconds != 0 || first.Set.Set.ProgressDeadlineSeconds <= 15*60 ||
+				first.Again == 0 {
+				t.Fatalf("first plan %+v", first)
 			}
 			in.Hold = first.Set
 			if until == v1alpha1.HoldFirstBatch {
 				in.Pods = append(in.Pods, workload.HeldPod{Created: now.Add(time.Second)})
 			}
 			if soon := Decide(in); soon.Done || soon.Set != nil || soon.Again == 0 || soon.Waiting > 0 || !soon.Over {
-				t.Errorf("at once it does %+v", soon)
+				t.Errorf("plan at once %+v", soon)
 			}
 			in.Now = now.Add(first.Again)
 			if then := Decide(in); !then.Done {
-				t.Errorf("then it does %+v", then)
+				t.Errorf("last plan %+v", then)
 			}
 		})
 	}
 }
 
-// TestHoldDead: should the operator be gone, the rollout goes on by itself, a wave at a
-// time, each bounded.
+// TestHoldDead: if the operator is gone, the rollout continues one wave at a time, each within a
+// bounded time.
 func TestHoldDead(t *testing.T) {
 	for _, dies := range []int{0, 3, 70, 75, 140, 400} {
 		t.Run(fmt.Sprint(dies), func(t *testing.T) {
@@ -530,7 +544,8 @@ func TestHoldDead(t *testing.T) {
 }
 
 func TestParseHold(t *testing.T) {
-	whole := Times{}.OrDefault().Begin(7, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch, time.Hour, Wave{})
+	whole := Times{}.OrDefault().Begin(7, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: math.MaxInt32}, v1alpha1.HoldEveryBatch,
+		time.Hour, Wave{})
 	if got := workload.ParseHold(whole.String()); got == nil || *got != *whole {
 		t.Errorf("read %+v, want %+v", got, whole)
 	}
@@ -538,7 +553,8 @@ func TestParseHold(t *testing.T) {
 		t.Errorf("a rollout without a deadline got one: %+v", whole.Set)
 	}
 	for _, bad := range []string{
-		"", "x", "{}", `{"release":0,"minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1200}}`,
+		"", "x", "{}",
+		`{"release":0,"minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1200}}`,
 		`{"release":1,"minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":600}}`,
 		`{"release":1,"minReadySeconds":-1,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1200}}`,
 	} {
@@ -551,15 +567,22 @@ func TestParseHold(t *testing.T) {
 func TestHoldKept(t *testing.T) {
 	h := &workload.Hold{
 		Release: 2, Pace: workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
-		Set: workload.Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 2400}, Was: &workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400},
+		Set: workload.Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 2400},
+		Was: &workload.Pace{MinReadySeconds: 600, ProgressDeadlineSeconds: 2400},
 	}
 	for name, c := range map[string]struct{ is, want workload.Pace }{
 		"the operator's":              {h.Set, h.Pace},
 		"the operator's, not written": {*h.Was, h.Pace},
 		"the user's own":              {h.Pace, h.Pace},
-		"one of the user":             {workload.Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 2400}, workload.Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 600}},
-		"the other of the user":       {workload.Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 900}, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 900}},
-		"more than its deadline":      {workload.Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 2400}, workload.Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 1300}},
+		"one of the user": {
+			workload.Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 2400}, workload.Pace{MinReadySeconds: 20, ProgressDeadlineSeconds: 600},
+		},
+		"the other of the user": {
+			workload.Pace{MinReadySeconds: 590, ProgressDeadlineSeconds: 900}, workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 900},
+		},
+		"more than its deadline": {
+			workload.Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 2400}, workload.Pace{MinReadySeconds: 700, ProgressDeadlineSeconds: 1300},
+		},
 	} {
 		if got := h.Fitting(h.Kept(c.is)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)

@@ -24,20 +24,19 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// The hold of a workload whose pods are numbered, and replaced from the last one down to
-// its partition: the partition is raised so that only a batch of them is replaced, and
-// lowered by a batch whenever all pods above it are verified, until it is the user's own.
-// Nothing goes on by time while the operator is gone, and no pod is removed because of a
-// hold: those below the partition stay at the version before, also when they are made
-// again.
+// A workload with numbered pods replaces them from the last one down to its partition. The hold
+// raises the partition so that only a batch of pods is replaced, and lowers it by a batch when all
+// pods above it are verified, until it is the user's. Nothing continues by time while the operator
+// is gone, and no pod is removed because of a hold: pods below the partition stay at the previous
+// version, even if they are recreated.
 
 func (w Wave) size() int32 { return max(w.Batch, 1) }
 
-// decidePartition says what becomes of a rollout that is held by its partition. It goes
-// by the pods that are there of the current version, each in its place: one that is not
-// made yet, or not seen, is waited for. So a wave is let go on once, also from an old
-// view, and a pod that is made again has to be verified like the one before. When pods are
-// added, it begins again with the last ones: a batch of them gets the current version.
+// decidePartition returns the next step of a rollout that is held by its partition. It reads the
+// pods of the current version by their places, and waits for a pod that does not exist or is not
+// cached. So each wave is opened once, even from an old cache, and a recreated pod has to be
+// verified again. If pods are added, the hold restarts with the last ones: a batch of them gets the
+// current version.
 func decidePartition(in Input) Plan {
 	w := &steps{Input: in}
 	w.look()
@@ -45,11 +44,11 @@ func decidePartition(in Input) Plan {
 	case in.Replicas <= h.Partition, in.Until == v1alpha1.HoldFirstBatch && h.OpenedAt > 0:
 		w.plan.Done = true
 	case in.Replicas <= h.Set.Partition, h.Replicas > 0 && in.Replicas > h.Replicas && in.Replicas-batch > h.Set.Partition:
-		// It was scaled down, and no pod is left that could be verified; or it was scaled up.
+		// Scaled down, and no pod is left to be verified; or scaled up.
 		w.plan.Set = w.with(in.Replicas - batch)
 	case w.plan.Missing > 0 || w.plan.Waiting > 0:
 		if in.Replicas < h.Replicas {
-			w.plan.Set = w.with(h.Set.Partition) // it was scaled down: pods that come back later are added ones
+			w.plan.Set = w.with(h.Set.Partition) // scaled down: pods that return later count as added
 		}
 		return w.plan
 	case in.Until == v1alpha1.HoldFirstBatch, h.Set.Partition <= h.Partition:
@@ -63,15 +62,15 @@ func decidePartition(in Input) Plan {
 	return w.plan
 }
 
-// steps is what such a decision looks at.
+// steps is the state of a decision.
 type steps struct {
 	Input
 	plan Plan
-	// latest is when the last of the others became Ready.
+	// latest is when the last of the other pods became Ready.
 	latest time.Time
 }
 
-// look goes through the pods above the partition.
+// look reads the pods above the partition.
 func (w *steps) look() {
 	from := w.Hold.Set.Partition
 	there := map[int32]bool{}
@@ -88,13 +87,13 @@ func (w *steps) look() {
 		case p.Verified && p.IsReady():
 			continue
 		case left <= 0 && p.IsReady():
-			// Its time is over. One that is not Ready is waited for: nothing would go on.
+			// Its time is over. A pod that is not Ready is waited for: the rollout would not continue.
 			if p.ReadySince.Unix() > w.Hold.OpenedTo {
 				w.plan.RanOut++
 			}
 			continue
 		case left <= 0 && !p.Verified:
-			w.plan.RanOut++ // where silence fails, the release does
+			w.plan.RanOut++ // if silence counts as a failure, the release fails
 		case left > 0:
 			w.plan.Again = times.Shortest(w.plan.Again, max(left, time.Second/10))
 		}
@@ -106,7 +105,7 @@ func (w *steps) look() {
 	w.plan.Missing = max(w.Replicas-from, 0) - int32(len(there)) //nolint:gosec // at most as many
 }
 
-// with is the hold with so many pods kept back.
+// with returns the hold with this many pods at the previous version.
 func (w *steps) with(pods int32) *workload.Hold {
 	h, was := *w.Hold, w.Hold.Set
 	h.Set, h.Was, h.Until, h.Replicas = h.Keeping(pods), &was, w.Until, w.Replicas

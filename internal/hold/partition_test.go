@@ -27,8 +27,7 @@ import (
 
 func partitionAt(p int32) workload.Pace { return workload.Pace{ByPartition: true, Partition: p} }
 
-// TestBeginPartition: a batch of pods is replaced, and where that is all of them, nothing
-// is held.
+// TestBeginPartition: a batch of pods is replaced; nothing is held if the batch has all pods.
 func TestBeginPartition(t *testing.T) {
 	for name, c := range map[string]struct {
 		own   int32
@@ -79,22 +78,24 @@ func TestParseHeldPartition(t *testing.T) {
 			t.Errorf("%s is read as %+v", bad, h)
 		}
 	}
-	// As it was written before there were partitions.
-	text := `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800},"was":{"minReadySeconds":0,"progressDeadlineSeconds":600},"openedAt":3,"openedTo":2,"over":true}`
+	// As written before there were partitions.
+	text := `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,` +
+		`"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800},"was":{"minReadySeconds":0,"progressDeadlineSeconds":600},` +
+		`"openedAt":3,"openedTo":2,"over":true}`
 	if h := workload.ParseHold(text); h == nil || h.String() != text {
 		t.Errorf("%s is read as %+v", text, h)
 	}
 	annotations := map[string]string{v1alpha1.HeldAnnotation: whole.String()}
 	if usersPace.HoldOf(annotations) != nil || was.HoldOf(annotations) == nil {
-		t.Error("a hold is one of a workload that cannot be held so")
+		t.Error("a workload has a hold of another kind of workload")
 	}
 }
 
-// TestDecidePartition: five pods, held at partition 3 in batches of two, the user's is 0.
+// TestDecidePartition: five pods, held at partition 3 in batches of two; the user's partition is 0.
 func TestDecidePartition(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	// Pods are made ten minutes ago, and Ready since nine.
+	// Pods were created ten minutes ago, and have been Ready for nine.
 	pod := func(index int32, verified bool) workload.HeldPod {
 		return workload.HeldPod{Index: index, Created: ago(10 * time.Minute), ReadySince: ago(9 * time.Minute), Verified: verified}
 	}
@@ -115,20 +116,31 @@ func TestDecidePartition(t *testing.T) {
 		ranOut  int
 		again   time.Duration
 	}{
-		"nothing is made yet":               {set: stays},
-		"one is made":                       {pods: pods(pod(4, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
-		"one is verified, the other unmade": {pods: pods(pod(4, true)), set: stays},
-		"one is verified, the other not":    {pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"no pod is created yet":                  {set: stays},
+		"one is created":                         {pods: pods(pod(4, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"one is verified, the other not created": {pods: pods(pod(4, true)), set: stays},
+		"one is verified, the other not": {
+			pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second,
+		},
 		"one of two pods in the same place": {pods: pods(pod(4, true), pod(4, true)), set: stays},
-		"one that is made again":            {pods: pods(pod(4, true), pod(3, true), unready(4, time.Minute)), set: stays, waiting: 1, again: 29*time.Minute + 5*time.Second},
-		"all are verified":                  {pods: pods(pod(4, true), pod(3, true)), set: 1},
-		"one below, from before it was":     {pods: pods(pod(4, true), pod(3, true), pod(1, false)), set: 1},
-		"one below is no verdict":           {pods: pods(pod(4, true), pod(1, true), pod(2, true)), set: stays},
-		"a user keeps two":                  {change: func(in *Input) { in.Hold.Partition = 2 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
-		"a smaller batch by now":            {change: func(in *Input) { in.Batch = 1 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
-		"no batches by now":                 {change: func(in *Input) { in.Batch = 0 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
-		"only the first wave":               {change: func(in *Input) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, true)), done: true, set: stays},
-		"only the first wave, unverified":   {change: func(in *Input) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1, again: 20*time.Minute + 5*time.Second},
+		"one that is recreated": {
+			pods: pods(pod(4, true), pod(3, true), unready(4, time.Minute)), set: stays, waiting: 1, again: 29*time.Minute + 5*time.Second,
+		},
+		"all are verified":                    {pods: pods(pod(4, true), pod(3, true)), set: 1},
+		"one below the partition, unverified": {pods: pods(pod(4, true), pod(3, true), pod(1, false)), set: 1},
+		"verified pods below do not count":    {pods: pods(pod(4, true), pod(1, true), pod(2, true)), set: stays},
+		"a user keeps two": {
+			change: func(in *Input) { in.Hold.Partition = 2 }, pods: pods(pod(4, true), pod(3, true)), set: 2,
+		},
+		"a smaller batch by now": {change: func(in *Input) { in.Batch = 1 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"no batches by now":      {change: func(in *Input) { in.Batch = 0 }, pods: pods(pod(4, true), pod(3, true)), set: 2},
+		"only the first wave": {
+			change: func(in *Input) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, true)), done: true, set: stays,
+		},
+		"only the first wave, unverified": {
+			change: func(in *Input) { in.Until = v1alpha1.HoldFirstBatch }, pods: pods(pod(4, true), pod(3, false)), set: stays, waiting: 1,
+			again: 20*time.Minute + 5*time.Second,
+		},
 		"only the first wave by now": {change: func(in *Input) { in.Until, in.Hold.OpenedAt = v1alpha1.HoldFirstBatch, ago(time.Minute).Unix() },
 			pods: pods(pod(4, true)), done: true, set: stays},
 		"the last wave is there": {change: func(in *Input) { in.Hold.Set = in.Hold.Pace },
@@ -136,19 +148,23 @@ func TestDecidePartition(t *testing.T) {
 		"the last wave is verified": {change: func(in *Input) { in.Hold.Set = in.Hold.Pace },
 			pods: pods(pod(4, true), pod(3, true), pod(2, true), pod(1, true), pod(0, true)), done: true, set: stays},
 		"scaled up": {change: func(in *Input) { in.Replicas = 7 }, pods: pods(pod(4, true), pod(3, true)), set: 5},
-		"scaled up, and made": {change: func(in *Input) { in.Replicas = 6 },
+		"scaled up, and created": {change: func(in *Input) { in.Replicas = 6 },
 			pods: pods(pod(4, true), pod(3, true), pod(5, false)), set: 4, waiting: 1},
 		"scaled up where a user keeps all but one": {change: func(in *Input) { in.Replicas, in.Hold.Partition = 6, 5 }, set: 5},
 		"scaled up while an older build held it": {change: func(in *Input) { in.Replicas, in.Hold.Replicas = 7, 0 },
 			pods: pods(pod(4, true), pod(3, true)), set: stays},
-		"scaled down":                     {change: func(in *Input) { in.Replicas = 4 }, pods: pods(pod(4, false), pod(3, true)), set: 1},
-		"scaled down below the wave":      {change: func(in *Input) { in.Replicas = 3 }, pods: pods(pod(4, false)), set: 1},
-		"scaled down to a batch":          {change: func(in *Input) { in.Replicas = 2 }, set: 0},
-		"scaled down to what is kept":     {change: func(in *Input) { in.Replicas, in.Hold.Partition = 2, 2 }, done: true, set: stays},
-		"its time is over":                {pods: pods(pod(4, true), overdue(3)), set: 1, ranOut: 1},
-		"the time of both is over":        {pods: pods(overdue(4), overdue(3)), set: 1, ranOut: 2},
-		"the time of one is over":         {pods: pods(pod(4, false), overdue(3)), set: stays, waiting: 1, ranOut: 1, again: 20*time.Minute + 5*time.Second},
-		"its time was over":               {change: func(in *Input) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, pods: pods(pod(4, true), overdue(3)), set: 1},
+		"scaled down":                 {change: func(in *Input) { in.Replicas = 4 }, pods: pods(pod(4, false), pod(3, true)), set: 1},
+		"scaled down below the wave":  {change: func(in *Input) { in.Replicas = 3 }, pods: pods(pod(4, false)), set: 1},
+		"scaled down to a batch":      {change: func(in *Input) { in.Replicas = 2 }, set: 0},
+		"scaled down to what is kept": {change: func(in *Input) { in.Replicas, in.Hold.Partition = 2, 2 }, done: true, set: stays},
+		"its time is over":            {pods: pods(pod(4, true), overdue(3)), set: 1, ranOut: 1},
+		"the time of both is over":    {pods: pods(overdue(4), overdue(3)), set: 1, ranOut: 2},
+		"the time of one is over": {
+			pods: pods(pod(4, false), overdue(3)), set: stays, waiting: 1, ranOut: 1, again: 20*time.Minute + 5*time.Second,
+		},
+		"its time was over": {
+			change: func(in *Input) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, pods: pods(pod(4, true), overdue(3)), set: 1,
+		},
 		"its time is over, it is unready": {pods: pods(pod(4, true), unready(3, 2*time.Hour)), set: stays, waiting: 1, ranOut: 1},
 		"scaled down while it waits": {change: func(in *Input) { in.Replicas = 4 }, pods: pods(pod(3, false)),
 			set: 3, waiting: 1, again: 20*time.Minute + 5*time.Second},
@@ -157,7 +173,8 @@ func TestDecidePartition(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{
-				Now: now, Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, MinReady: 5 * time.Second, Times: testSteps, Replicas: 5, Batch: 2, Pods: c.pods,
+				Now: now, Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, MinReady: 5 * time.Second, Times: testSteps, Replicas: 5, Batch: 2,
+				Pods: c.pods,
 				Hold: testSteps.Begin(2, partitionAt(0), v1alpha1.HoldEveryBatch, 30*time.Minute, Wave{5, 2}),
 			}
 			if c.change != nil {
@@ -171,21 +188,21 @@ func TestDecidePartition(t *testing.T) {
 			switch {
 			case plan.Set == nil:
 				if c.set != stays {
-					t.Errorf("it stays, want partition %d", c.set)
+					t.Errorf("no change, want partition %d", c.set)
 				}
 			case plan.Set.Set != partitionAt(c.set) || *plan.Set.Was != before.Set || plan.Set.Pace != before.Pace:
-				t.Errorf("it is %+v, want partition %d", plan.Set, c.set)
+				t.Errorf("the hold is %+v, want partition %d", plan.Set, c.set)
 			case plan.Opens != (plan.Set.OpenedAt == now.Unix()):
-				t.Errorf("pods are let go on: %t, and it says %d", plan.Opens, plan.Set.OpenedAt)
+				t.Errorf("pods are opened: %t, and OpenedAt is %d", plan.Opens, plan.Set.OpenedAt)
 			default:
-				// Decided again from the same pods, as a view of them may be behind.
+				// Decided again from the same pods, as from an old cache.
 				in.Hold = plan.Set
 				if again := Decide(in); again.Set != nil || again.Done {
-					t.Errorf("one wave is let go on twice: %+v", again)
+					t.Errorf("a wave is opened twice: %+v", again)
 				}
 			}
 			if plan.Set != nil && plan.Set.Partition != before.Partition {
-				t.Error("the user's own is changed")
+				t.Error("the user's partition is changed")
 			}
 		})
 	}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package identity finds out which user the operator is for the API server.
+// Package identity asks the API server who the operator is.
 package identity
 
 import (
@@ -28,8 +28,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Self asks the API server for the user name the operator runs under. Admission
-// compares it with the user of each request.
+// Self asks the API server for the user name of the operator. Admission compares it with the user
+// of each request.
 func Self(ctx context.Context, config *rest.Config) (string, error) {
 	clientset, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -42,8 +42,8 @@ func Self(ctx context.Context, config *rest.Config) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// Cluster asks the API server for the UID of the namespace kube-system, which
-// stands for the cluster: it lives as long as the cluster does.
+// Cluster asks the API server for the UID of the namespace kube-system, which identifies the
+// cluster for all its life.
 func Cluster(ctx context.Context, config *rest.Config) (types.UID, error) {
 	clientset, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -48,10 +48,9 @@ const (
 	defaultService        = "altershieldoperator-webhook-service"
 	defaultConfigurations = "altershieldoperator-mutating-webhook-configuration,altershieldoperator-validating-webhook-configuration"
 	defaultCertValidity   = 90 * 24 * time.Hour
-	// minCertValidity leaves a slow replica seconds to renew one.
+	// minCertValidity leaves a slow replica some seconds to renew a certificate.
 	minCertValidity = 10 * time.Second
-	// What a rollout that waits for its verdicts is kept from going on for, and how long
-	// before it would go on by itself the operator acts.
+	// Values and limits of --hold-step and --hold-guard.
 	defaultHoldStep  = 10 * time.Minute
 	minHoldStep      = time.Second
 	maxHoldStep      = time.Hour
@@ -63,50 +62,49 @@ const (
 type Options struct {
 	// Namespace of the operator.
 	Namespace string
-	// Pod is the one this runs in, by $POD_NAME; its name is empty in none.
+	// Pod is the pod of this process, by $POD_NAME. Its name is empty outside of a pod.
 	Pod types.NamespacedName
-	// LeaderElect: of several replicas one decides; all serve webhooks.
+	// LeaderElect elects one replica that decides. All replicas serve webhooks.
 	LeaderElect bool
-	// MetricsAddress and HealthAddress are where metrics and probes are
-	// served; "0" turns either off.
+	// MetricsAddress and HealthAddress are the addresses of metrics and probes; "0" turns
+	// either off.
 	MetricsAddress, HealthAddress string
-	// MetricsByNamespace gives gauges about workloads for each enrolled namespace.
+	// MetricsByNamespace counts workloads for each enrolled namespace.
 	MetricsByNamespace bool
-	// WebhookPort is where the webhooks are served.
+	// WebhookPort is the port of the webhooks.
 	WebhookPort int
-	// Certificates are those of the webhooks.
+	// Certificates of the webhooks.
 	Certificates Certificates
-	// CallbackAddress is where AlterShield Server calls back; "0" turns it off.
-	// CallbackCertPath is the directory of its certificate, empty for HTTP.
+	// CallbackAddress is the address of callbacks; "0" turns it off. CallbackCertPath is the
+	// directory of its certificate, empty for HTTP.
 	CallbackAddress, CallbackCertPath string
 	// CallbackPut serves the PUT paths, which ask for rollbacks.
 	CallbackPut bool
-	// ServerURL of AlterShield Server; empty for stand-alone.
+	// ServerURL is the URL of AlterShield Server; empty for stand-alone.
 	ServerURL string
-	// TokenFile has the token shared with the server, and that requests over HTTP are
-	// signed with, also stand-alone; empty for none.
+	// TokenFile has the token that signs requests over HTTP: requests to and from the server,
+	// and requests of other clients, also stand-alone. Empty for no token.
 	TokenFile string
 	altershield.Registration
 	// DenyCIDRs are networks that no probe of a policy calls.
 	DenyCIDRs []netip.Prefix
-	// HoldStep is how long pods of a rollout that waits for its verdicts are kept from
-	// counting as available at first, and HoldGuard how long before they would the
-	// operator acts.
+	// HoldStep is how long new pods of a held rollout do not count as available. HoldGuard is
+	// how long before the end of that time the operator extends it.
 	HoldStep, HoldGuard time.Duration
 	// PrintVersion and end.
 	PrintVersion bool
-	// Log says how much is logged, and in which form.
+	// Log has the level and the form of the log.
 	Log zap.Options
 }
 
-// Certificates say where the webhooks' certificates come from.
+// Certificates describes the source of the webhooks' certificates.
 type Certificates struct {
-	// Dir has a certificate from elsewhere, in the files CertName and KeyName,
-	// which the webhook server reads by itself. With it, none is made here, and
-	// the authorities in the webhook configurations are somebody else's.
+	// Dir has a certificate from elsewhere, in the files CertName and KeyName. The webhook
+	// server reads them. With Dir the operator makes no certificate, and leaves the
+	// authorities in the webhook configurations to others.
 	Dir, CertName, KeyName string
-	// Namespace of the operator; Secret and Service in it are where the
-	// certificates are stored and how API servers call the webhooks.
+	// Namespace of the operator. The Secret in it stores the certificates, and API servers
+	// call the webhooks through the Service in it.
 	Namespace, Secret, Service string
 	// Mutating and Validating name the webhook configurations.
 	Mutating, Validating string
@@ -121,7 +119,7 @@ func Parse(args []string) (*Options, error) {
 	ctrl.RegisterFlags(fs)
 	o.Log.BindFlags(fs)
 	configurations := o.bind(fs)
-	fs.SetOutput(io.Discard) // an error is told once, by the caller
+	fs.SetOutput(io.Discard) // the caller prints an error once
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fs.SetOutput(os.Stdout)
@@ -142,25 +140,27 @@ func Parse(args []string) (*Options, error) {
 	return o, o.validate()
 }
 
-// bind makes the options the values of flags. It returns the names of the webhook
-// configurations, two options in one flag.
+// bind registers a flag for each option. It returns the names of the webhook configurations,
+// which are two options in one flag.
 func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	fs.StringVar(&o.Namespace, "namespace", NamespaceDefault(),
-		"`namespace` of the operator, where its OpsConfigInfo objects and its lease are (default $POD_NAMESPACE, else "+defaultNamespace+")")
+		"`namespace` of the operator, of its OpsConfigInfo objects and of its lease (default $POD_NAMESPACE, else "+defaultNamespace+")")
 	fs.BoolVar(&o.LeaderElect, "leader-elect", false, "elect one replica that decides; all replicas serve webhooks")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", "0",
-		"`address` metrics are served on over TLS, to authorized clients, as in :8443; 0 turns them off")
+		"`address` of the metrics, over TLS, for authorized clients, as in :8443; 0 turns them off")
 	fs.BoolVar(&o.MetricsByNamespace, "metrics-by-namespace", true,
-		"count blocked workloads for each enrolled namespace; false gives one number for all, where there are very many namespaces")
-	fs.Func("deny-cidrs", "`networks` that no probe of a policy calls, separated by commas, as in 10.96.0.0/12,fd00:10::/32: those of nodes, for one", o.denyCIDRs)
+		"count blocked and held workloads for each enrolled namespace; false gives one number for each kind, for very many namespaces")
+	fs.Func("deny-cidrs",
+		"`networks` that no probe of a policy calls, such as the network of the nodes, separated by commas, as in 10.96.0.0/12,fd00:10::/32",
+		o.denyCIDRs)
 	fs.DurationVar(&o.HoldStep, "hold-step", defaultHoldStep,
-		"`duration` for which new pods of a rollout that waits for its verdicts do not count as available at first, and for which it goes on waiting by itself "+
-			"while no replica of the operator runs; "+minHoldStep.String()+" to "+maxHoldStep.String())
+		"`duration` for which new pods of a held rollout do not count as available; the rollout waits as long if no replica of the operator "+
+			"runs; "+minHoldStep.String()+" to "+maxHoldStep.String())
 	fs.DurationVar(&o.HoldGuard, "hold-guard", defaultHoldGuard,
-		"`duration` before such a rollout would go on by itself in which the operator has it wait longer, more than it takes another replica to take over; "+
+		"`duration` before the end of such a wait at which the operator extends the wait, longer than a change of leader takes; "+
 			minHoldGuard.String()+" to --hold-step")
 	fs.StringVar(&o.HealthAddress, "health-probe-bind-address", ":8081",
-		"`address` /healthz and /readyz are served on; 0 turns them off")
+		"`address` of /healthz and /readyz; 0 turns them off")
 	fs.BoolVar(&o.PrintVersion, "version", false, "print version and commit, and exit")
 	o.bindServer(fs)
 	return o.bindWebhooks(fs)
@@ -181,38 +181,38 @@ func (o *Options) denyCIDRs(value string) error {
 }
 
 func (o *Options) bindWebhooks(fs *flag.FlagSet) (configurations *string) {
-	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "`port` the admission webhooks are served on")
+	fs.IntVar(&o.WebhookPort, "webhook-port", 9443, "`port` of the admission webhooks")
 	fs.StringVar(&o.Certificates.Dir, "webhook-cert-path", "",
-		"`directory` of the certificate and key the webhooks are served with, read again when they change; "+
-			"empty: the operator makes, renews and injects them")
+		"`directory` of the certificate and the key of the webhooks, read again when they change; "+
+			"empty: the operator makes, renews and injects certificates")
 	fs.StringVar(&o.Certificates.CertName, "webhook-cert-name", "tls.crt", "`file` name of the webhooks' certificate")
 	fs.StringVar(&o.Certificates.KeyName, "webhook-key-name", "tls.key", "`file` name of the webhooks' key")
 	fs.StringVar(&o.Certificates.Secret, "webhook-cert-secret", defaultCertSecret,
-		"`name` of the Secret with the certificates made for the webhooks")
+		"`name` of the Secret with the certificates that the operator makes for the webhooks")
 	fs.StringVar(&o.Certificates.Service, "webhook-service", defaultService,
-		"`name` of the service the webhooks are called through, port 443")
+		"`name` of the Service through which API servers call the webhooks, port 443")
 	configurations = fs.String("webhook-configurations", defaultConfigurations,
-		"`names` of the mutating and of the validating webhook configuration, mutating,validating; the operator restores them")
+		"`names` of the mutating and of the validating webhook configuration, separated by a comma; the operator restores both")
 	fs.DurationVar(&o.Certificates.Validity, "webhook-cert-validity", defaultCertValidity,
-		"`duration` a certificate made for the webhooks is valid, its authority ten times as long; at least "+minCertValidity.String())
+		"`duration` for which a certificate of the operator is valid, its authority ten times as long; at least "+minCertValidity.String())
 	return configurations
 }
 
 func (o *Options) bindServer(fs *flag.FlagSet) {
 	fs.StringVar(&o.CallbackAddress, "callback-bind-address", ":8080",
-		"`address` AlterShield Server calls back on; 0 turns it off")
+		"`address` of the callbacks of AlterShield Server; 0 turns it off")
 	fs.StringVar(&o.CallbackCertPath, "callback-cert-path", "",
-		"`directory` of tls.crt and tls.key the callback address is served with, read again when they change; empty serves HTTP")
+		"`directory` of tls.crt and tls.key of the callback address, read again when they change; empty serves HTTP")
 	fs.BoolVar(&o.CallbackPut, "callback-put", true,
-		"serve the PUT paths at the callback address, which ask for rollbacks; =false turns them off")
+		"serve the PUT paths of the callback address, which ask for rollbacks; =false turns them off")
 	fs.StringVar(&o.ServerURL, "altershield-url", "",
 		"`URL` of AlterShield Server, as in http://altershield:8080; empty means stand-alone, without its checks")
 	fs.StringVar(&o.TokenFile, "altershield-token-file", "",
 		"`file` with the token shared with AlterShield Server, of at least "+strconv.Itoa(altershield.MinToken)+
-			" bytes; two lines during a rotation, the first signs; read again when it changes; without a token no callback and no other "+
-			"request over HTTP is accepted, stand-alone as well")
+			" bytes; two lines during a rotation, the first signs; read again when it changes; without a token every callback and every "+
+			"other signed request is refused, stand-alone as well")
 	fs.StringVar(&o.Platform, "altershield-platform", altershield.DefaultPlatform,
-		"`platform` the operator is registered as at AlterShield Server")
+		"`platform` as which the operator is registered at AlterShield Server")
 	fs.StringVar(&o.Scene, "altershield-scene", altershield.DefaultScene, "`key` of the registered scene of generation G2")
 	fs.StringVar(&o.AdmissionScene, "altershield-admission-scene", "",
 		"`key` of a registered scene of generation G1, for the admission check; empty means no check")
@@ -220,10 +220,10 @@ func (o *Options) bindServer(fs *flag.FlagSet) {
 	fs.StringVar(&o.Phase, "altershield-phase", altershield.PhaseProd,
 		"`phase` of the releases of this cluster: "+strings.Join(altershield.Phases(), ", "))
 	fs.StringVar(&o.TargetType, "altershield-target-type", altershield.DefaultTargetType,
-		"registered `type` of the pods a release changes")
+		"registered `type` of the pods that a release changes")
 }
 
-// NamespaceDefault is the namespace of the operator where no flag says it.
+// NamespaceDefault returns the namespace of the operator without a flag.
 func NamespaceDefault() string {
 	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
 		return ns
@@ -259,7 +259,7 @@ func (o *Options) validate() error {
 	return o.validateServer()
 }
 
-// validateHold checks the times of rollouts that wait for their verdicts.
+// validateHold checks the times of held rollouts.
 func (o *Options) validateHold() error {
 	if o.HoldStep < minHoldStep || o.HoldStep > maxHoldStep {
 		return fmt.Errorf("--hold-step %s is out of bounds: give a duration from %s to %s", o.HoldStep, minHoldStep, maxHoldStep)
@@ -300,7 +300,7 @@ func (c *Certificates) validate() error {
 	return nil
 }
 
-// validateServer checks what connects the operator with AlterShield Server.
+// validateServer checks the options of AlterShield Server and of the callback address.
 func (o *Options) validateServer() error {
 	if o.CallbackCertPath != "" {
 		for _, file := range []string{"tls.crt", "tls.key"} {
@@ -343,8 +343,8 @@ func (o *Options) validateServer() error {
 	return nil
 }
 
-// Summary is what the first line of the log says, in pairs: which server there is, and
-// which requests over HTTP are served.
+// Summary returns the fields of the first log line, as pairs: the namespace, the server, and
+// the requests over HTTP that are served.
 func (o *Options) Summary() []any {
 	server, requests := o.ServerURL, "callbacks, suspend list and rollback, signed"
 	if server == "" {
@@ -362,8 +362,8 @@ func (o *Options) Summary() []any {
 	return []any{"namespace", o.Namespace, "server", server, "requests", requests}
 }
 
-// Tokens are those shared with AlterShield Server, and with whoever else sends requests; nil when there is no file of
-// them. It is logged when the file turns bad, and when it is good again.
+// Tokens returns the source of the tokens shared with AlterShield Server and with other clients; nil without a token
+// file. It logs when the file becomes unusable, and when the file can be used again.
 func (o *Options) Tokens(log logr.Logger) altershield.TokenSource {
 	if o.TokenFile == "" {
 		return nil

@@ -29,7 +29,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSummary: the first line of the log says what is served, and whether signed.
+// TestSummary: the first line of the log says which requests are served, and whether signed.
 func TestSummary(t *testing.T) {
 	const url, token = "http://altershield:8080", "/etc/altershield/token"
 	for name, test := range map[string]struct {

@@ -60,7 +60,7 @@ contexts:
 clusters: [{name: test, cluster: {server: "https://127.0.0.1:1"}}]
 `
 
-// testConnection is one whose context is in the namespace shop.
+// testConnection returns a connection whose context is in the namespace shop.
 func testConnection(t *testing.T) (c *connection, out *bytes.Buffer) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -72,7 +72,7 @@ func testConnection(t *testing.T) (c *connection, out *bytes.Buffer) {
 	return &connection{Options: Options{IOStreams: streams, Now: time.Now}, flags: genericclioptions.NewConfigFlags(true)}, out
 }
 
-// storedDeployment is a Deployment as the API server has it.
+// storedDeployment returns a Deployment as the API server has it.
 func storedDeployment(t *testing.T, change func(d *appsv1.Deployment)) *unstructured.Unstructured {
 	t.Helper()
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "sleep", UID: "w"}}
@@ -90,7 +90,7 @@ func storedDeployment(t *testing.T, change func(d *appsv1.Deployment)) *unstruct
 	return stored
 }
 
-// situationOf is that of a Deployment in an enrolled namespace.
+// situationOf returns the snapshot of a Deployment in an enrolled namespace.
 func situationOf(t *testing.T, change func(d *appsv1.Deployment)) *snapshot {
 	t.Helper()
 	stored := storedDeployment(t, change)
@@ -98,11 +98,13 @@ func situationOf(t *testing.T, change func(d *appsv1.Deployment)) *snapshot {
 	if err := s.take(stored); err != nil {
 		t.Fatal(err)
 	}
-	s.namespace = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
+	s.namespace = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue},
+	}}
 	return s
 }
 
-func TestCommandsThatAreTold(t *testing.T) {
+func TestPrintedCommands(t *testing.T) {
 	c, _ := testConnection(t)
 	in := func(namespace string) target {
 		return target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: namespace, Name: "sleep"}}
@@ -135,9 +137,9 @@ func TestClusterFlags(t *testing.T) {
 		{"a file and a context", []string{"--context=other", "--kubeconfig", "my file"}, " --kubeconfig='my file' --context=other"},
 		{"a cluster and a user", []string{"--cluster=there", "--user=ann", "-n", "shop"}, " --cluster=there --user=ann"},
 		{"a server", []string{"--server=https://there:6443"}, " --server=https://there:6443"},
-		{"as somebody else", []string{"--as=ann", "--as-uid=7", "--as-group=dev", "--as-group=it's ops"},
+		{"as another user", []string{"--as=ann", "--as-uid=7", "--as-group=dev", "--as-group=it's ops"},
 			` --as=ann --as-uid=7 --as-group=dev --as-group='it'\''s ops'`},
-		{"what is secret is not told", []string{"--token=secret"}, ""},
+		{"a token is not printed", []string{"--token=secret"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, _ := testConnection(t)
@@ -149,7 +151,7 @@ func TestClusterFlags(t *testing.T) {
 			if got := c.flagsFor(""); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
-			// Commands that change something tell the same.
+			// Commands that change something print the same flags.
 			if got := c.commandIn("", "check"); got != "kubectl altershield check"+tt.want {
 				t.Errorf("%q, want %q after the command", got, tt.want)
 			}
@@ -190,7 +192,7 @@ func TestMayOverride(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		change func(d *appsv1.Deployment)
-		// wantDenied says what denies releases, or wantErr why there is nothing to override.
+		// wantDenied is what denies releases, and wantErr why there is nothing to override.
 		wantDenied, wantErr string
 	}{
 		"blocked":     {blocked, "releases are blocked, because release 3 (version " + versionA + ") failed", ""},
@@ -239,8 +241,10 @@ func TestImageOps(t *testing.T) {
 	s := situationOf(t, nil)
 	got, changes, err := imageOps(s, []string{"side=side:2", "init=init:1"})
 	want := []workload.Op{
-		{Op: "test", Path: "/spec/template/spec/initContainers/0/name", Value: "init"}, {Op: "add", Path: "/spec/template/spec/initContainers/0/image", Value: "init:1"},
-		{Op: "test", Path: "/spec/template/spec/containers/1/name", Value: "side"}, {Op: "add", Path: "/spec/template/spec/containers/1/image", Value: "side:2"},
+		{Op: "test", Path: "/spec/template/spec/initContainers/0/name", Value: "init"},
+		{Op: "add", Path: "/spec/template/spec/initContainers/0/image", Value: "init:1"},
+		{Op: "test", Path: "/spec/template/spec/containers/1/name", Value: "side"},
+		{Op: "add", Path: "/spec/template/spec/containers/1/image", Value: "side:2"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil || !changes {
 		t.Errorf("changes %t, %v (-want +got):\n%s", changes, err, diff)
@@ -248,7 +252,9 @@ func TestImageOps(t *testing.T) {
 	if _, changes, err := imageOps(s, []string{"side=side:1", "init=init:1"}); changes || err != nil {
 		t.Errorf("of the same images: changes %t, %v", changes, err)
 	}
-	for image, want := range map[string]string{"web=x": "it has init, main, side", "main:2": "names no container", "main=": "names no container"} {
+	for image, want := range map[string]string{
+		"web=x": "it has init, main, side", "main:2": "names no container", "main=": "names no container",
+	} {
 		if _, _, err := imageOps(s, []string{image}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("of %s: %v", image, err)
 		}
@@ -265,8 +271,10 @@ func TestMapOps(t *testing.T) {
 		"the first": {nil, &value, []workload.Op{
 			{Op: "test", Path: "/metadata/resourceVersion", Value: "7"}, {Op: "add", Path: "/metadata/labels", Value: map[string]string{"a/b": "x"}},
 		}},
-		"another":     {map[string]string{"c": "d"}, &value, []workload.Op{{Op: "add", Path: "/metadata/labels/a~1b", Value: "x"}}},
-		"remove":      {map[string]string{"a/b": "y"}, nil, []workload.Op{{Op: "test", Path: "/metadata/labels/a~1b", Value: "y"}, {Op: "remove", Path: "/metadata/labels/a~1b"}}},
+		"another": {map[string]string{"c": "d"}, &value, []workload.Op{{Op: "add", Path: "/metadata/labels/a~1b", Value: "x"}}},
+		"remove": {map[string]string{"a/b": "y"}, nil, []workload.Op{
+			{Op: "test", Path: "/metadata/labels/a~1b", Value: "y"}, {Op: "remove", Path: "/metadata/labels/a~1b"},
+		}},
 		"remove none": {map[string]string{"c": "d"}, nil, nil},
 	} {
 		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Labels: tt.stored}}
@@ -276,8 +284,7 @@ func TestMapOps(t *testing.T) {
 	}
 }
 
-// TestFirstLabel sets the first label of a workload, to which somebody else has given
-// one since it was read.
+// TestFirstLabel sets the first label of a workload that got another label since it was read.
 func TestFirstLabel(t *testing.T) {
 	api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(storedDeployment(t, nil)).Build()
 	read := func() *unstructured.Unstructured {
@@ -312,7 +319,7 @@ func TestChanger(t *testing.T) {
 		err := change.change("what", "done", func(options []string) error {
 			writes++
 			if stores := len(options) == 0; stores != (dryRun == dryRunNone) {
-				t.Errorf("%s: the API server is told %v", dryRun, options)
+				t.Errorf("%s: the API server gets %v", dryRun, options)
 			}
 			return nil
 		})
@@ -327,7 +334,9 @@ func TestChanger(t *testing.T) {
 
 func TestFullVersion(t *testing.T) {
 	known := []string{versionA, versionB, "bbbbbbc0000000000000000000000000", versionA}
-	for begin, want := range map[string]string{versionA: versionA, "aaaaaa": versionA, "aaaaa": "", "bbbbbb": "", "bbbbbbb": versionB, "cccccc": "", "": ""} {
+	for begin, want := range map[string]string{
+		versionA: versionA, "aaaaaa": versionA, "aaaaa": "", "bbbbbb": "", "bbbbbbb": versionB, "cccccc": "", "": "",
+	} {
 		if got, err := fullVersion(begin, known); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v; want %q", begin, got, err, want)
 		}
@@ -342,11 +351,11 @@ func TestRollbackOutcome(t *testing.T) {
 		after *workload.Workload
 		want  string
 	}{
-		"done":           {rolledBackFrom(versionB, 2, versionA), rollbackDone},
-		"to another one": {rolledBackFrom(versionB, 2, versionC), rollbackOvertaken},
-		"refused":        {atRelease(versionB, 2), rollbackRefused},
-		"released anew":  {atRelease(versionC, 3), rollbackOvertaken},
-		"made again":     {another, rollbackOvertaken},
+		"done":             {rolledBackFrom(versionB, 2, versionA), rollbackDone},
+		"another version":  {rolledBackFrom(versionB, 2, versionC), rollbackOvertaken},
+		"refused":          {atRelease(versionB, 2), rollbackRefused},
+		"another release":  {atRelease(versionC, 3), rollbackOvertaken},
+		"another workload": {another, rollbackOvertaken},
 	} {
 		if got := rollbackOutcome(before, tt.after, versionA); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
@@ -374,7 +383,7 @@ func TestChooseTarget(t *testing.T) {
 	}{
 		"the newest":            {atRelease(versionC, 3), history, rollback.LastSuccess, false, versionB, ""},
 		"not in quarantine":     {quarantined, history, rollback.LastSuccess, false, versionA, ""},
-		"the one that is named": {atRelease(versionC, 3), history, "aaaaaa", false, versionA, ""},
+		"a named version":       {atRelease(versionC, 3), history, "aaaaaa", false, versionA, ""},
 		"one in quarantine":     {quarantined, history, versionB, false, "", "(b), which succeeded as release 2 (in quarantine)"},
 		"the current one":       {atRelease(versionB, 2), history, versionB, false, "", "version " + versionB + " is the current one"},
 		"none":                  {atRelease(versionC, 3), history, "dddddd", false, "", `no version "dddddd"`},
@@ -384,7 +393,8 @@ func TestChooseTarget(t *testing.T) {
 	} {
 		in := rollback.Input{Now: time.Unix(1, 0), Workload: tt.workload, Enrolled: true, History: revisions(tt.history)}
 		in.Settings.Observe = tt.observe
-		got, err := c.chooseTarget(in, tt.history, tt.to, target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}})
+		sleep := target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}}
+		got, err := c.chooseTarget(in, tt.history, tt.to, sleep)
 		if got.Version != tt.want || (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 			t.Errorf("%s: %q, %v; want %q, %q", name, got.Version, err, tt.want, tt.wantErr)
 		}
@@ -424,6 +434,8 @@ func TestInventory(t *testing.T) {
 
 func TestTakenBack(t *testing.T) {
 	block := map[string]string{v1alpha1.SuspendLabel: "1"}
+	halted := map[string]string{v1alpha1.HaltedAnnotation: "x"}
+	haltedAndHeld := map[string]string{v1alpha1.HaltedAnnotation: "x", v1alpha1.HeldAnnotation: "{}"}
 	for name, tt := range map[string]struct {
 		kind                workload.Kind
 		labels, annotations map[string]string
@@ -433,11 +445,12 @@ func TestTakenBack(t *testing.T) {
 		"nothing":          {workload.Deployment{}, nil, nil, nil, false},
 		"a block":          {workload.Deployment{}, block, map[string]string{v1alpha1.SuspendedByAnnotation: "x"}, []string{"its block"}, false},
 		"a user's block":   {workload.Deployment{}, block, nil, nil, true},
-		"a pause, a hold":  {workload.Deployment{}, nil, map[string]string{v1alpha1.HaltedAnnotation: "x", v1alpha1.HeldAnnotation: "{}"}, []string{"its pause", "its hold"}, false},
-		"of a StatefulSet": {workload.StatefulSet{}, nil, map[string]string{v1alpha1.HaltedAnnotation: "x"}, []string{"its halt (partition 2147483647)"}, false},
-		"of a DaemonSet":   {workload.DaemonSet{}, nil, map[string]string{v1alpha1.HaltedAnnotation: "x"}, []string{"its halt (updateStrategy OnDelete)"}, false},
+		"a pause, a hold":  {workload.Deployment{}, nil, haltedAndHeld, []string{"its pause", "its hold"}, false},
+		"of a StatefulSet": {workload.StatefulSet{}, nil, halted, []string{"its halt (partition 2147483647)"}, false},
+		"of a DaemonSet":   {workload.DaemonSet{}, nil, halted, []string{"its halt (updateStrategy OnDelete)"}, false},
 	} {
-		if diff := cmp.Diff(tt.want, takenBack(tt.labels, tt.annotations, target{kind: tt.kind}.halts())); diff != "" || staysBlocked(tt.labels, tt.annotations) != tt.wantStays {
+		diff := cmp.Diff(tt.want, takenBack(tt.labels, tt.annotations, target{kind: tt.kind}.halts()))
+		if diff != "" || staysBlocked(tt.labels, tt.annotations) != tt.wantStays {
 			t.Errorf("%s: (-want +got):\n%s", name, diff)
 		}
 	}
@@ -465,9 +478,9 @@ func TestUntil(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "changeworkloads"}, "sleep")
 	busy := apierrors.NewServiceUnavailable("busy")
 	for name, tt := range map[string]struct {
-		// answers are what the looks come to, the last one again and again.
+		// answers are the results of the reads. The last one is repeated.
 		answers []error
-		// done says which look is the last.
+		// done is the number of the last read.
 		done        int
 		want        error
 		wantTrouble int
@@ -487,31 +500,33 @@ func TestUntil(t *testing.T) {
 					return events, nil
 				},
 			}).Build()
-			trouble, looks := 0, 0
-			w := &watcher{api: api, timeout: 10 * time.Second, trouble: func(error) { trouble++ }, what: []watched{{list: &v1alpha1.ChangeWorkloadList{}}}}
+			trouble, reads := 0, 0
+			what := []watched{{list: &v1alpha1.ChangeWorkloadList{}}}
+			w := &watcher{api: api, timeout: 10 * time.Second, trouble: func(error) { trouble++ }, what: what}
 			if errors.Is(tt.want, errTimedOut) {
 				w.timeout = 50 * time.Millisecond
 			}
 			err := w.until(t.Context(), func(context.Context) (bool, error) {
-				looks++
+				reads++
 				events.Modify(&v1alpha1.ChangeWorkload{})
-				return looks == tt.done, tt.answers[min(looks, len(tt.answers))-1]
+				return reads == tt.done, tt.answers[min(reads, len(tt.answers))-1]
 			})
-			if fmt.Sprint(err) != fmt.Sprint(tt.want) || trouble != tt.wantTrouble || tt.done > 0 && looks != tt.done {
-				t.Errorf("%v after %d looks, with trouble %d times; want %v after %d, %d times", err, looks, trouble, tt.want, tt.done, tt.wantTrouble)
+			if fmt.Sprint(err) != fmt.Sprint(tt.want) || trouble != tt.wantTrouble || tt.done > 0 && reads != tt.done {
+				t.Errorf("%v after %d reads, with trouble %d times; want %v after %d, %d times",
+					err, reads, trouble, tt.want, tt.done, tt.wantTrouble)
 			}
 		})
 	}
 }
 
-// TestUntilAfterSlowLooks: neither a look that failed after long nor one that took long keeps the next one waiting for as long again.
-func TestUntilAfterSlowLooks(t *testing.T) {
+// TestUntilAfterSlowReads: after a slow read, whether it failed or not, the next read does not wait as long again.
+func TestUntilAfterSlowReads(t *testing.T) {
 	for name, slow := range map[string]error{"failed": errors.New("i/o timeout"), "answered": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				looks, begin := 0, time.Now()
+				reads, begin := 0, time.Now()
 				err := (&watcher{atLeast: time.Second}).until(t.Context(), func(context.Context) (bool, error) {
-					if looks++; looks == 1 {
+					if reads++; reads == 1 {
 						time.Sleep(30 * time.Second) //nolint:forbidigo // in the bubble it takes no time
 						return false, slow
 					}

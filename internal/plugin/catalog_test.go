@@ -34,8 +34,8 @@ import (
 
 const conditionsPath = "../../apis/app.ops.cloud.alipay.com/v1alpha1/condition_types.go"
 
-// TestShowsTheCatalog: each condition of a release has a finding with the message of the operator, and
-// commands where somebody has to act or to wait.
+// TestShowsTheCatalog: each condition of a release has a finding with the message of the operator, and commands if a person has to
+// act or to wait.
 func TestShowsTheCatalog(t *testing.T) {
 	shown := 0
 	for _, e := range v1alpha1.Catalog() {
@@ -67,7 +67,10 @@ func TestShowsTheCatalog(t *testing.T) {
 }
 
 // ofChecks are reasons of status.checks and of steps of an order alone, which have no entry in the catalog.
-var ofChecks = []string{"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate", "Corrected", "Unprocessable"}
+var ofChecks = []string{
+	"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate",
+	"Corrected", "Unprocessable",
+}
 
 // TestCatalogIsComplete: each condition, reason and event of the API has an entry with a sentence,
 // and each entry that asks for an action names who acts and the next step.
@@ -115,7 +118,7 @@ func TestCatalogIsComplete(t *testing.T) {
 	}
 }
 
-// TestCounts: what a person on call has to know stays bounded (docs/states.md).
+// TestCounts bounds the terms that a person on call has to know (docs/reference/states.md).
 func TestCounts(t *testing.T) {
 	conditions, reasons, events := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, e := range v1alpha1.Catalog() {

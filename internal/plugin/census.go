@@ -38,7 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// census is what was found of many workloads.
+// census is all that was read of many workloads.
 type census struct {
 	snapshots []*snapshot
 	settings  []v1alpha1.OpsConfigInfo
@@ -46,15 +46,15 @@ type census struct {
 	missing   []string
 }
 
-// census looks at the workloads of a namespace, or of all, with as many requests as there are kinds and pages, and namespaces
-// with pods that are not Ready.
+// census reads the workloads of a namespace, or of all, with one request for each kind and page, and for each namespace with pods
+// that are not Ready.
 func (c *connection) census(ctx context.Context, live client.Reader, operator, namespace string) (*census, error) {
 	v, r, in := &census{}, newReader(live), client.InNamespace(namespace)
 	kinds := workload.Defended().Kinds()
 	for _, kind := range kinds {
-		err := v.seeKind(ctx, r, kind, operator, namespace, c.Now())
+		err := v.loadKind(ctx, r, kind, operator, namespace, c.Now())
 		if apierrors.IsForbidden(err) && len(v.missing) < len(kinds)-1 {
-			v.missing = append(v.missing, fmt.Sprintf("%s are not told: %s", kind.Resource(), reasonOf(err)))
+			v.missing = append(v.missing, fmt.Sprintf("%s are not known: %s", kind.Resource(), reasonOf(err)))
 		} else if err != nil {
 			return nil, fmt.Errorf("list %s: %w", kind.Resource(), err)
 		}
@@ -66,18 +66,18 @@ func (c *connection) census(ctx context.Context, live client.Reader, operator, n
 	v.assign(changes.Items)
 	for _, step := range []struct {
 		what string
-		see  func(context.Context, *reader, string, []string) error
+		load func(context.Context, *reader, string, []string) error
 	}{
-		{"which namespaces are enrolled is", v.seeNamespaces}, {"which settings are in force is", v.seeSettings},
-		{"which policies are accepted is", v.seePolicies}, {"which pods are in CrashLoopBackOff is", v.seePods},
+		{"which namespaces are enrolled is", v.loadNamespaces}, {"which settings are in force is", v.loadSettings},
+		{"which policies are accepted is", v.loadPolicies}, {"which pods are in CrashLoopBackOff is", v.loadPods},
 	} {
 		scopes := []string{""}
 		if namespace != "" {
 			scopes = slices.Compact([]string{operator, namespace})
 		}
-		switch err := step.see(ctx, r, operator, scopes); {
+		switch err := step.load(ctx, r, operator, scopes); {
 		case apierrors.IsForbidden(err):
-			v.missing = append(v.missing, fmt.Sprintf("%s not told: %s", step.what, reasonOf(err)))
+			v.missing = append(v.missing, fmt.Sprintf("%s not known: %s", step.what, reasonOf(err)))
 		case err != nil:
 			return nil, err
 		}
@@ -85,8 +85,8 @@ func (c *connection) census(ctx context.Context, live client.Reader, operator, n
 	return v, nil
 }
 
-// seeKind looks at the workloads of a kind.
-func (v *census) seeKind(ctx context.Context, r *reader, kind workload.Kind, operator, namespace string, now time.Time) error {
+// loadKind reads the workloads of a kind.
+func (v *census) loadKind(ctx context.Context, r *reader, kind workload.Kind, operator, namespace string, now time.Time) error {
 	gvk := kind.GroupVersionKind()
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -119,7 +119,7 @@ func (v *census) assign(changes []v1alpha1.ChangeWorkload) {
 	}
 }
 
-func (v *census) seeNamespaces(ctx context.Context, r *reader, _ string, scopes []string) error {
+func (v *census) loadNamespaces(ctx context.Context, r *reader, _ string, scopes []string) error {
 	known := map[string]*metav1.PartialObjectMetadata{}
 	if namespace := scopes[len(scopes)-1]; namespace != "" {
 		ns := cluster.NamespaceObject()
@@ -147,7 +147,7 @@ func (v *census) seeNamespaces(ctx context.Context, r *reader, _ string, scopes 
 	return nil
 }
 
-func (v *census) seeSettings(ctx context.Context, r *reader, operator string, scopes []string) error {
+func (v *census) loadSettings(ctx context.Context, r *reader, operator string, scopes []string) error {
 	of := map[string][]v1alpha1.OpsConfigInfo{}
 	for _, ns := range scopes {
 		var list v1alpha1.OpsConfigInfoList
@@ -171,7 +171,7 @@ func (v *census) seeSettings(ctx context.Context, r *reader, operator string, sc
 	return nil
 }
 
-func (v *census) seePolicies(ctx context.Context, r *reader, _ string, scopes []string) error {
+func (v *census) loadPolicies(ctx context.Context, r *reader, _ string, scopes []string) error {
 	for _, ns := range scopes {
 		var list v1alpha1.DefensePolicyList
 		if err := r.List(ctx, &list, client.InNamespace(ns)); err != nil {
@@ -182,8 +182,8 @@ func (v *census) seePolicies(ctx context.Context, r *reader, _ string, scopes []
 	return nil
 }
 
-// seePods looks for pods in CrashLoopBackOff, in the namespaces in which workloads have pods that are not Ready.
-func (v *census) seePods(ctx context.Context, r *reader, _ string, _ []string) error {
+// loadPods reads the pods in CrashLoopBackOff, in namespaces whose workloads have pods that are not Ready.
+func (v *census) loadPods(ctx context.Context, r *reader, _ string, _ []string) error {
 	type key struct{ namespace, kind, name string }
 	unready := map[key]*snapshot{}
 	namespaces := map[string]bool{}
@@ -219,8 +219,8 @@ func (s *snapshot) hasUnready() bool {
 	return s.counts.Ready < all
 }
 
-// workloadOf returns kind and name of the workload of a pod. The name of a ReplicaSet is that of its Deployment and the hash
-// that its pods are labelled with.
+// workloadOf returns kind and name of the workload of a pod. The name of a ReplicaSet is the name of its Deployment and the hash in
+// the labels of its pods.
 func workloadOf(pod *corev1.Pod) (kind, name string) {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil {

@@ -33,8 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// fieldManager is that of the writes of the commands: who may be behind a change, as
-// managedFields and status.corrections tell it.
+// fieldManager is the field manager of all writes: managedFields and status.corrections name it.
 const fieldManager = "kubectl-altershield"
 
 // Values of --dry-run.
@@ -44,8 +43,7 @@ const (
 	dryRunServer = "server"
 )
 
-// changer makes what a command changes, and says what it does. Each command that
-// changes something has one, and its steps are methods in the file of the command.
+// changer announces and makes the changes of a command. The steps of a command are methods in its file.
 type changer struct {
 	*connection
 	dryRun string
@@ -58,7 +56,7 @@ func (c *changer) addTo(flags *pflag.FlagSet) {
 	flags.Lookup("dry-run").NoOptDefVal = dryRunClient
 }
 
-// check says whether the value of --dry-run is one.
+// check returns an error for an unknown value of --dry-run.
 func (c *changer) check() error {
 	switch c.dryRun {
 	case dryRunNone, dryRunClient, dryRunServer:
@@ -68,16 +66,15 @@ func (c *changer) check() error {
 	}
 }
 
-// pretends says that nothing is stored.
+// pretends reports whether nothing is stored.
 func (c *changer) pretends() bool { return c.dryRun != dryRunNone }
 
-// change does one thing, after it has said what. write gets the dry run that the API
-// server is to make of it, if any.
+// change announces a change, and makes it. write gets the options of a dry run by the API server.
 func (c *changer) change(what, done string, write func(dryRun []string) error) error {
 	return c.changing([]string{what}, func() string { return done }, write)
 }
 
-// changing is change where what was done is known only then.
+// changing is change with a result that is known only after the write.
 func (c *changer) changing(what []string, done func() string, write func(dryRun []string) error) error {
 	for _, line := range what {
 		printf(c.Out, "%s\n", line)
@@ -97,7 +94,7 @@ func (c *changer) changing(what []string, done func() string, write func(dryRun 
 	return nil
 }
 
-// options are those of the API server's dry run.
+// options returns the options of a dry run by the API server.
 func (c *changer) options() []string {
 	if c.dryRun == dryRunServer {
 		return []string{metav1.DryRunAll}
@@ -105,23 +102,22 @@ func (c *changer) options() []string {
 	return nil
 }
 
-// next tells the command to look with next, where something was changed.
+// next prints the command that shows the result, if something was changed.
 func (c *changer) next(command string) {
 	if !c.pretends() {
 		printf(c.Out, "see: %s\n", command)
 	}
 }
 
-// patchOptions are those of a patch by this program.
+// patchOptions returns the options of a patch by this program.
 func patchOptions(dryRun []string) *client.PatchOptions {
 	return &client.PatchOptions{DryRun: dryRun, FieldManager: fieldManager}
 }
 
-// pointer is a JSON pointer to a place in an object.
+// pointer returns a JSON pointer to a place in an object.
 func pointer(path ...string) string { return workload.Path(path).Pointer() }
 
-// labelOps and annotationOps set a key of an object, or remove it where value is nil.
-// The object was read before: what is not there yet is made.
+// labelOps and annotationOps set a key of an object that was read before, or remove the key if value is nil.
 func labelOps(o client.Object, key string, value *string) []workload.Op {
 	return mapOps(o, "labels", o.GetLabels(), key, value)
 }
@@ -136,9 +132,10 @@ func mapOps(o client.Object, field string, stored map[string]string, key string,
 	case value == nil && !there:
 		return nil
 	case value == nil:
-		return []workload.Op{{Op: "test", Path: pointer("metadata", field, key), Value: old}, {Op: "remove", Path: pointer("metadata", field, key)}}
+		at := pointer("metadata", field, key)
+		return []workload.Op{{Op: "test", Path: at, Value: old}, {Op: "remove", Path: at}}
 	case len(stored) == 0:
-		// It would replace what somebody else has set since it was read.
+		// The new map would replace keys that were set since the object was read.
 		return []workload.Op{
 			{Op: "test", Path: pointer("metadata", "resourceVersion"), Value: o.GetResourceVersion()},
 			{Op: "add", Path: pointer("metadata", field), Value: map[string]string{key: *value}},
@@ -148,14 +145,15 @@ func mapOps(o client.Object, field string, stored map[string]string, key string,
 	}
 }
 
-// sameObject lets a patch apply only to the object that was read, and not to one of
-// its name that was created later.
+// sameObject lets a patch apply only to the object that was read, not to a later one of the same name.
 func sameObject(o client.Object) workload.Op {
 	return workload.Op{Op: "test", Path: pointer("metadata", "uid"), Value: string(o.GetUID())}
 }
 
-// patchOps applies operations to a workload, and returns it as it is then.
-func patchOps(ctx context.Context, c client.Client, stored *unstructured.Unstructured, ops []workload.Op, dryRun []string) (*unstructured.Unstructured, error) {
+// patchOps applies operations to a workload, and returns the result.
+func patchOps(
+	ctx context.Context, c client.Client, stored *unstructured.Unstructured, ops []workload.Op, dryRun []string,
+) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(ops)
 	if err != nil {
 		return nil, fmt.Errorf("encode a patch: %w", err)
@@ -163,8 +161,8 @@ func patchOps(ctx context.Context, c client.Client, stored *unstructured.Unstruc
 	patched := stored.DeepCopy()
 	if err := c.Patch(ctx, patched, client.RawPatch(types.JSONPatchType, data), patchOptions(dryRun)); err != nil {
 		if cluster.Outdated(err) {
-			return nil, remedy(fmt.Errorf("%s %s was changed by somebody else at this moment", strings.ToLower(stored.GetKind()), stored.GetName()),
-				"look at it again, and repeat the command")
+			return nil, remedy(fmt.Errorf("%s %s changed at the same time", strings.ToLower(stored.GetKind()), stored.GetName()),
+				"check its status, and repeat the command")
 		}
 		return nil, fmt.Errorf("patch %s %s: %w", strings.ToLower(stored.GetKind()), stored.GetName(), err)
 	}
@@ -192,8 +190,7 @@ func (c *changer) reachDefended(ctx context.Context, args []string) (client.With
 	return nil, nil, remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)
 }
 
-// sameRelease lets a request apply only to the release that was read: it is about that
-// one.
+// sameRelease lets a request apply only to the release that was read.
 func sameRelease(s *snapshot) []workload.Op {
 	release, ok := s.workload.Annotations[v1alpha1.ReleaseAnnotation]
 	if !ok {
@@ -202,7 +199,7 @@ func sameRelease(s *snapshot) []workload.Op {
 	return []workload.Op{{Op: "test", Path: pointer("metadata", "annotations", v1alpha1.ReleaseAnnotation), Value: release}}
 }
 
-// removeOverride takes the label off.
+// removeOverride removes the label of an override.
 func (c *changer) removeOverride(ctx context.Context, api client.Client, s *snapshot, why string) error {
 	what := fmt.Sprintf("%s: remove the label %s, %s", s.target, v1alpha1.IgnoredSuspendLabel, why)
 	return c.change(what, s.target.String()+" label removed", func(dryRun []string) error {

@@ -189,7 +189,8 @@ func (o *checkOptions) report(w io.Writer, st style, r *installation.Report) {
 	status, word := installation.OK, "healthy"
 	switch {
 	case r.Unknown:
-		status, word = installation.Warning, "unknown: your user may read neither the manager nor its webhooks, and an administrator of the cluster may"
+		status, word = installation.Warning, "unknown: your user may read neither the manager nor its webhooks, "+
+			"and an administrator of the cluster may"
 	case !r.Healthy:
 		status, word = installation.Failed, "not healthy"
 	case r.Summary.Warnings > 0 && o.strict:

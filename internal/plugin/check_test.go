@@ -152,7 +152,7 @@ func refuse(w http.ResponseWriter, status int, reason, message string) {
 
 func TestCheckFlags(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
-		{"-o wide", "error: -o wide is no format\n  give name, json, yaml, jsonpath=..., go-template=..., or leave it out\n"},
+		{"-o wide", "error: -o wide is no format\n  give name, json, yaml, jsonpath=..., go-template=..., or omit it\n"},
 		{"--wait=-1s", "error: --wait=-1s is not a time to wait\n  use a duration, as in --wait=2m, or 0 to check once\n"},
 		{"shop", "error: unknown command \"shop\" for \"" + displayName("plugin.test") + " check\"\n"},
 	} {

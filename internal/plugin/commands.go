@@ -25,7 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// command is a command of kubectl, each word as a shell needs it.
+// command returns a command of kubectl, each word quoted for a shell.
 func command(words ...string) string {
 	text := "kubectl"
 	for _, word := range words {
@@ -34,22 +34,22 @@ func command(words ...string) string {
 	return text
 }
 
-// kubectl is a command of kubectl in a namespace as the user types it: with the flags that choose namespace and cluster.
+// kubectl returns a command of kubectl in a namespace, with the flags that choose namespace and cluster.
 func (c *connection) kubectl(namespace string, words ...string) string {
 	return command(words...) + c.flagsFor(namespace)
 }
 
-// commandIn is a command of this program in a namespace, as the user types it.
+// commandIn returns a command of this program in a namespace, as the user types it.
 func (c *connection) commandIn(namespace string, words ...string) string {
 	return c.kubectl(namespace, append([]string{"altershield"}, words...)...)
 }
 
-// command is a command of this program on a workload, as the user types it.
+// command returns a command of this program on a workload, as the user types it.
 func (c *connection) command(t target, name string, words ...string) string {
 	return c.commandIn(t.key.Namespace, append([]string{name, t.String()}, words...)...)
 }
 
-// flagsFor are the flags that choose a namespace, unless commands are about it by themselves, and the cluster.
+// flagsFor returns the flags that choose a namespace, unless it is the default, and the cluster.
 func (c *connection) flagsFor(namespace string) (flags string) {
 	if namespace != "" && namespace != c.contextNamespace() {
 		flags = " -n " + wording.ShellWord(namespace)
@@ -57,7 +57,7 @@ func (c *connection) flagsFor(namespace string) (flags string) {
 	return strings.Join(append([]string{flags}, c.clusterFlags()...), " ")
 }
 
-// clusterFlags are those by which the user chose the cluster, and who the user is there. A token and a password are not printed.
+// clusterFlags returns the flags by which the user chose the cluster and the identity, without a token or a password.
 func (c *connection) clusterFlags() (flags []string) {
 	f := c.flags
 	for _, flag := range []struct {
@@ -79,7 +79,7 @@ func (c *connection) clusterFlags() (flags []string) {
 	return flags
 }
 
-// contextNamespace is the namespace of commands without -n.
+// contextNamespace returns the namespace of commands without -n.
 func (c *connection) contextNamespace() string {
 	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
@@ -103,15 +103,15 @@ func (c *connection) advisor(namespace string) advisor {
 	return advisor{flags: c.flagsFor(namespace), clusterFlags: c.flagsFor("")}
 }
 
-// plugin is a command of this program.
+// plugin returns a command of this program.
 func (a advisor) plugin(words ...string) string {
 	return a.kubectl(append([]string{"altershield"}, words...)...)
 }
 
-// kubectl is a command of kubectl.
+// kubectl returns a command of kubectl.
 func (a advisor) kubectl(words ...string) string { return command(words...) + a.flags }
 
-// goesOn is one of the commands by which a rollout goes on.
+// goesOn returns a command that resumes a rollout.
 func (a advisor) goesOn(command string) string { return "kubectl " + command + a.flags }
 
 // Modes of namespaces, workloads and the cluster. Without one a namespace keeps its mode, and a

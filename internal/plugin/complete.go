@@ -35,25 +35,27 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// completeTime is how long the cluster may take to answer while somebody types.
+// completeTime is how long the cluster may take to answer while a user types.
 const completeTime = 2 * time.Second
 
-// byPosition completes each argument with a completion of its own, the further ones with
-// the last. Each knows the arguments before it but for the first skipped ones.
+// byPosition completes each argument with its own completion, and further arguments with the last one. A completion gets the
+// arguments before it, without the first skipped ones.
 func byPosition(skipped int, with ...completion) completion {
 	return func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 		return with[min(len(args), len(with)-1)](cmd, args[min(skipped, len(args)):], begin)
 	}
 }
 
-// completed keeps of some words those that begin so. Where the cluster cannot be asked
-// there is nothing to offer, and nothing to say.
+// completed returns the words that begin so. An error of the cluster is not reported.
 func completed(words []string, begin string, err error) ([]string, cobra.ShellCompDirective) {
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	slices.Sort(words)
-	return slices.DeleteFunc(slices.Compact(words), func(word string) bool { return !strings.HasPrefix(word, begin) || wording.ShellWord(word) != word }), cobra.ShellCompDirectiveNoFileComp
+	words = slices.DeleteFunc(slices.Compact(words), func(word string) bool {
+		return !strings.HasPrefix(word, begin) || wording.ShellWord(word) != word
+	})
+	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeWorkloads completes the workload a command is about.
@@ -65,7 +67,7 @@ func (c *connection) completeWorkloads(cmd *cobra.Command, args []string, begin 
 	defer cancel()
 	words, err := c.workloadNames(ctx)
 	if begin != "" && !strings.Contains(begin, "/") {
-		// A name alone will do where one kind has it.
+		// A name alone is enough if one kind has it.
 		kinds := map[string]int{}
 		for _, word := range words {
 			_, name, _ := strings.Cut(word, "/")
@@ -126,7 +128,7 @@ func (c *connection) completeNamespaces(cmd *cobra.Command, args []string, begin
 	return completed(names, begin, err)
 }
 
-// completeEnroll completes namespaces, and workloads where a kind is typed.
+// completeEnroll completes namespaces, and workloads after a kind.
 func (c *connection) completeEnroll(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	if isWorkload(begin) {
 		return c.completeWorkloads(cmd, args, begin)
@@ -134,8 +136,11 @@ func (c *connection) completeEnroll(cmd *cobra.Command, args []string, begin str
 	return c.completeNamespaces(cmd, args, begin)
 }
 
-// completeFrom completes with what a workload that is named already has.
-func (c *connection) completeFrom(list func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error)) completion {
+// listWords returns the words of a workload that can be typed next.
+type listWords = func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error)
+
+// completeFrom completes with words of the workload that the first argument names.
+func (c *connection) completeFrom(list listWords) completion {
 	return func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -157,8 +162,9 @@ func (c *connection) completeFrom(list func(ctx context.Context, api client.Read
 
 // completeVersions completes versions of the workload that were released.
 func (c *connection) completeVersions(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) (words []string, err error) {
+	return c.completeFrom(func(ctx context.Context, api client.Reader, t target, stored *unstructured.Unstructured) ([]string, error) {
 		changes, err := releasesOf(ctx, api, t, stored.GetUID())
+		var words []string
 		for i := range changes {
 			words = append(words, changes[i].Spec.Reversion)
 		}

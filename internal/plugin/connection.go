@@ -33,28 +33,25 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Options are what the program is made with.
+// Options of the program.
 type Options struct {
 	genericiooptions.IOStreams
 
 	// Version and Commit of the program.
 	Version, Commit string
-	// Now is the time, as this machine has it; nil for the real one. How long something
-	// has been is told by it, nothing is decided by it.
+	// Now returns the time of this machine; nil for time.Now.
 	Now func() time.Time
-	// Wrap, where given, is put around the configuration of the cluster: tests count
-	// requests with it.
+	// Wrap changes the configuration of the cluster, if set: tests count requests with it.
 	Wrap func(*rest.Config)
 }
 
-// ExitError ends the program with a code of its own; what it says was told already
-// where Err is nil.
+// ExitError ends the program with a code of its own. A nil Err means that all is printed already.
 type ExitError struct {
 	Code int
 	Err  error
 }
 
-// Error says what is wrong.
+// Error implements error.
 func (e *ExitError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("exit code %d", e.Code)
@@ -62,24 +59,24 @@ func (e *ExitError) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap is what is wrong.
+// Unwrap returns the error itself.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// connection is the cluster that the user's kubeconfig and flags name. It is made
-// when a command first needs it. Each command and each thing that is read has its methods in a file of its own.
+// connection is the cluster that the user's kubeconfig and flags name. Each command has its methods in a file of its own.
 type connection struct {
 	Options
 	flags *genericclioptions.ConfigFlags
 }
 
-// config is how the cluster is reached.
+// config returns the configuration that reaches the cluster.
 func (c *connection) config() (*rest.Config, error) {
 	config, err := c.flags.ToRESTConfig()
 	if err != nil {
-		return nil, remedy(fmt.Errorf("read the kubeconfig: %w", err), "name one with --kubeconfig or $KUBECONFIG, and a context of it with --context")
+		return nil, remedy(fmt.Errorf("read the kubeconfig: %w", err),
+			"name one with --kubeconfig or $KUBECONFIG, and a context of it with --context")
 	}
 	config.UserAgent = "kubectl-altershield/" + c.Version
-	// As kubectl: what admission warns of is told, and the API server limits by itself.
+	// As kubectl: warnings of admission are printed, and the API server alone limits requests.
 	config.WarningHandler = warnings{rest.NewWarningWriter(c.ErrOut, rest.WarningWriterOptions{Deduplicate: true})}
 	config.QPS, config.Burst = -1, 0
 	if c.Wrap != nil {
@@ -88,7 +85,7 @@ func (c *connection) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// client reads from the API server, without a cache, and can watch.
+// client returns a client without a cache, which can watch.
 func (c *connection) client() (client.WithWatch, error) {
 	config, err := c.config()
 	if err != nil {
@@ -101,7 +98,7 @@ func (c *connection) client() (client.WithWatch, error) {
 	return made, nil
 }
 
-// namespace is the one that --namespace or the context of the kubeconfig name.
+// namespace returns the namespace of --namespace or of the context in the kubeconfig.
 func (c *connection) namespace() (string, error) {
 	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {

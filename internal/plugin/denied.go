@@ -63,7 +63,9 @@ func (s *snapshot) whatFailed(b *Blocked) (why string) {
 	for i := range s.changes {
 		c := &s.changes[i]
 		for j := range c.Status.Conditions {
-			if cond := &c.Status.Conditions[j]; c.Spec.Reversion == b.Version && cond.Type == v1alpha1.ConditionVerified && cond.Status == metav1.ConditionFalse {
+			cond := &c.Status.Conditions[j]
+			failed := cond.Type == v1alpha1.ConditionVerified && cond.Status == metav1.ConditionFalse
+			if failed && c.Spec.Reversion == b.Version {
 				return cmp.Or(record.Detail(cond), cond.Message)
 			}
 		}
@@ -113,13 +115,14 @@ func (s *snapshot) releaserOf(number int64, version string) string {
 // Quarantined is a version whose release is denied.
 type Quarantined struct {
 	Version string `json:"version"`
-	// Time is when the version was left, and Until when its quarantine ends by itself; absent for never.
+	// Time is the beginning of the quarantine, and Until its end by time; absent for never.
 	Time  *metav1.Time `json:"time,omitempty"`
 	Until *metav1.Time `json:"until,omitempty"`
 	// Cause is NeverStarted, VerificationFailed or Requested; Because says more.
 	Cause   string `json:"cause,omitempty"`
 	Because string `json:"because,omitempty"`
-	// Release is the number of the release that was left, To the restored version, and By the user who undid the release; empty for the operator.
+	// Release is the number of the failed release, To the restored version, and By the user who undid the release; empty for the
+	// operator.
 	Release int64  `json:"release,omitempty"`
 	To      string `json:"to,omitempty"`
 	By      string `json:"by,omitempty"`

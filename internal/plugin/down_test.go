@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestDownPods: a pod that is down is told, with what to type, whatever else is well.
+// TestDownPods: a pod that is down has a finding with commands, also if all else is well.
 func TestDownPods(t *testing.T) {
 	const (
 		remove = "kubectl delete pod web-2 -n shop"
@@ -125,14 +125,14 @@ func TestDownPods(t *testing.T) {
 	}
 }
 
-// crashes lets a container of a pod be in a crash loop.
+// crashes puts a container of a pod into a crash loop.
 func crashes(pod *corev1.Pod) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "main", RestartCount: 2, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 	}}
 }
 
-// TestSeesDownPods: of one workload, and of many, pods in CrashLoopBackOff are seen.
+// TestSeesDownPods: pods in CrashLoopBackOff are found, of one workload and of many.
 func TestSeesDownPods(t *testing.T) {
 	objects := native(workload.StatefulSet{}, "db", "uid-db")
 	for _, o := range objects {
@@ -150,10 +150,11 @@ func TestSeesDownPods(t *testing.T) {
 	web := &appsv1.Deployment{ObjectMeta: meant("web"), Status: appsv1.DeploymentStatus{Replicas: 2, ReadyReplicas: 1}}
 	web.UID = "uid-web"
 	web.Spec.Replicas = new(int32)
-	live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(objects, pod, web, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...).Build()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(objects, pod, web, ns)...).Build()
 	c := &connection{Options: Options{Now: func() time.Time { return testNow }}}
 	db := target{kind: workload.StatefulSet{}, key: types.NamespacedName{Namespace: "shop", Name: "db"}}
-	s, err := c.look(t.Context(), live, operatorNamespace, db)
+	s, err := c.load(t.Context(), live, operatorNamespace, db)
 	if err != nil || len(s.down()) != 1 || s.down()[0].Name != "db-pod-1" || !s.down()[0].old {
 		t.Fatalf("of one: %+v, %v", s, err)
 	}

@@ -49,17 +49,17 @@ until their template changes.
   --mode=enforce  defends in full
   --mode=off      ends the defense; the operator takes its blocks, pauses and holds back
 
-The mode of a workload (KIND/NAME) precedes the mode of its namespace, and that the mode of
-the cluster (--cluster). Without --mode a namespace keeps its mode, and a workload takes the
-mode of its namespace again. Blocks that a user set stay.`),
+The mode of a workload (KIND/NAME) counts before the mode of its namespace, and the mode of a
+namespace before the mode of the cluster (--cluster). Without --mode a namespace keeps its mode,
+and a workload takes the mode of its namespace again. Blocks that a user set stay.`),
 		Example: `  # The way to begin: record and verify, block nothing
   kubectl altershield enroll shop --mode=observe
 
-  # When you trust it; and out of the defense again
+  # When you trust it; and to end the defense
   kubectl altershield enroll shop --mode=enforce
   kubectl altershield enroll shop --mode=off
 
-  # One workload: out of the defense, and as its namespace again
+  # One workload: opt out, and take the mode of its namespace again
   kubectl altershield enroll deployment/sleep --mode=off
   kubectl altershield enroll deployment/sleep
 
@@ -212,8 +212,8 @@ func (c *changer) enrollCluster(ctx context.Context, api client.WithWatch, f enr
 	return nil
 }
 
-// setMode writes the setting observe into the namespace `at`, and waits for the workloads of
-// namespace (of all, where it is empty) that are in observe mode then.
+// setMode writes the setting observe into the namespace at, and waits for the workloads of namespace (of all, if it is empty) that
+// enter observe mode.
 func (c *changer) setMode(ctx context.Context, api client.WithWatch, then *modes, namespace, at string, f enrollFlags) error {
 	observed := &scope{namespace: namespace, has: func(t target, annotations map[string]string) bool {
 		return then.of(t.key.Namespace, annotations).Observe
@@ -229,7 +229,7 @@ func (c *changer) setMode(ctx context.Context, api client.WithWatch, then *modes
 	return c.awaitTakenBack(ctx, api, observed, f)
 }
 
-// leave takes a namespace out of the defense.
+// leave ends the defense of a namespace.
 func (c *changer) leave(ctx context.Context, api client.WithWatch, ns *corev1.Namespace, f enrollFlags) error {
 	if _, there := ns.Labels[v1alpha1.EnrolledLabel]; !there {
 		printf(c.Out, "namespace/%s is not enrolled\n", ns.Name)
@@ -254,7 +254,7 @@ func (c *changer) enrollWorkload(ctx context.Context, api client.WithWatch, t ta
 		return err
 	}
 	plan := decideMode(t, s.stored, f.mode)
-	w, err := observeStored(t.kind, plan.then)
+	w, err := readStored(t.kind, plan.then)
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (c *changer) labelNamespace(ctx context.Context, api client.Client, what st
 	})
 }
 
-// setObserve gives the setting observe of a namespace a value. A value that is there already is not written.
+// setObserve gives the setting observe of a namespace a value, unless it has the value already.
 func (c *changer) setObserve(ctx context.Context, api client.Client, namespace string, enable bool) error {
 	stored := &v1alpha1.OpsConfigInfo{}
 	name := "opsconfiginfo/" + settings.NameObserve
@@ -343,8 +343,7 @@ func (c *changer) setObserve(ctx context.Context, api client.Client, namespace s
 	})
 }
 
-// stay turns observe mode off that an uninstall turned on and locked. The setting no longer goes with the
-// Deployment.
+// stay turns off observe mode, which an uninstall turned on and locked. The setting is no longer deleted with the Deployment.
 func (c *changer) stay(ctx context.Context, api client.Client, left *v1alpha1.OpsConfigInfo) error {
 	was, _ := settings.BeforeLeaving(left.Spec)
 	what := fmt.Sprintf("opsconfiginfo/%s: an uninstall turned it on, and did not end: set enable: false, locked: %t in %s",

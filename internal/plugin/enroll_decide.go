@@ -47,7 +47,7 @@ func mayEnrol(ns *corev1.Namespace, operator string) error {
 	}
 }
 
-// with is a copy in which a namespace (the operator, where it is empty) has a mode; without a mode nothing changes.
+// with returns a copy in which a namespace (the operator, if it is empty) has a mode; without a mode nothing changes.
 func (m *modes) with(namespace, mode string) *modes {
 	then := &modes{operator: m.operator, own: map[string][]v1alpha1.OpsConfigInfo{}}
 	for name, objects := range m.own {
@@ -73,7 +73,7 @@ func (m *modes) with(namespace, mode string) *modes {
 	return then
 }
 
-// newObserve is the setting observe of a namespace.
+// newObserve returns the setting observe of a namespace.
 func newObserve(namespace string, enable bool) v1alpha1.OpsConfigInfo {
 	o := v1alpha1.OpsConfigInfo{Spec: v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: enable}}
 	o.Namespace, o.Name = namespace, settings.NameObserve
@@ -102,7 +102,7 @@ func (c *connection) mayHave(mode string, in settings.InForce, then *modes, what
 	return remedy(fmt.Errorf("%s cannot be put into %s mode: %s", what, mode, why), do)
 }
 
-// describeMode is a sentence about the mode in force.
+// describeMode returns a sentence about the mode in force.
 func describeMode(in settings.InForce) string {
 	if in.Observe {
 		return "in observe mode, because of " + in.ObservedBy
@@ -110,12 +110,12 @@ func describeMode(in settings.InForce) string {
 	return "in enforce mode"
 }
 
-// lockedObserve is the operator's setting observe, where it is locked; else nil.
+// lockedObserve returns the operator's setting observe if it is locked; else nil.
 func lockedObserve(operator []v1alpha1.OpsConfigInfo) *v1alpha1.OpsConfigInfo {
 	return observeIf(operator, func(o *v1alpha1.OpsConfigInfo) bool { return o.Spec.Locked })
 }
 
-// leavingObserve is the operator's setting observe, where an uninstall turned it on; else nil.
+// leavingObserve returns the operator's setting observe if an uninstall turned it on; else nil.
 func leavingObserve(operator []v1alpha1.OpsConfigInfo) *v1alpha1.OpsConfigInfo {
 	return observeIf(operator, func(o *v1alpha1.OpsConfigInfo) bool {
 		_, leaving := settings.BeforeLeaving(o.Spec)
@@ -189,7 +189,7 @@ func (m *modeOf) annotate(t target, stored *unstructured.Unstructured, value *st
 	}
 }
 
-// set is a copy of values with one of them changed, if that is a change.
+// set returns a copy of values with one of them changed, and whether that is a change.
 func (m *modeOf) set(t target, field, key string, values map[string]string, value *string) (then map[string]string, changed bool) {
 	old, there := values[key]
 	then = map[string]string{}
@@ -213,7 +213,7 @@ func (m *modeOf) set(t target, field, key string, values map[string]string, valu
 	return then, true
 }
 
-// inventory is what an operator of a cluster has to know of a namespace that is to be enrolled.
+// inventory counts the workloads of a namespace before its enrolment.
 type inventory struct {
 	// Baselines, Released and OptedOut are numbers of workloads: without a release, with an earlier one, and opted out.
 	Baselines, Released, OptedOut int
@@ -249,7 +249,7 @@ func (v *inventory) add(kind workload.Kind, stored *unstructured.Unstructured) e
 	return nil
 }
 
-// describe is what enrolling the namespace means, and which workloads protect too little.
+// describe returns lines about the effect of an enrolment, and about workloads that protect themselves too little.
 func (v *inventory) describe(namespace string) []string {
 	baselines := fmt.Sprintf("namespace/%s: %s without a recorded release", namespace, count(v.Baselines, "workload"))
 	lines := []string{baselines + ": baselines, until their template changes"}

@@ -33,7 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// blockedIn is a workload that the operator blocked; own is its annotation observe.
+// blockedIn returns a workload that the operator blocked; own is its annotation observe.
 func blockedIn(namespace, name, own string) client.Object {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name,
@@ -46,7 +46,9 @@ func blockedIn(namespace, name, own string) client.Object {
 }
 
 func enrolledNamespace(name string) client.Object {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue},
+	}}
 }
 
 func observeSetting(namespace string, enable bool) *v1alpha1.OpsConfigInfo {
@@ -77,6 +79,9 @@ func TestEnrollModes(t *testing.T) {
 		change(&f)
 		return f
 	}
+	enforce := with(wide, func(f *enrollFlags) { f.mode = modeEnforce })
+	soon := func(f *enrollFlags) { f.timeout = time.Millisecond }
+	const takesA = "deployment/a in shop: the operator takes back its block"
 	for _, tt := range []struct {
 		name    string
 		objects []client.Object
@@ -84,48 +89,58 @@ func TestEnrollModes(t *testing.T) {
 		dryRun  string
 		// is stuck: the operator takes nothing back.
 		isStuck bool
-		// want is said, wantNot is not; wantErr is a part of the error.
+		// want is printed, wantNot is not; wantErr is a part of the error.
 		want, wantNot []string
 		wantErr       string
-		// wantOwn and wantOperator are whether shop and the operator observe then: true,
-		// false, or none.
+		// wantOwn and wantOperator are the values of observe in shop and in ops afterwards: true, false, or none.
 		wantOwn, wantOperator string
 	}{
 		{"a namespace", operator(nil), wide, dryRunNone, false,
-			[]string{"deployment/a in shop: the operator takes back its block", "observe created", "nothing of the operator is left"}, []string{"deployment/b"}, "", "true", "false"},
-		{"a namespace, and nobody takes anything back", operator(nil), with(wide, func(f *enrollFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
-			[]string{"observe created"}, []string{"nothing of the operator is left"}, "has not taken back in 1ms: deployment/a in shop: its block", "true", "false"},
+			[]string{takesA, "observe created", "nothing of the operator is left"}, []string{"deployment/b"}, "", "true", "false"},
+		{"a namespace, and the operator takes nothing back", operator(nil), with(wide, soon), dryRunNone, true,
+			[]string{"observe created"}, []string{"nothing of the operator is left"},
+			"has not taken back in 1ms: deployment/a in shop: its block", "true", "false"},
 		{"a namespace, without waiting", operator(nil), with(wide, func(f *enrollFlags) { f.wait = false }), dryRunNone, true,
 			[]string{"observe created"}, []string{"nothing of the operator is left"}, "", "true", "false"},
-		{"a namespace, to see what it would do", operator(nil), wide, dryRunClient, true,
+		{"a namespace, dry run", operator(nil), wide, dryRunClient, true,
 			[]string{"takes back its block", "(dry run)"}, []string{"nothing of the operator is left"}, "", "none", "false"},
 		{"a namespace, where the setting is locked", operator(locks), wide, dryRunNone, false,
 			nil, []string{"created"}, "shop cannot be put into observe mode: in enforce mode", "none", "false"},
-		{"a namespace in full, where the setting is locked and on", operator(func(s *v1alpha1.OpsConfigInfoSpec) { s.Enable, s.Locked = true, true }),
-			with(wide, func(f *enrollFlags) { f.mode = modeEnforce }), dryRunNone, false,
-			nil, []string{"created"}, "shop cannot be put into enforce mode: in observe mode, because of the OpsConfigInfo \"observe\" of the operator", "none", "true"},
-		{"a namespace in full", operator(observes), with(wide, func(f *enrollFlags) { f.mode = modeEnforce }), dryRunNone, true,
+		{"enforce mode, where the setting is locked and on",
+			operator(func(s *v1alpha1.OpsConfigInfoSpec) { s.Enable, s.Locked = true, true }), enforce, dryRunNone, false,
+			nil, []string{"created"},
+			"shop cannot be put into enforce mode: in observe mode, because of the OpsConfigInfo \"observe\" of the operator",
+			"none", "true"},
+		{"enforce mode", operator(observes), enforce, dryRunNone, true,
 			[]string{"observe created"}, []string{"takes back", "is left"}, "", "false", "true"},
 		{"a namespace leaves", operator(nil), with(wide, func(f *enrollFlags) { f.mode = modeOff }), dryRunNone, false,
-			[]string{"deployment/a in shop: the operator takes back its block", "label removed", "nothing of the operator is left"}, []string{"deployment/b"}, "", "none", "false"},
+			[]string{takesA, "label removed", "nothing of the operator is left"}, []string{"deployment/b"}, "", "none", "false"},
 		{"the cluster", operator(nil), everywhere, dryRunNone, false,
-			[]string{"deployment/a in shop: the operator takes back its block", "deployment/b in ware: the operator takes back its block", "set enable: true in ops", "nothing of the operator is left"},
+			[]string{
+				takesA, "deployment/b in ware: the operator takes back its block", "set enable: true in ops",
+				"nothing of the operator is left",
+			},
 			[]string{"deployment/c"}, "", "none", "true"},
-		{"the cluster, where a namespace has its own value", append(operator(nil), observeSetting("shop", false)), everywhere, dryRunNone, false,
+		{"the cluster, where a namespace has its own value",
+			append(operator(nil), observeSetting("shop", false)), everywhere, dryRunNone, false,
 			[]string{"deployment/b in ware"}, []string{"deployment/a"}, "", "false", "true"},
 		{"the cluster, where it is locked", append(operator(locks), observeSetting("shop", false)), everywhere, dryRunNone, false,
-			[]string{"deployment/a in shop", "deployment/b in ware", "deployment/c in ware", "nothing of the operator is left"}, nil, "", "false", "true"},
-		{"the cluster, and nobody takes anything back", operator(nil), with(everywhere, func(f *enrollFlags) { f.timeout = time.Millisecond }), dryRunNone, true,
+			[]string{"deployment/a in shop", "deployment/b in ware", "deployment/c in ware", "nothing of the operator is left"},
+			nil, "", "false", "true"},
+		{"the cluster, and the operator takes nothing back", operator(nil), with(everywhere, soon), dryRunNone, true,
 			nil, nil, "deployment/a in shop: its block", "none", "true"},
-		{"not in the namespace of the operator", operator(nil), with(everywhere, func(f *enrollFlags) { f.operator = "shop" }), dryRunNone, false,
+		{"not in the namespace of the operator",
+			operator(nil), with(everywhere, func(f *enrollFlags) { f.operator = "shop" }), dryRunNone, false,
 			nil, []string{"created"}, "the operator is in the namespace ops, not in shop", "none", "false"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, out := testConnection(t)
 			stored := clusterOf(tt.objects)
-			// The operator does its part as soon as the setting was written.
+			// The operator takes back as soon as the setting is written.
 			takeBack := func() {
-				for _, key := range []types.NamespacedName{{Namespace: "shop", Name: "a"}, {Namespace: "ware", Name: "b"}, {Namespace: "ware", Name: "c"}, {Namespace: "free", Name: "d"}} {
+				for _, key := range []types.NamespacedName{
+					{Namespace: "shop", Name: "a"}, {Namespace: "ware", Name: "b"}, {Namespace: "ware", Name: "c"}, {Namespace: "free", Name: "d"},
+				} {
 					d := &appsv1.Deployment{}
 					if err := stored.Get(t.Context(), key, d); err != nil {
 						t.Error(err)
@@ -182,8 +197,7 @@ func TestEnrollModes(t *testing.T) {
 	}
 }
 
-// An uninstall that did not end leaves a setting that is locked, and goes with the
-// Deployment.
+// TestStay: an uninstall that did not end leaves a setting that is locked, and is deleted with the Deployment.
 func TestStay(t *testing.T) {
 	for name, before := range map[string]v1alpha1.OpsConfigInfoSpec{
 		"off": {}, "on": {Enable: true, Remark: "mine"}, "locked": {Locked: true},
@@ -197,7 +211,8 @@ func TestStay(t *testing.T) {
 				}
 			}), servedFrom("ops")))
 			c, out := testConnection(t)
-			if err := (&changer{connection: c, dryRun: dryRunNone}).enrollCluster(t.Context(), api, enrollFlags{cluster: true, mode: modeEnforce, wait: true}); err != nil {
+			flags := enrollFlags{cluster: true, mode: modeEnforce, wait: true}
+			if err := (&changer{connection: c, dryRun: dryRunNone}).enrollCluster(t.Context(), api, flags); err != nil {
 				t.Fatal(err)
 			}
 			o := &v1alpha1.OpsConfigInfo{}

@@ -30,13 +30,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// scope are workloads of a namespace, or of all namespaces where it is empty.
+// scope selects workloads of a namespace, or of all namespaces if it is empty.
 type scope struct {
 	namespace string
 	has       func(t target, annotations map[string]string) bool
 }
 
-// each calls for each workload of the scope, with its metadata alone.
+// each calls do for each workload of the scope, with its metadata.
 func (s *scope) each(ctx context.Context, api client.Client, do func(target, *metav1.PartialObjectMetadata)) error {
 	for _, kind := range workload.Defended().Kinds() {
 		gvk := kind.GroupVersionKind()
@@ -55,8 +55,8 @@ func (s *scope) each(ctx context.Context, api client.Client, do func(target, *me
 	return nil
 }
 
-// takenBack is what the operator takes back of a workload that leaves the defense, or is
-// in observe mode from then on. halts are the words for a halt of its kind.
+// takenBack lists what the operator takes back from a workload that is no longer defended, or enters observe mode. halts are the
+// words for a halt of its kind.
 func takenBack(labels, annotations map[string]string, halts *workload.Words) (what []string) {
 	if _, blocked := labels[v1alpha1.SuspendLabel]; blocked && annotations[v1alpha1.SuspendedByAnnotation] != "" {
 		what = append(what, "its block")
@@ -94,7 +94,7 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *
 	if !f.wait || c.pretends() {
 		return nil
 	}
-	watch := &watcher{api: api, timeout: f.timeout, trouble: c.tellTrouble}
+	watch := &watcher{api: api, timeout: f.timeout, trouble: c.printTrouble}
 	for _, kind := range workload.Defended().Kinds() {
 		watch.what = append(watch.what, watched{kind.ObjectList(), []client.ListOption{client.InNamespace(of.namespace)}})
 	}

@@ -50,31 +50,33 @@ func TestEnrolObserved(t *testing.T) {
 	}
 	mistyped := observe("shop", false, false)
 	mistyped.Spec.Type = v1alpha1.TypeBlocking
+	const operator = installation.DefaultNamespace
 	for name, tt := range map[string]struct {
 		enrolled  bool
 		stored    []client.Object
 		forbidden bool
 		// keep: no mode is given.
 		keep bool
-		// wantObserve: the namespace has the setting; wantEnrolled: and the label.
+		// wantObserve: the namespace has the setting; wantEnrolled: it has the label.
 		wantObserve, wantEnrolled bool
 		wantOut, wantErr          string
 	}{
-		"the first time":                      {wantObserve: true, wantEnrolled: true, wantOut: "with enable: true"},
-		"the operator observes nothing":       {stored: []client.Object{observe(installation.DefaultNamespace, false, false)}, wantObserve: true, wantEnrolled: true},
-		"the operator observes all, locked":   {stored: []client.Object{observe(installation.DefaultNamespace, true, true)}, wantObserve: true, wantEnrolled: true},
-		"the operator's is locked and off":    {stored: []client.Object{observe(installation.DefaultNamespace, false, true)}, wantErr: "is locked and in force"},
-		"there is one of the wrong type":      {stored: []client.Object{observe(installation.DefaultNamespace, false, false), mistyped}, wantErr: "spec.type"},
-		"there is one that is off":            {stored: []client.Object{observe("shop", false, false)}, wantObserve: true, wantEnrolled: true},
-		"it is not known what the operator's": {forbidden: true, wantObserve: true, wantEnrolled: true},
-		"enrolled already":                    {enrolled: true, wantObserve: true, wantEnrolled: true, wantOut: "is enrolled already"},
+		"the first time":                   {wantObserve: true, wantEnrolled: true, wantOut: "with enable: true"},
+		"the cluster in enforce mode":      {stored: []client.Object{observe(operator, false, false)}, wantObserve: true, wantEnrolled: true},
+		"the cluster in observe mode":      {stored: []client.Object{observe(operator, true, true)}, wantObserve: true, wantEnrolled: true},
+		"the cluster locked, enforce mode": {stored: []client.Object{observe(operator, false, true)}, wantErr: "is locked and in force"},
+		"a setting of the wrong type":      {stored: []client.Object{observe(operator, false, false), mistyped}, wantErr: "spec.type"},
+		"a setting that is off":            {stored: []client.Object{observe("shop", false, false)}, wantObserve: true, wantEnrolled: true},
+		"the cluster's mode is not known":  {forbidden: true, wantObserve: true, wantEnrolled: true},
+		"enrolled already":                 {enrolled: true, wantObserve: true, wantEnrolled: true, wantOut: "is enrolled already"},
 		"enrolled already, and in observe mode": {
-			enrolled: true, stored: []client.Object{observe(installation.DefaultNamespace, false, false), observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
+			enrolled: true, stored: []client.Object{observe(operator, false, false), observe("shop", true, false)},
+			wantObserve: true, wantEnrolled: true,
 			wantOut: "namespace/shop: in observe mode, because of the OpsConfigInfo \"observe\" of the namespace",
 		},
 		"enrolled already, in observe mode, and enrolled again": {
-			enrolled: true, keep: true, stored: []client.Object{observe(installation.DefaultNamespace, false, false), observe("shop", true, false)}, wantObserve: true, wantEnrolled: true,
-			wantOut: "namespace/shop: in observe mode",
+			enrolled: true, keep: true, stored: []client.Object{observe(operator, false, false), observe("shop", true, false)},
+			wantObserve: true, wantEnrolled: true, wantOut: "namespace/shop: in observe mode",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +93,7 @@ func TestEnrolObserved(t *testing.T) {
 					return c.List(ctx, list, opts...)
 				},
 			}).Build()
-			f := enrollFlags{mode: modeObserve, operator: installation.DefaultNamespace}
+			f := enrollFlags{mode: modeObserve, operator: operator}
 			if tt.keep {
 				f.mode = ""
 			}
@@ -107,7 +109,8 @@ func TestEnrolObserved(t *testing.T) {
 			if client.IgnoreNotFound(err) != nil || (err == nil && o.Spec.Enable) != tt.wantObserve {
 				t.Errorf("%v, %+v; want enable: %t", err, o.Spec, tt.wantObserve)
 			}
-			if err := api.Get(t.Context(), client.ObjectKey{Name: "shop"}, ns); err != nil || (ns.Labels[v1alpha1.EnrolledLabel] != "") != tt.wantEnrolled {
+			err = api.Get(t.Context(), client.ObjectKey{Name: "shop"}, ns)
+			if err != nil || (ns.Labels[v1alpha1.EnrolledLabel] != "") != tt.wantEnrolled {
 				t.Errorf("%v, labels %v; want enrolled: %t", err, ns.Labels, tt.wantEnrolled)
 			}
 		})
@@ -144,23 +147,29 @@ func TestDecideMode(t *testing.T) {
 		labels, annotations map[string]string
 		owned               bool
 		mode                string
-		// wantLabel and wantAnnotation are the values then, and wantSays a part of what is printed.
+		// wantLabel and wantAnnotation are the values afterwards, and wantSays a part of the output.
 		wantLabel, wantAnnotation, wantSays string
 	}{
 		"off":                             {nil, nil, false, modeOff, "disabled", "", "set the label " + label + "=disabled"},
 		"off already":                     {is(label, "disabled"), nil, false, modeOff, "disabled", "", ""},
 		"off, in place of another value":  {is(label, "other"), nil, false, modeOff, "disabled", "", `=disabled, in place of "other"`},
 		"off, in place of an empty value": {is(label, ""), nil, false, modeOff, "disabled", "", `=disabled, in place of ""`},
-		"observe":                         {nil, is("a", "b"), false, modeObserve, "", "enabled", "set the annotation " + annotation + "=enabled"},
-		"observe, from off":               {is(label, "disabled"), nil, false, modeObserve, "", "enabled", "remove the label " + label},
-		"enforce":                         {nil, nil, false, modeEnforce, "", "disabled", "set the annotation " + annotation + "=disabled"},
-		"enforce, from observe":           {nil, is(annotation, "enabled"), false, modeEnforce, "", "disabled", `in place of "enabled"`},
-		"enforce, owned":                  {nil, nil, true, modeEnforce, "enforced", "disabled", "set the label " + label + "=enforced"},
-		"enforce, owned and off":          {is(label, "disabled"), nil, true, modeEnforce, "enforced", "disabled", `=enforced, in place of "disabled"`},
-		"as its namespace":                {is(label, "disabled"), is(annotation, "enabled"), false, "", "", "", "remove the annotation " + annotation},
-		"as its namespace already":        {nil, is("a", "b"), false, "", "", "", ""},
-		"as its namespace, owned":         {is(label, "enforced"), nil, true, "", "", "", "remove the label " + label},
-		"another value stays":             {is(label, "other"), nil, false, "", "other", "", ""},
+		"observe": {
+			nil, is("a", "b"), false, modeObserve, "", "enabled", "set the annotation " + annotation + "=enabled",
+		},
+		"observe, from off":     {is(label, "disabled"), nil, false, modeObserve, "", "enabled", "remove the label " + label},
+		"enforce":               {nil, nil, false, modeEnforce, "", "disabled", "set the annotation " + annotation + "=disabled"},
+		"enforce, from observe": {nil, is(annotation, "enabled"), false, modeEnforce, "", "disabled", `in place of "enabled"`},
+		"enforce, owned":        {nil, nil, true, modeEnforce, "enforced", "disabled", "set the label " + label + "=enforced"},
+		"enforce, owned and off": {
+			is(label, "disabled"), nil, true, modeEnforce, "enforced", "disabled", `=enforced, in place of "disabled"`,
+		},
+		"as its namespace": {
+			is(label, "disabled"), is(annotation, "enabled"), false, "", "", "", "remove the annotation " + annotation,
+		},
+		"as its namespace already": {nil, is("a", "b"), false, "", "", "", ""},
+		"as its namespace, owned":  {is(label, "enforced"), nil, true, "", "", "", "remove the label " + label},
+		"another value stays":      {is(label, "other"), nil, false, "", "other", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stored := storedDeployment(t, func(d *appsv1.Deployment) {
@@ -187,12 +196,13 @@ func TestDecideMode(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if label, annotation := stored.GetLabels()[label], stored.GetAnnotations()[annotation]; label != tt.wantLabel || annotation != tt.wantAnnotation {
+			label, annotation := stored.GetLabels()[label], stored.GetAnnotations()[annotation]
+			if label != tt.wantLabel || annotation != tt.wantAnnotation {
 				t.Errorf("label %q, annotation %q; want %q, %q", label, annotation, tt.wantLabel, tt.wantAnnotation)
 			}
 			then := []map[string]string{m.then.GetLabels(), m.then.GetAnnotations()}
 			if diff := cmp.Diff([]map[string]string{stored.GetLabels(), stored.GetAnnotations()}, then, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("what is decided (-stored +decided):\n%s", diff)
+				t.Errorf("the decision (-stored +decided):\n%s", diff)
 			}
 		})
 	}

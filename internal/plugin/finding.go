@@ -22,18 +22,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Needs is who has to do something about a finding.
+// Needs says who has to act on a finding.
 type Needs string
 
 // Values of Needs, the most pressing first.
 const (
-	// NeedsAttention: it stays so until a person does something.
+	// NeedsAttention: a person has to act.
 	NeedsAttention Needs = "Attention"
-	// NeedsTime: it goes on by itself.
+	// NeedsTime: it continues without help.
 	NeedsTime Needs = "Time"
-	// NeedsNothing: it is good to know.
+	// NeedsNothing: no action is needed.
 	NeedsNothing Needs = "Nothing"
-	// NeedsNoWord: all is as it should be.
+	// NeedsNoWord: all is well.
 	NeedsNoWord Needs = "Fine"
 )
 
@@ -41,18 +41,18 @@ const (
 type Finding struct {
 	// Code is one word, for programs. A code may be new in any version.
 	Code string `json:"code"`
-	// Needs is who has to do something: Attention (a person), Time (nobody, it goes on), Nothing or Fine.
+	// Needs is Attention (a person has to act), Time (it continues without help), Nothing or Fine.
 	Needs Needs `json:"needs"`
-	// What is the word for it in a list.
+	// The word for it in a list.
 	What string `json:"what"`
-	// Says is a sentence. Details are what the operator says.
+	// Says is a sentence, and Details are messages of the operator.
 	Says    string   `json:"says"`
 	Details []string `json:"details,omitempty"`
-	// Since is since when it is so.
+	// Since is the time at which it began.
 	Since *metav1.Time `json:"since,omitempty"`
-	// ReleasedBy is the user whose release it is about.
+	// ReleasedBy is the user of the release.
 	ReleasedBy string `json:"releasedBy,omitempty"`
-	// Do are next steps, the one that is right most often first.
+	// Do are the next steps, the most likely one first.
 	Do []Advice `json:"do,omitempty"`
 }
 
@@ -70,24 +70,24 @@ func (n Needs) rank() int {
 // pressing reports whether a person or time is needed.
 func (f *Finding) pressing() bool { return f.Needs == NeedsAttention || f.Needs == NeedsTime }
 
-// finder collects the findings about one workload. Findings are many: each file has those of one matter.
+// finder collects the findings about one workload. Each file has the findings of one subject.
 type finder struct {
 	*snapshot
 	advisor
 	all []Finding
-	// told are the conditions of the current release that a finding has told of.
-	told []string
+	// covered are conditions of the current release that another finding reports.
+	covered []string
 }
 
 func (f *finder) add(found Finding) { f.all = append(f.all, found) }
 
-// tell notes conditions that a finding tells of.
-func (f *finder) tell(kinds ...string) { f.told = append(f.told, kinds...) }
+// cover notes conditions that another finding reports.
+func (f *finder) cover(kinds ...string) { f.covered = append(f.covered, kinds...) }
 
 // maxPodsNamed is how many pods a finding names.
 const maxPodsNamed = 3
 
-// markOf is the mark of what a person, or time, has to do.
+// markOf returns the mark of a finding.
 func markOf(n Needs) mark {
 	switch n {
 	case NeedsAttention:

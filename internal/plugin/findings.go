@@ -31,7 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
-// findingsOf returns what there is to say about a workload, the most pressing first.
+// findingsOf returns the findings about a workload, the most pressing first.
 func findingsOf(s *snapshot, a advisor) []Finding {
 	f := &finder{snapshot: s, advisor: a}
 	switch level, message := s.defense(); level {
@@ -57,8 +57,8 @@ func findingsOf(s *snapshot, a advisor) []Finding {
 	return f.all
 }
 
-// adviseOnce leaves to a finding the advice that the more pressing ones have not given. While releases are blocked an ordinary
-// release is denied, so none is advised.
+// adviseOnce removes advice that a more pressing finding gives. While releases are blocked, an ordinary release is denied, and is
+// not advised.
 func (f *finder) adviseOnce() {
 	given := map[string]bool{}
 	if f.blocked() != nil {
@@ -76,8 +76,9 @@ func (f *finder) adviseOnce() {
 func (f *finder) notEnrolled() {
 	found := Finding{
 		Code: "NotEnrolled", Needs: NeedsNothing, What: "not defended",
-		Says: fmt.Sprintf("The namespace %s is not enrolled: releases of this workload are not verified, and nothing stops them.", f.workload.Namespace),
-		Do:   []Advice{f.enroll(f.workload.Namespace, modeObserve), f.enroll(f.workload.Namespace, "")},
+		Says: fmt.Sprintf("The namespace %s is not enrolled: releases of this workload are not verified, and nothing stops them.",
+			f.workload.Namespace),
+		Do: []Advice{f.enroll(f.workload.Namespace, modeObserve), f.enroll(f.workload.Namespace, "")},
 	}
 	if mistyped := admission.MistypedEnrolment(f.namespace.Labels); mistyped != "" {
 		found.Needs, found.Details = NeedsAttention, []string{"A label of the namespace has no effect: " + mistyped + "."}
@@ -88,22 +89,24 @@ func (f *finder) notEnrolled() {
 func (f *finder) optedOut(message string) {
 	found := Finding{
 		Code: "OptedOut", Needs: NeedsNothing, What: "opted out",
-		Says:    "The workload is out of the defense: its releases are not verified, and nothing stops them.",
-		Details: []string{message}, Do: []Advice{{f.plugin("enroll", f.target.String()), "puts it back into the defense"}},
+		Says:    "The workload has opted out: its releases are not verified, and nothing stops them.",
+		Details: []string{message}, Do: []Advice{{f.plugin("enroll", f.target.String()), "defends it again"}},
 	}
 	if n := len(f.quarantined()); n > 0 {
-		found.Details = append(found.Details, fmt.Sprintf("%s in quarantine again once it is opted in.", countOf(n, "version is", "versions are")))
+		again := countOf(n, "version is", "versions are")
+		found.Details = append(found.Details, fmt.Sprintf("%s in quarantine again once it is opted in.", again))
 	}
 	f.add(found)
 }
 
 func (f *finder) observed(message string) {
 	if c := f.condition(v1alpha1.ConditionDefended); c == nil || c.Reason != v1alpha1.ReasonWriteDenied {
-		f.tell(v1alpha1.ConditionDefended)
+		f.cover(v1alpha1.ConditionDefended)
 	}
 	f.add(Finding{
 		Code: "Observed", Needs: NeedsNothing, What: "observed",
-		Says:    "The workload is in observe mode: its releases are verified and reported. Nothing is blocked, paused, rolled back or denied.",
+		Says: "The workload is in observe mode: its releases are verified and reported. " +
+			"Nothing is blocked, paused, rolled back or denied.",
 		Details: []string{message}, Do: []Advice{f.enforce()},
 	})
 }
@@ -111,11 +114,13 @@ func (f *finder) observed(message string) {
 // recordedWithin is how long the operator may take to record a release.
 const recordedWithin = 30 * time.Second
 
-// slipped reports whether the first release of a workload passed admission unseen. Without a revision that is so for a moment
-// only: a workload that is paused has none. Times are in seconds: a revision of the second in which the defense began is older.
+// slipped reports whether admission missed the first release of a workload. A workload without a revision, such as a paused one,
+// counts for a moment only. Times are in seconds: a revision of the second in which the defense began counts as older.
 func (s *snapshot) slipped() bool {
 	w := s.workload
-	baseline := slices.ContainsFunc(s.history, func(r remembered) bool { return r.Release == rollback.BaselineRelease && r.Version == w.Version })
+	baseline := slices.ContainsFunc(s.history, func(r remembered) bool {
+		return r.Release == rollback.BaselineRelease && r.Version == w.Version
+	})
 	if baseline || !s.whole || w.RecordedVersion() != "" || s.current() != nil || s.defendedSince.IsZero() {
 		return false
 	}
@@ -131,11 +136,14 @@ func (f *finder) records() {
 	switch {
 	case w.Deleting:
 		f.add(Finding{Code: "Deleting", Needs: NeedsNothing, What: "being deleted", Says: "The workload is being deleted."})
-	case f.whole && recorded != "" && w.Version != recorded, recorded != "" && f.current() == nil && f.namespace != nil, f.slipped():
+	case f.whole && recorded != "" && w.Version != recorded,
+		recorded != "" && f.current() == nil && f.namespace != nil,
+		f.slipped():
 		found := Finding{
 			Code: "NotRecorded", Needs: NeedsAttention, What: "not recorded", Since: timeOf(f.written),
-			Says: "The release has no record: admission did not see it, or the operator has not come to it. It is not verified until it is recorded.",
-			Do:   []Advice{f.check(), f.watch()},
+			Says: "The release has no record: admission missed it, or the operator has not recorded it yet. " +
+				"It is not verified until it is recorded.",
+			Do: []Advice{f.check(), f.watch()},
 		}
 		if f.now.Sub(f.written) < recordedWithin {
 			found.Needs, found.What = NeedsTime, "about to be recorded"
@@ -145,12 +153,13 @@ func (f *finder) records() {
 	case recorded == "" && f.namespace != nil:
 		f.add(Finding{
 			Code: "Baseline", Needs: NeedsNothing, What: "baseline",
-			Says: "The workload has had no recorded release. Its version is its baseline, which is not verified; the next change of its pod template is.",
+			Says: "The workload has had no recorded release. Its version is its baseline, which is not verified. " +
+				"The next change of its pod template is verified.",
 		})
 	}
 }
 
-// conditions finds the conditions of the current release that no finding has told of.
+// conditions finds the conditions of the current release that no other finding reports.
 func (f *finder) conditions() {
 	c := f.current()
 	if c == nil {
@@ -158,13 +167,15 @@ func (f *finder) conditions() {
 	}
 	for i := range c.Status.Conditions {
 		cond := &c.Status.Conditions[i]
-		if slices.Contains(f.told, cond.Type) {
+		if slices.Contains(f.covered, cond.Type) {
 			continue
 		}
 		found := f.ofCondition(cond)
-		if cond.Type == v1alpha1.ConditionPodsUnavailable && cond.Reason == v1alpha1.ReasonPodsFailing && cond.Status == metav1.ConditionTrue && f.willRollBack() {
+		podsFail := cond.Type == v1alpha1.ConditionPodsUnavailable && cond.Reason == v1alpha1.ReasonPodsFailing
+		if podsFail && cond.Status == metav1.ConditionTrue && f.willRollBack() {
 			found.Needs = NeedsTime
-			found.Details = append(found.Details, fmt.Sprintf("The operator rolls the release back when they fail for longer than %s.", f.settings.RollbackAfter))
+			found.Details = append(found.Details,
+				fmt.Sprintf("The operator rolls the release back when they fail for longer than %s.", f.settings.RollbackAfter))
 		}
 		if found.pressing() {
 			found.ReleasedBy = f.releaserOf(c.Spec.Release, c.Spec.Reversion)
@@ -176,11 +187,14 @@ func (f *finder) conditions() {
 // ofCondition returns the finding of a condition, by the catalog. A condition that this build does not know is printed by its reason.
 func (f *finder) ofCondition(c *metav1.Condition) Finding {
 	found := Finding{
-		Code: c.Type + c.Reason, Needs: NeedsNothing, What: c.Reason, Says: fmt.Sprintf("%s is %s: %s.", c.Type, c.Status, c.Reason), Since: timeOf(c.LastTransitionTime.Time),
+		Code: c.Type + c.Reason, Needs: NeedsNothing, What: c.Reason,
+		Says: fmt.Sprintf("%s is %s: %s.", c.Type, c.Status, c.Reason), Since: timeOf(c.LastTransitionTime.Time),
 	}
 	if e, ok := v1alpha1.Explain("ChangeWorkload", c); ok {
 		found.What, found.Says, found.Do = e.Word, strings.ReplaceAll(e.Sentence, "`", ""), f.steps(e.Next)
-		found.Needs = map[v1alpha1.Needs]Needs{v1alpha1.NeedsAction: NeedsAttention, v1alpha1.NeedsTime: NeedsTime, v1alpha1.NeedsNotice: NeedsNothing}[e.Needs]
+		found.Needs = map[v1alpha1.Needs]Needs{
+			v1alpha1.NeedsAction: NeedsAttention, v1alpha1.NeedsTime: NeedsTime, v1alpha1.NeedsNotice: NeedsNothing,
+		}[e.Needs]
 		found.Needs = cmp.Or(found.Needs, NeedsNoWord)
 	}
 	if detail := record.Detail(c); detail != "" {
@@ -199,13 +213,15 @@ func (s *snapshot) willRollBack() bool {
 // withoutServer finds a release that continues without the server.
 func (f *finder) withoutServer() {
 	c := f.current()
-	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit || !record.IsVerified(c.Status.Status) {
+	if c == nil || c.Status.OrderStage != v1alpha1.OrderSubmitting || c.Status.Status == v1alpha1.ChangeWorkloadInit ||
+		!record.IsVerified(c.Status.Status) {
 		return
 	}
 	f.add(Finding{
 		Code: "WithoutServer", Needs: NeedsTime, What: "without the server",
-		Says: "AlterShield Server has not accepted the order in time: the release goes on without its checks, which are made up for when it answers.",
-		Do:   []Advice{f.check()},
+		Says: "AlterShield Server has not accepted the order in time. " +
+			"The release continues without its checks, which follow when the server answers.",
+		Do: []Advice{f.check()},
 	})
 }
 
@@ -218,12 +234,12 @@ func (f *finder) unusable() {
 	if len(problems) > 0 {
 		f.add(Finding{
 			Code: "SettingNotAccepted", Needs: NeedsAttention, What: "setting not accepted",
-			Says: "A setting of the workload's own cannot be used.", Details: problems, Do: f.steps(v1alpha1.StepSettings),
+			Says: "A setting in an annotation of the workload cannot be used.", Details: problems, Do: f.steps(v1alpha1.StepSettings),
 		})
 	}
 }
 
-// summaryOf says what is the matter with a workload, in words.
+// summaryOf returns who has to act, and the findings in words.
 func summaryOf(s *snapshot, findings []Finding) (Needs, string) {
 	var words []string
 	for i := range findings { // the most pressing first
@@ -264,13 +280,13 @@ func (f *finder) downPods() {
 			found.Details = append(found.Details, p.describe())
 			found.Do = append(found.Do, f.adviseDown(p)...)
 		}
-		// The operator evicts a pod, and the StatefulSet makes another one.
+		// The operator evicts a pod, and the StatefulSet creates another one.
 		evicts = evicts && p.old && f.waitsFor(p.Pod) && stuckFor(p.Pod, f.now) < evictedWithin
 	}
 	if evicts {
 		found.Needs = NeedsTime
 	}
-	// What the condition says already is not said again.
+	// The finding of the condition names the same pods: it gets the commands.
 	if i := slices.IndexFunc(f.all, func(o Finding) bool {
 		return o.Code == v1alpha1.ConditionPodsUnavailable+v1alpha1.ReasonPodsFailing
 	}); i >= 0 {

@@ -36,7 +36,7 @@ func (f *finder) failed() {
 			Says: "A user blocked releases: each change of the pod template is denied.",
 			Do: []Advice{f.override(), {
 				f.kubectl("label", f.target.String(), v1alpha1.SuspendLabel+"-", v1alpha1.IgnoredSuspendLabel+"="+v1alpha1.IgnoredSuspendValue),
-				"lifts the block; right when the user who set it agrees",
+				"lifts the block; use when the user who set it agrees",
 			}},
 		})
 	case b != nil:
@@ -59,8 +59,8 @@ func (f *finder) failed() {
 func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 	found := Finding{
 		Code: "Blocked", Needs: NeedsAttention, What: "blocked", Since: b.Since, ReleasedBy: f.releaserOf(b.Release, b.Version),
-		Says: fmt.Sprintf("Releases are blocked, because %s failed its verification: each change of the pod template is denied, except an override release and an undo.",
-			releaseName(b.Release, b.Version)),
+		Says: fmt.Sprintf("Releases are blocked, because %s failed its verification: "+
+			"each change of the pod template is denied, except an override release and an undo.", releaseName(b.Release, b.Version)),
 	}
 	if b.Because != "" {
 		found.Details = append(found.Details, b.Because)
@@ -68,29 +68,32 @@ func (f *finder) blockedByRelease(b *Blocked, suspended bool) {
 	if f.halted() {
 		found.What += ", halted"
 		words := &f.workload.Words
-		found.Details = append(found.Details, "The operator "+words.Halted()+" the rollout"+words.Means()+", so that no more pods are replaced by this version.")
-		f.tell(v1alpha1.ConditionProgressing)
+		found.Details = append(found.Details,
+			"The operator "+words.Halted()+" the rollout"+words.Means()+", so that no more pods are replaced by this version.")
+		f.cover(v1alpha1.ConditionProgressing)
 	}
 	if c := f.current(); c != nil && c.Spec.Release > b.Release && record.IsOpen(c.Status.Status) {
-		found.Needs, found.Says = NeedsTime, fmt.Sprintf("Releases are blocked, because %s failed its verification. The override release, %s, is being verified: its success lifts the block.",
+		found.Needs, found.Says = NeedsTime, fmt.Sprintf("Releases are blocked, because %s failed its verification. "+
+			"The override release, %s, is being verified: its success lifts the block.",
 			releaseName(b.Release, b.Version), releaseName(c.Spec.Release, c.Spec.Reversion))
-		found.Do = []Advice{f.watch(), {f.plugin("wait", f.target.String()), "waits for the end of the release, and its exit code tells it"}}
+		found.Do = []Advice{f.watch(), {f.plugin("wait", f.target.String()), "waits until the release ends, with the result as exit code"}}
 		f.add(found)
 		return
 	}
-	f.tell(v1alpha1.ConditionBlocked)
+	f.cover(v1alpha1.ConditionBlocked)
 	if suspended {
-		f.tellFailed()
+		f.coverFailed()
 	}
 	found.Do = append(f.waysOut(), f.resumeHalted()...)
 	f.add(found)
 }
 
-// tellFailed leaves what the conditions say of a release that failed to one finding.
-func (f *finder) tellFailed() {
-	f.tell(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld, v1alpha1.ConditionProven)
-	if c := f.condition(v1alpha1.ConditionServer); c != nil && (c.Reason == v1alpha1.ReasonCheckFailed || c.Reason == v1alpha1.ReasonChecking) {
-		f.tell(v1alpha1.ConditionServer)
+// coverFailed notes the conditions of a failed release, which one finding reports.
+func (f *finder) coverFailed() {
+	f.cover(v1alpha1.ConditionVerified, v1alpha1.ConditionHeld, v1alpha1.ConditionProven)
+	c := f.condition(v1alpha1.ConditionServer)
+	if c != nil && (c.Reason == v1alpha1.ReasonCheckFailed || c.Reason == v1alpha1.ReasonChecking) {
+		f.cover(v1alpha1.ConditionServer)
 	}
 }
 
@@ -98,7 +101,8 @@ func (f *finder) tellFailed() {
 func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 	found := Finding{
 		Code: "Failed", Needs: NeedsAttention, What: "failed, not blocked", Since: unixTime(c.Status.UpdateTimeUnix),
-		Says:       fmt.Sprintf("%s failed its verification. The workload is not blocked: the next release passes.", capital(releaseName(c.Spec.Release, c.Spec.Reversion))),
+		Says: fmt.Sprintf("%s failed its verification. The workload is not blocked: the next release passes.",
+			capital(releaseName(c.Spec.Release, c.Spec.Reversion))),
 		ReleasedBy: f.releaserOf(c.Spec.Release, c.Spec.Reversion), Do: f.waysOut(),
 	}
 	if verified := f.condition(v1alpha1.ConditionVerified); verified != nil {
@@ -107,8 +111,8 @@ func (f *finder) suspended(c *v1alpha1.ChangeWorkload) {
 	if blocked := f.condition(v1alpha1.ConditionBlocked); blocked != nil {
 		found.Details = append(found.Details, blocked.Message)
 	}
-	f.tell(v1alpha1.ConditionBlocked)
-	f.tellFailed()
+	f.cover(v1alpha1.ConditionBlocked)
+	f.coverFailed()
 	f.add(found)
 }
 
@@ -136,7 +140,7 @@ func (f *finder) quarantinedVersions() {
 	}
 	found.Do = append(found.Do, Advice{
 		f.kubectl("annotate", f.target.String(), v1alpha1.UnquarantineAnnotation+"="+newest.Version),
-		"lets that version be released again; right when another cause made it fail, and is over",
+		"lets that version be released again; use when another cause made it fail, and is over",
 	})
 	if recorded != "" && slices.ContainsFunc(all, func(q Quarantined) bool { return q.Version == recorded }) {
 		found.Code, found.Needs, found.What = "QuarantineBypassed", NeedsAttention, "runs a version in quarantine"
@@ -146,19 +150,20 @@ func (f *finder) quarantinedVersions() {
 	f.add(found)
 }
 
-// restored finds a workload at the restored version, whose fix is still to come. A user who undid the release knows.
-func (f *finder) restored(left *Quarantined, found *Finding) {
+// restored describes a workload that was set back, and still needs a fix. A user who undid the release knows.
+func (f *finder) restored(bad *Quarantined, found *Finding) {
 	found.Code, found.Needs, found.What = "RolledBack", NeedsAttention, "rolled back"
-	who, name := "the operator", capital(releaseName(left.Release, left.Version))
-	if left.By != "" {
-		found.Code, found.Needs, found.What, who = "WentBack", NeedsNothing, "went back", left.By
+	who, name := "the operator", capital(releaseName(bad.Release, bad.Version))
+	if bad.By != "" {
+		found.Code, found.Needs, found.What, who = "WentBack", NeedsNothing, "undone", bad.By
 	}
-	found.Says = fmt.Sprintf("%s failed, and %s went back to version %s. A fix is to be released: the version that was left is denied.", name, who, short(left.To))
-	if left.Cause == v1alpha1.ReasonRollbackRequested {
+	found.Says = fmt.Sprintf("%s failed, and %s set the workload back to version %s. Release a fix: version %s is denied.",
+		name, who, short(bad.To), short(bad.Version))
+	if bad.Cause == v1alpha1.ReasonRollbackRequested {
 		found.Needs = NeedsNothing
-		found.Says = fmt.Sprintf("%s was rolled back to version %s on request. The version that was left is denied.", name, short(left.To))
+		found.Says = fmt.Sprintf("%s was rolled back to version %s on request. Version %s is denied.", name, short(bad.To), short(bad.Version))
 	}
-	found.ReleasedBy = f.releaserOf(left.Release, left.Version)
+	found.ReleasedBy = f.releaserOf(bad.Release, bad.Version)
 	if f.blocked() == nil {
 		found.Do = append(found.Do, f.releaseAnother())
 	}

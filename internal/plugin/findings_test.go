@@ -45,7 +45,7 @@ var (
 
 func minutesAgo(n int) time.Time { return testNow.Add(-time.Duration(n) * time.Minute) }
 
-// newSnapshot is a workload at its second release, which succeeded, as the first one did.
+// newSnapshot returns a workload at its second release. Both releases succeeded.
 func newSnapshot(with func(*snapshot)) *snapshot {
 	controller := true
 	owner := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: "uid-sleep", Controller: &controller}}
@@ -53,8 +53,10 @@ func newSnapshot(with func(*snapshot)) *snapshot {
 	s := &snapshot{
 		target: target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}},
 		now:    testNow, whole: true, settings: &inForce, operator: operatorNamespace, container: "main",
-		namespace: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}},
-		counts:    PodCounts{Desired: 3, Updated: 3, Ready: 3, Available: 3},
+		namespace: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue},
+		}},
+		counts: PodCounts{Desired: 3, Updated: 3, Ready: 3, Available: 3},
 		workload: &workload.Workload{
 			GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "sleep", UID: "uid-sleep",
 			Version: versionTwo, Images: []string{"busybox:2"},
@@ -69,13 +71,17 @@ func newSnapshot(with func(*snapshot)) *snapshot {
 				StartTimeUnix: minutesAgo(9).Unix(), UpdateTimeUnix: minutesAgo(8).Unix(),
 				ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"busybox:2"}, ReleasedBy: "ann"},
 				PreviousReleases: []v1alpha1.PreviousRelease{{
-					Release: 1, Version: versionOne, Status: v1alpha1.ChangeWorkloadSuccess, StartTimeUnix: minutesAgo(60).Unix(), UpdateTimeUnix: minutesAgo(59).Unix(),
+					Release: 1, Version: versionOne, Status: v1alpha1.ChangeWorkloadSuccess,
+					StartTimeUnix: minutesAgo(60).Unix(), UpdateTimeUnix: minutesAgo(59).Unix(),
 					ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"busybox:1"}, ReleasedBy: "bob"},
 				}},
 			},
 		}},
 		history: []remembered{
-			{Revision: workload.Revision{Name: "b", Version: versionTwo, Release: 2, Unproven: true}, images: []string{"busybox:2"}, since: minutesAgo(8)},
+			{
+				Revision: workload.Revision{Name: "b", Version: versionTwo, Release: 2, Unproven: true},
+				images:   []string{"busybox:2"}, since: minutesAgo(8),
+			},
 			{Revision: workload.Revision{Name: "a", Version: versionOne, Release: 1}, images: []string{"busybox:1"}, since: minutesAgo(59)},
 		},
 		batches: map[types.UID][]*v1alpha1.ChangePod{},
@@ -87,16 +93,18 @@ func newSnapshot(with func(*snapshot)) *snapshot {
 	return s
 }
 
-// failing lets the second release have failed two minutes ago.
+// failing fails the second release two minutes ago.
 func failing(s *snapshot) {
 	st := &s.changes[0].Status
 	st.Status, st.UpdateTimeUnix = v1alpha1.ChangeWorkloadSuspend, minutesAgo(2).Unix()
 	st.PassCount, st.FailCount = 2, 1
-	st.DefenseCheckFailPods = []v1alpha1.PodResult{{PodInfo: v1alpha1.PodInfo{Pod: "sleep-a", UID: "uid-a"}, Verdict: "fail", Message: "find error"}}
+	st.DefenseCheckFailPods = []v1alpha1.PodResult{
+		{PodInfo: v1alpha1.PodInfo{Pod: "sleep-a", UID: "uid-a"}, Verdict: "fail", Message: "find error"},
+	}
 	s.say(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod sleep-a: fail: find error")
 }
 
-// blockedBySecond lets it be blocked because of that.
+// blockedBySecond fails the second release and blocks the workload.
 func blockedBySecond(s *snapshot) {
 	failing(s)
 	s.say(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed, "pod sleep-a: fail: find error")
@@ -104,13 +112,14 @@ func blockedBySecond(s *snapshot) {
 	s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2 uid-two"
 }
 
-// leftByRollback lets the second release have been rolled back, to the first version.
+// leftByRollback rolls the second release back to the first version.
 func leftByRollback(s *snapshot) {
 	change := s.changes[0].DeepCopy()
 	change.Status.Status = v1alpha1.ChangeWorkloadRollback
 	restored := change.DeepCopy()
 	restored.Name, restored.UID, restored.Spec.Reversion, restored.Spec.Release = "sleep--x--"+versionOne, "uid-one", versionOne, 3
-	restored.Status.Status, restored.Status.ObservedRelease, restored.Status.Attempt, restored.Status.PreviousReleases = v1alpha1.ChangeWorkloadSuccess, 3, 2, nil
+	restored.Status.Status, restored.Status.ObservedRelease = v1alpha1.ChangeWorkloadSuccess, 3
+	restored.Status.Attempt, restored.Status.PreviousReleases = 2, nil
 	restored.Status.ReleasedBy = "system:serviceaccount:altershieldoperator-system:altershieldoperator-controller-manager"
 	s.changes = []v1alpha1.ChangeWorkload{*restored, *change}
 	s.workload.Version = versionOne
@@ -122,7 +131,7 @@ func leftByRollback(s *snapshot) {
 	}).Annotate(s.workload.Annotations)
 }
 
-// leftBecause says otherwise why the second release was left, and by whom.
+// leftBecause changes why the second release was rolled back, and by whom.
 func (s *snapshot) leftBecause(cause, by string) {
 	q := rollback.ParseQuarantine(s.workload.Annotations, testNow)
 	reason, _ := q.Reason(versionTwo)
@@ -130,15 +139,14 @@ func (s *snapshot) leftBecause(cause, by string) {
 	q.With(versionTwo, reason).Annotate(s.workload.Annotations)
 }
 
-// unrecorded lets it have no defended release, and a revision of this time, while
-// its namespace was enrolled an hour ago.
+// unrecorded removes all releases, and gives the workload a revision of this time. Its namespace was enrolled an hour ago.
 func (s *snapshot) unrecorded(revision time.Time) {
 	s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil
 	s.history = nil
 	s.defendedSince, s.workload.RevisionCreated, s.written = minutesAgo(60), revision, minutesAgo(5)
 }
 
-// ownedBy lets another object own it, as all that look at it see that.
+// ownedBy gives the workload an owner.
 func (s *snapshot) ownedBy(owner string) {
 	s.workload.Owner = owner
 	s.settings.ObserveOwned(s.workload.ObservingOwner())
@@ -160,8 +168,9 @@ func TestFindings(t *testing.T) {
 		set      = "kubectl set image deployment/sleep main=IMAGE -n shop"
 		check    = "kubectl altershield check"
 		watch    = "kubectl altershield status deployment/sleep -w -n shop"
+		pods     = "kubectl altershield status deployment/sleep -o wide -n shop"
 		wait     = "kubectl altershield wait deployment/sleep -n shop"
-		// enforce defends what another object owns.
+		// enforce defends a workload that another object owns.
 		enforce = "kubectl altershield enroll deployment/sleep --mode=enforce -n shop"
 	)
 	type want struct {
@@ -180,14 +189,14 @@ func TestFindings(t *testing.T) {
 			with: blockedBySecond,
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}}},
 		},
-		"blocked, and its pods fail": { // what is told of the block is not told again, and an ordinary release would be denied
+		"blocked, and its pods fail": { // the block is reported once, and an ordinary release would be denied
 			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "1 of 3 pods")
 			},
 			want: []want{
 				{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}},
-				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop"}},
+				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{pods}},
 			},
 		},
 		"blocked and halted": {
@@ -199,25 +208,33 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{{"Blocked", NeedsAttention, "blocked, halted", "ann", []string{override, back, pass, resume}}},
 		},
-		"blocked, without anything to go back to": {
+		"blocked, without a good version": {
 			with: func(s *snapshot) { blockedBySecond(s); s.history = s.history[:1] },
 			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, pass}}},
 		},
 		"blocked, many pods failed": {
 			with: func(s *snapshot) {
 				blockedBySecond(s)
+				st := &s.changes[0].Status
 				for i := range 4 {
-					s.changes[0].Status.DefenseCheckFailPods = append(s.changes[0].Status.DefenseCheckFailPods, v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: fmt.Sprint("sleep-", i)}})
+					st.DefenseCheckFailPods = append(st.DefenseCheckFailPods,
+						v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: fmt.Sprint("sleep-", i)}})
 				}
 			},
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, "kubectl altershield verdict pass deployment/sleep -n shop"}}},
+			want: []want{{
+				"Blocked", NeedsAttention, "blocked", "ann",
+				[]string{override, back, "kubectl altershield verdict pass deployment/sleep -n shop"},
+			}},
 		},
 		"blocked because of the order": {
 			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.changes[0].Status.Conditions[0].Reason = v1alpha1.ReasonOrderCheckFailed
 			},
-			want: []want{{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"}}},
+			want: []want{{
+				"Blocked", NeedsAttention, "blocked", "ann",
+				[]string{override, back, "kubectl altershield verdict pass deployment/sleep --order -n shop"},
+			}},
 		},
 		"blocked, by an earlier build": {
 			with: func(s *snapshot) {
@@ -230,7 +247,9 @@ func TestFindings(t *testing.T) {
 			with: func(s *snapshot) {
 				blockedBySecond(s)
 				s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionOne + " 1 uid-one"
-				s.changes[0].Status = v1alpha1.ChangeWorkloadStatus{Status: v1alpha1.ChangeWorkloadRunning, ObservedRelease: 2, PreviousReleases: s.changes[0].Status.PreviousReleases}
+				s.changes[0].Status = v1alpha1.ChangeWorkloadStatus{
+					Status: v1alpha1.ChangeWorkloadRunning, ObservedRelease: 2, PreviousReleases: s.changes[0].Status.PreviousReleases,
+				}
 			},
 			want: []want{{"Blocked", NeedsTime, "blocked", "bob", []string{watch, wait}}},
 		},
@@ -247,7 +266,9 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{
 				{"Blocked", NeedsAttention, "blocked", "ann", []string{override, back, pass}},
-				{"StaleOverride", NeedsAttention, "stale override", "", []string{"kubectl label deployment/sleep " + v1alpha1.IgnoredSuspendLabel + "- -n shop"}},
+				{"StaleOverride", NeedsAttention, "stale override", "", []string{
+					"kubectl label deployment/sleep " + v1alpha1.IgnoredSuspendLabel + "- -n shop",
+				}},
 			},
 		},
 		"failed, and not blocked": {
@@ -275,7 +296,7 @@ func TestFindings(t *testing.T) {
 			with: func(s *snapshot) { leftByRollback(s); s.leftBecause(v1alpha1.ReasonRollbackRequested, "") },
 			want: []want{{"RolledBack", NeedsNothing, "rolled back", "ann", []string{set, free}}},
 		},
-		"a user went back, which is being verified": {
+		"a user undid the release, which is being verified": {
 			with: func(s *snapshot) {
 				leftByRollback(s)
 				s.leftBecause(v1alpha1.ReasonVerificationFailed, "bob")
@@ -285,7 +306,7 @@ func TestFindings(t *testing.T) {
 			},
 			want: []want{
 				{"Blocked", NeedsTime, "blocked", "ann", []string{watch, wait}},
-				{"WentBack", NeedsNothing, "went back", "ann", []string{free}},
+				{"WentBack", NeedsNothing, "undone", "ann", []string{free}},
 			},
 		},
 		"a fix came after a rollback": {
@@ -353,7 +374,7 @@ func TestFindings(t *testing.T) {
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
-		"owned, and defended all the same": {
+		"owned, in enforce mode": {
 			with: func(s *snapshot) {
 				failing(s)
 				s.workload.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseEnforced
@@ -365,7 +386,7 @@ func TestFindings(t *testing.T) {
 			with: func(s *snapshot) { s.workload.Labels, s.workload.Annotations, s.changes = nil, nil, nil },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
-		"a baseline of before its namespace was enrolled": {
+		"a baseline that is older than the enrolment of its namespace": {
 			with: func(s *snapshot) { s.unrecorded(minutesAgo(90)) },
 			want: []want{{"Baseline", NeedsNothing, "baseline", "", nil}},
 		},
@@ -417,7 +438,7 @@ func TestFindings(t *testing.T) {
 				s.changes[0].Status.Status = v1alpha1.ChangeWorkloadRunning
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
-			want: []want{{"PodsUnavailablePodsFailing", NeedsTime, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+			want: []want{{"PodsUnavailablePodsFailing", NeedsTime, "pods fail", "ann", []string{pods, set, back}}},
 		},
 		"pods fail, and it is in observe mode": {
 			with: func(s *snapshot) {
@@ -426,7 +447,7 @@ func TestFindings(t *testing.T) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
 			want: []want{
-				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set}},
+				{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{pods, set}},
 				{"Observed", NeedsNothing, "observed", "", []string{enforce}},
 			},
 		},
@@ -434,7 +455,7 @@ func TestFindings(t *testing.T) {
 			with: func(s *snapshot) {
 				s.say(v1alpha1.ConditionPodsUnavailable, metav1.ConditionTrue, v1alpha1.ReasonPodsFailing, "3 of 3 pods")
 			},
-			want: []want{{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{"kubectl altershield status deployment/sleep -o wide -n shop", set, back}}},
+			want: []want{{"PodsUnavailablePodsFailing", NeedsAttention, "pods fail", "ann", []string{pods, set, back}}},
 		},
 		"without the server": {
 			with: func(s *snapshot) { s.changes[0].Status.OrderStage = v1alpha1.OrderSubmitting },
@@ -458,9 +479,9 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// What defends a workload that another object owns says whom that is up to.
+// TestDefendsInSpiteOfTheOwner: the advice for a workload that another object owns names the owner.
 func TestDefendsInSpiteOfTheOwner(t *testing.T) {
-	const does = "defends it although the prometheus k8s owns it; right when the owner does not undo what the operator does"
+	const does = "defends it although the prometheus k8s owns it; use when the owner does not undo what the operator does"
 	s := newSnapshot(func(s *snapshot) { s.ownedBy("prometheus k8s") })
 	want := []Advice{{"kubectl altershield enroll deployment/sleep --mode=enforce -n shop", does}}
 	if diff := cmp.Diff(want, []Advice{(&finder{snapshot: s, advisor: testAdvisor}).enforce()}); diff != "" {

@@ -25,13 +25,13 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// completion is how cobra asks for what may be typed next.
+// completion is a function that cobra calls for the words that may be typed next.
 type completion = func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective)
 
-// completeFlag completes the values of a flag of a command that has it.
+// completeFlag completes the values of a flag.
 func completeFlag(cmd *cobra.Command, flag string, with completion) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, with); err != nil {
-		panic(err) // there is no such flag: a mistake in the program
+		panic(err) // the command has no such flag: a mistake in the program
 	}
 }
 
@@ -45,7 +45,7 @@ func fixed(words ...string) completion {
 // output is the flag -o of a command.
 type output struct {
 	*genericclioptions.PrintFlags
-	// people is a format for people, beside the one by default; empty for none.
+	// people is a second format for people; empty for none.
 	people string
 }
 
@@ -68,18 +68,19 @@ func (o output) printer() (printers.ResourcePrinter, error) {
 	}
 	p, err := o.ToPrinter()
 	if err != nil {
-		return nil, remedy(fmt.Errorf("-o %s is no format", *o.OutputFormat), "give name, json, yaml, jsonpath=..., go-template=..., or leave it out")
+		return nil, remedy(fmt.Errorf("-o %s is no format", *o.OutputFormat),
+			"give name, json, yaml, jsonpath=..., go-template=..., or omit it")
 	}
 	return p, nil
 }
 
-// Formats for people, beside the one by default.
+// Formats for people, beside the default.
 const (
 	formatWide  = "wide"
 	formatShort = "short"
 )
 
-// addOperatorNamespace adds the flag that says where the operator is.
+// addOperatorNamespace adds the flag --operator-namespace.
 func addOperatorNamespace(flags *pflag.FlagSet, namespace *string) {
 	flags.StringVar(namespace, "operator-namespace", "", "`namespace` of the operator (default: where its webhooks are served)")
 }

@@ -38,15 +38,15 @@ type History struct {
 	metav1.TypeMeta `json:",inline"`
 	// Metadata names the workload.
 	Metadata Metadata `json:"metadata"`
-	// Releases are the newest first.
+	// Releases, the newest first.
 	Releases []PastRelease `json:"releases"`
-	// Versions are those that it can be rolled back to, the newest first.
+	// Versions that it can be rolled back to, the newest first.
 	Versions []PastVersion `json:"versions"`
 	// Missing are sentences about what the user may not read.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// PastRelease is a release: what the operator keeps of it.
+// PastRelease is a release as the operator keeps it.
 type PastRelease struct {
 	v1alpha1.PreviousRelease `json:",inline"`
 	// Current: the workload is at it.
@@ -64,7 +64,7 @@ type PastVersion struct {
 	Remembered *metav1.Time `json:"remembered,omitempty"`
 	// Proven: it has run well for long enough.
 	Proven bool `json:"proven"`
-	// Current: the workload runs it. Quarantined: its release is denied. Next: a rollback that names no version goes to it.
+	// Current: the workload runs it. Quarantined: its release is denied. Next: a rollback without a version restores it.
 	Current     bool `json:"current,omitempty"`
 	Quarantined bool `json:"quarantined,omitempty"`
 	Next        bool `json:"next,omitempty"`
@@ -75,8 +75,8 @@ func historyCommand(c *connection) *cobra.Command {
 		Use:   "history " + usageOfTarget,
 		Short: "Show the releases of a workload, and what it can be rolled back to",
 		Long: strings.TrimSpace(`
-Show the releases of a workload, the newest first: who released what and when, how it
-ended, and why. The operator keeps the last ten before the present one. Below them are the
+Show the releases of a workload, the newest first: user, time, images, result and reason.
+The operator keeps the current release and the last ten before it. Below them are the
 versions that the workload can be rolled back to.`),
 		Example:           "  kubectl altershield history deployment/sleep\n  kubectl altershield history sleep -n shop -o json",
 		Args:              cobra.RangeArgs(1, 2),
@@ -104,7 +104,7 @@ func historyOf(s *snapshot) *History {
 	h := &History{Metadata: Metadata{w.Namespace, w.Name}, Releases: []PastRelease{}, Versions: []PastVersion{}, Missing: s.missing}
 	h.APIVersion, h.Kind = w.GVK.ToAPIVersionAndKind()
 	known := map[int64]v1alpha1.PreviousRelease{}
-	// A newer record says the newest of earlier releases, and a record the newest of its own.
+	// A newer record knows more of earlier releases than an older one, and a record knows most of its own release.
 	for i := len(s.changes) - 1; i >= 0; i-- {
 		for _, p := range s.changes[i].Status.PreviousReleases {
 			known[p.Release] = p
@@ -141,7 +141,7 @@ func historyOf(s *snapshot) *History {
 	return h
 }
 
-// because says what is known of how a release came about and ended.
+// because returns why a release was made, and how it ended.
 func because(p *v1alpha1.PreviousRelease) string {
 	var parts []string
 	if p.Message != "" {
@@ -180,7 +180,10 @@ func (st style) history(w io.Writer, h *History, rollback string, now time.Time)
 			started = age(now.Sub(at.Time)) + " ago"
 		}
 		state := stateOf(r.Status)
-		rows = append(rows, []string{markOfState(state).of(st, number), state, started, st.who(r.ReleasedBy), strings.Join(r.Images, ","), st.version(r.Version), r.Because})
+		rows = append(rows, []string{
+			markOfState(state).of(st, number), state, started, st.who(r.ReleasedBy), strings.Join(r.Images, ","),
+			st.version(r.Version), r.Because,
+		})
 	}
 	if len(h.Releases) == 0 {
 		printf(w, "There is no recorded release.\n")

@@ -48,32 +48,44 @@ func TestFindTarget(t *testing.T) {
 		&appsv1.StatefulSet{ObjectMeta: meant("db")},
 		&appsv1.Deployment{ObjectMeta: meant("web")}, &appsv1.DaemonSet{ObjectMeta: meant("web")},
 	).Build()
-	// Who must not get StatefulSets.
-	some := interceptor.NewClient(api, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-		if o.GetObjectKind().GroupVersionKind().Kind == "StatefulSet" {
-			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "statefulsets"}, key.Name, nil)
-		}
-		return c.Get(ctx, key, o, opts...)
-	}})
+	// some is for a user who may not get StatefulSets.
+	some := interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind().Kind == "StatefulSet" {
+				return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "statefulsets"}, key.Name, nil)
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	const kinds = "\n  defended kinds: deployment, statefulset, daemonset"
 	tests := map[string]struct {
 		api  client.Reader
 		args string
 		want string
 	}{
-		"a Deployment alone":               {args: "sleep", want: "deployment/sleep"},
-		"a StatefulSet alone":              {args: "db", want: "statefulset/db"},
-		"two kinds have the name":          {args: "web", want: "web is the name of 2 workloads of the namespace shop\n  name the kind, too: deployment/web or daemonset/web"},
-		"no kind has it":                   {args: "none", want: "there is no workload none in the namespace shop\n  choose the namespace with -n; see kubectl altershield status --all -A"},
+		"a Deployment alone":  {args: "sleep", want: "deployment/sleep"},
+		"a StatefulSet alone": {args: "db", want: "statefulset/db"},
+		"two kinds have the name": {
+			args: "web",
+			want: "web is the name of 2 workloads of the namespace shop\n  name the kind, too: deployment/web or daemonset/web",
+		},
+		"no kind has it": {
+			args: "none",
+			want: "there is no workload none in the namespace shop\n  choose the namespace with -n; see kubectl altershield status --all -A",
+		},
 		"with its kind":                    {args: "ds/web", want: "daemonset/web"},
 		"with its kind, which is not read": {args: "sts none", want: "statefulset/none"},
 		"with resource and group":          {args: "statefulsets.apps/db", want: "statefulset/db"},
 		"with resource, version and group": {args: "statefulsets.v1.apps/db", want: "statefulset/db"},
 		"capital letters":                  {args: "DaemonSet/web", want: "daemonset/web"},
-		"of another group":                 {args: "statefulsets.apps.kruise.io/db", want: `"statefulsets.apps.kruise.io" is no kind of workload that is defended` + "\n  those are: deployment, statefulset, daemonset"},
-		"no name":                          {args: "sts/", want: `"sts/" names no workload` + "\n  give a kind and a name, as in deployment/sleep"},
-		"no kind":                          {args: "/db", want: `"" is no kind of workload that is defended` + "\n  those are: deployment, statefulset, daemonset"},
-		"found, where not all may be read": {api: some, args: "sleep", want: "deployment/sleep"},
-		"it may be what may not be read":   {api: some, args: "db", want: `get statefulset/db in shop: statefulsets.apps "db" is forbidden: <nil>`},
+		"of another group": {
+			args: "statefulsets.apps.kruise.io/db",
+			want: `"statefulsets.apps.kruise.io" is no kind of workload that is defended` + kinds,
+		},
+		"no name":                    {args: "sts/", want: `"sts/" names no workload` + "\n  give a kind and a name, as in deployment/sleep"},
+		"no kind":                    {args: "/db", want: `"" is no kind of workload that is defended` + kinds},
+		"found, a kind is forbidden": {api: some, args: "sleep", want: "deployment/sleep"},
+		"of a forbidden kind, maybe": {api: some, args: "db", want: `get statefulset/db in shop: statefulsets.apps "db" is forbidden: <nil>`},
 	}
 	for name, tt := range tests {
 		if tt.api == nil {
@@ -92,7 +104,7 @@ func TestFindTarget(t *testing.T) {
 	}
 }
 
-// as makes a workload of another kind of it.
+// as makes it a workload of another kind.
 func (s *snapshot) as(kind workload.Kind, stopping workload.Stopping, annotations map[string]string) {
 	w := s.workload
 	w.GVK, w.Name, w.Stopping = kind.GroupVersionKind(), "db", stopping
@@ -103,7 +115,7 @@ func (s *snapshot) as(kind workload.Kind, stopping workload.Stopping, annotation
 	w.Words = kind.Words(w)
 }
 
-// What stops the rollout of a kind, and what lets it go on, is told in words of the kind.
+// TestTellsHowEachKindGoesOn: halts and next steps are in words of the kind.
 func TestTellsHowEachKindGoesOn(t *testing.T) {
 	const (
 		partition = `kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}' -n shop`
@@ -115,8 +127,10 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 	halted := map[string]string{v1alpha1.HaltedAnnotation: versionTwo}
 	haltedFrom := map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: "3"}
 	const (
-		stays  = ", so that no more pods are replaced by this version."
-		failed = "pod sleep-a: fail: find error"
+		stays     = ", so that no more pods are replaced by this version."
+		failed    = "pod sleep-a: fail: find error"
+		setHalted = "The operator halted the rollout (partition 2147483647)" + stays
+		dsHalted  = "The operator halted the rollout (updateStrategy OnDelete)" + stays
 	)
 	type want struct {
 		What    string
@@ -129,15 +143,15 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 	}{
 		"the operator halted a StatefulSet": {
 			func(s *snapshot) { blockedBySecond(s); s.as(set, workload.Stopping{Paused: true}, halted) },
-			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
+			want{"blocked, halted", []string{failed, setHalted}, []string{fmt.Sprintf(resume, "statefulset")}},
 		},
 		"the operator halted a StatefulSet that had a partition": {
 			func(s *snapshot) { blockedBySecond(s); s.as(set, workload.Stopping{Paused: true}, haltedFrom) },
-			want{"blocked, halted", []string{failed, "The operator halted the rollout (partition 2147483647)" + stays}, []string{fmt.Sprintf(resume, "statefulset")}},
+			want{"blocked, halted", []string{failed, setHalted}, []string{fmt.Sprintf(resume, "statefulset")}},
 		},
 		"the operator halted a DaemonSet": {
 			func(s *snapshot) { blockedBySecond(s); s.as(daemon, workload.Stopping{Paused: true}, halted) },
-			want{"blocked, halted", []string{failed, "The operator halted the rollout (updateStrategy OnDelete)" + stays}, []string{fmt.Sprintf(resume, "daemonset")}},
+			want{"blocked, halted", []string{failed, dsHalted}, []string{fmt.Sprintf(resume, "daemonset")}},
 		},
 		"a user halted a StatefulSet": {
 			func(s *snapshot) {
@@ -183,14 +197,14 @@ func TestTellsHowEachKindGoesOn(t *testing.T) {
 	}
 }
 
-// Who resumes what the operator halted keeps the partition of a user's own, whatever has
-// become of the block; who resumes what a user halted goes on with all pods.
+// TestTellsHowAHaltEnds: to resume the operator's halt keeps the partition of a user, with or without a block. To resume a user's
+// halt updates all pods.
 func TestTellsHowAHaltEnds(t *testing.T) {
 	const (
 		partition = `kubectl patch statefulset/db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":%d}}}}' -n shop`
 		resume    = "kubectl altershield resume statefulset/db -n shop"
-		failedOn  = "lets the rollout of the version that failed go on"
-		harmless  = "; right when you know that the rest of it does no harm"
+		failedOn  = "resumes the rollout of the version that failed"
+		harmless  = "; use when the rest of the rollout does no harm"
 	)
 	haltedFrom := map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: "3"}
 	halted := func(s *snapshot) {
@@ -205,7 +219,7 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 		"halted, block lifted, halted-from 3": {
 			func(s *snapshot) {
 				halted(s)
-				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "somebody lifted it")
+				s.say(v1alpha1.ConditionBlocked, metav1.ConditionFalse, v1alpha1.ReasonLifted, "a user lifted it")
 			},
 			[]Advice{{resume, failedOn + harmless}},
 		},
@@ -218,14 +232,14 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 				halted(s)
 				s.as(workload.StatefulSet{}, workload.Stopping{Partition: 3}, nil)
 			},
-			[]Advice{{"kubectl altershield status statefulset/db -w -n shop", "shows how it goes on"}},
+			[]Advice{{"kubectl altershield status statefulset/db -w -n shop", "shows each change"}},
 		},
 		"halted by a user": {
 			func(s *snapshot) {
 				s.as(workload.StatefulSet{}, workload.Stopping{Paused: true}, nil)
 				s.say(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "because of that")
 			},
-			[]Advice{{fmt.Sprintf(partition, 0), "lets the rollout go on; right when the user who halted it is done"}},
+			[]Advice{{fmt.Sprintf(partition, 0), "resumes the rollout; use when the user who halted it is done"}},
 		},
 	}
 	for name, tt := range tests {
@@ -233,7 +247,7 @@ func TestTellsHowAHaltEnds(t *testing.T) {
 			findings := findingsOf(newSnapshot(tt.with), testAdvisor)
 			i := slices.IndexFunc(findings, func(f Finding) bool { return strings.HasPrefix(f.Code, v1alpha1.ConditionProgressing) })
 			if i < 0 {
-				t.Fatalf("the halt is not told: %+v", findings)
+				t.Fatalf("no finding reports the halt: %+v", findings)
 			}
 			if diff := cmp.Diff(tt.want, findings[i].Do); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -255,7 +269,8 @@ func TestCountsOf(t *testing.T) {
 		"DaemonSet": {"DaemonSet", map[string]any{
 			"spec": map[string]any{},
 			"status": map[string]any{
-				"desiredNumberScheduled": int64(7), "currentNumberScheduled": int64(7), "updatedNumberScheduled": int64(2), "numberReady": int64(6), "numberAvailable": int64(5),
+				"desiredNumberScheduled": int64(7), "currentNumberScheduled": int64(7), "updatedNumberScheduled": int64(2),
+				"numberReady": int64(6), "numberAvailable": int64(5),
 			},
 		}, PodCounts{Desired: 7, Updated: 2, Ready: 6, Available: 5}},
 		"scaled to nothing": {"StatefulSet", map[string]any{
@@ -269,8 +284,7 @@ func TestCountsOf(t *testing.T) {
 	}
 }
 
-// native is a StatefulSet or a DaemonSet with two revisions, whose newest one its first
-// pod has, beside another one with revisions that are newer, and what it remembers.
+// native returns a StatefulSet or a DaemonSet, two revisions, and a pod of each revision.
 func native(kind workload.Kind, name, uid string) []client.Object {
 	yes := true
 	gvk := kind.GroupVersionKind()
@@ -300,7 +314,8 @@ func native(kind workload.Kind, name, uid string) []client.Object {
 		hash := fmt.Sprintf("%s-%d", name, i+1)
 		r := &appsv1.ControllerRevision{ObjectMeta: meant(hash), Revision: int64(i + 1)}
 		r.OwnerReferences, r.Labels = owner, map[string]string{"app": name, appsv1.ControllerRevisionHashLabelKey: hash}
-		r.Data.Raw = fmt.Appendf(nil, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":%q}},"spec":{"containers":[{"name":"main","image":%q}]}}}}`, name, image)
+		r.Data.Raw = fmt.Appendf(nil, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":%q}},`+
+			`"spec":{"containers":[{"name":"main","image":%q}]}}}}`, name, image)
 		pod := &corev1.Pod{ObjectMeta: meant(fmt.Sprintf("%s-pod-%d", name, i+1))}
 		pod.UID = types.UID("uid-" + pod.Name)
 		pod.OwnerReferences, pod.Labels = owner, map[string]string{"app": name, appsv1.ControllerRevisionHashLabelKey: hash}
@@ -310,7 +325,7 @@ func native(kind workload.Kind, name, uid string) []client.Object {
 	return objects
 }
 
-// The plugin reads the revisions of a workload's own controller, and no other's.
+// TestLooksAtNativeKinds: the plugin reads the revisions of the workload's own controller alone.
 func TestLooksAtNativeKinds(t *testing.T) {
 	for _, kind := range []workload.Kind{workload.StatefulSet{}, workload.DaemonSet{}} {
 		t.Run(kind.Resource(), func(t *testing.T) {
@@ -318,21 +333,22 @@ func TestLooksAtNativeKinds(t *testing.T) {
 			other := native(kind, "other", "uid-other")
 			for _, o := range other {
 				if r, ok := o.(*appsv1.ControllerRevision); ok {
-					r.Revision += 10 // newer than those of the other
+					r.Revision += 10 // newer than the revisions of db
 				}
 			}
-			live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(append(append(objects, other...), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...).Build()
+			objects = append(append(objects, other...), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+			live := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(objects...).Build()
 			target := target{kind: kind, key: types.NamespacedName{Namespace: "shop", Name: "db"}}
 			c := &connection{Options: Options{Now: time.Now}}
-			s, err := c.look(t.Context(), live, operatorNamespace, target)
+			s, err := c.load(t.Context(), live, operatorNamespace, target)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := []any{s.workload.Revision, len(s.pods), len(s.workload.OldRevisions), len(s.history), s.counts.Desired, s.container}
 			if diff := cmp.Diff([]any{"db-2", 1, 1, 0, int64(2), "main"}, got); diff != "" {
-				t.Errorf("looked at (-want +got):\n%s", diff)
+				t.Errorf("read (-want +got):\n%s", diff)
 			}
-			// As wait reads it.
+			// wait reads the workload so.
 			w, err := kind.Get(t.Context(), newReader(live), target.key)
 			if err != nil || w == nil {
 				t.Fatalf("%v, %v", w, err)

@@ -31,8 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// operatorIn is where the operator is: as the user says with --operator-namespace,
-// where it is found, or where it is by default.
+// operatorIn returns the namespace of the operator: given by --operator-namespace, found, or the default.
 func operatorIn(ctx context.Context, r client.Reader, given string) string {
 	if given != "" {
 		return given
@@ -40,23 +39,22 @@ func operatorIn(ctx context.Context, r client.Reader, given string) string {
 	return cmp.Or(installation.FindNamespace(ctx, r), installation.DefaultNamespace)
 }
 
-// enrolNamespace is the namespace of the operator, as far as is known: whatever the user
-// says, it must not be enrolled.
+// enrolNamespace returns the namespace that must not be enrolled: the operator's, as found, given, or by default.
 func enrolNamespace(ctx context.Context, r client.Reader, given string) string {
 	return cmp.Or(installation.FindNamespace(ctx, r), given, installation.DefaultNamespace)
 }
 
-// mustBeOperator finds the namespace of the operator, whose settings are to be written:
-// nothing is written where it is not.
+// mustBeOperator returns the namespace of the operator for a write of its settings, or an error if it is not certain.
 func mustBeOperator(ctx context.Context, r client.Reader, given string) (string, error) {
 	found := installation.FindNamespace(ctx, r)
 	switch {
 	case found != "" && given != "" && given != found:
-		return "", remedy(fmt.Errorf("the operator is in the namespace %s, not in %s: a setting there would not be the cluster's", found, given), "leave --operator-namespace away")
+		return "", remedy(fmt.Errorf("the operator is in the namespace %s, not in %s: a setting there would not be the cluster's", found, given),
+			"omit --operator-namespace")
 	case found != "":
 		return found, nil
 	}
-	// The user may not read what tells it. The operator notes in one of its own settings since when it runs.
+	// The user may not read the webhook configurations. The operator notes in one of its own settings since when it runs.
 	namespace := cmp.Or(given, installation.DefaultNamespace)
 	var blocking v1alpha1.OpsConfigInfo
 	err := r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: settings.NameBlocking}, &blocking)
@@ -65,13 +63,13 @@ func mustBeOperator(ctx context.Context, r client.Reader, given string) (string,
 	}
 	if meta.FindStatusCondition(blocking.Status.Conditions, v1alpha1.ConditionInstalled) == nil {
 		return "", remedy(fmt.Errorf("it is not known where the operator is: no setting in %s says that it was installed there", namespace),
-			"name its namespace with --operator-namespace, or let somebody do it who may read its webhook configurations")
+			"name its namespace with --operator-namespace, or ask a user who may read its webhook configurations")
 	}
 	return namespace, nil
 }
 
-// readSettings reads the settings of the operator, and of a namespace or of all; known is false
-// where the user may not read them, or the operator has none where it should be.
+// readSettings reads the settings of the operator, and of a namespace or of all; known is false if the user may not read them, or
+// the namespace of the operator has none.
 func (c *connection) readSettings(ctx context.Context, r client.Reader, operator, namespace string) (found *modes, known bool, err error) {
 	found = &modes{own: map[string][]v1alpha1.OpsConfigInfo{}}
 	for _, of := range []string{operator, namespace} {
@@ -99,8 +97,10 @@ func (c *connection) readSettings(ctx context.Context, r client.Reader, operator
 	return found, true, nil
 }
 
-// inForceFor reads the settings in force for a workload; known is false where they cannot be read.
-func (c *connection) inForceFor(ctx context.Context, r client.Reader, operator string, w *workload.Workload) (in settings.InForce, known bool, err error) {
+// inForceFor reads the settings in force for a workload; known is false if they cannot be read.
+func (c *connection) inForceFor(
+	ctx context.Context, r client.Reader, operator string, w *workload.Workload,
+) (in settings.InForce, known bool, err error) {
 	found, known, err := c.readSettings(ctx, r, operatorIn(ctx, r, operator), w.Namespace)
 	if err != nil || !known {
 		return settings.InForce{}, false, err
@@ -117,7 +117,7 @@ type modes struct {
 	own      map[string][]v1alpha1.OpsConfigInfo
 }
 
-// of is what is in force for a workload of a namespace, as far as settings decide it.
+// of returns the settings in force for a workload of a namespace.
 func (m *modes) of(namespace string, annotations map[string]string) settings.InForce {
 	return settings.For(m.operator, m.own[namespace], annotations)
 }

@@ -25,7 +25,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,7 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// servedFrom is the configuration of webhooks that are served in a namespace.
+// servedFrom returns the configuration of webhooks that are served in a namespace.
 func servedFrom(namespace string) client.Object {
 	return &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "altershieldoperator-validating-webhook-configuration"},
@@ -48,12 +47,12 @@ func servedFrom(namespace string) client.Object {
 	}
 }
 
-// managerIn is the Deployment of the operator.
+// managerIn returns the Deployment of the operator.
 func managerIn(namespace string) client.Object {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "manager", Labels: managerLabels}}
 }
 
-// settingsIn are those that the operator makes.
+// settingsIn returns the settings that the operator creates.
 func settingsIn(namespace string, change func(*v1alpha1.OpsConfigInfo)) (all []client.Object) {
 	objects := settings.DefaultObjects(namespace)
 	for i := range objects {
@@ -68,8 +67,7 @@ func settingsIn(namespace string, change func(*v1alpha1.OpsConfigInfo)) (all []c
 	return all
 }
 
-// clusterOf has these objects. What is named, and nothing else, may be read where
-// something is named.
+// clusterOf returns a cluster with these objects. The user may read the named kinds; all kinds if none is named.
 func clusterOf(objects []client.Object, may ...string) client.WithWatch {
 	allowed := func(c client.WithWatch, o client.Object, l client.ObjectList) error {
 		kind := ""
@@ -119,8 +117,8 @@ func TestWhereTheOperatorIs(t *testing.T) {
 		name  string
 		api   client.WithWatch
 		given string
-		// want is where settings are read, wantEnrol what is not enrolled, wantWrite where
-		// the setting of the cluster is written, or a part of the error.
+		// want is the namespace whose settings are read, wantEnrol the namespace that is not enrolled, and wantWrite the namespace
+		// of the written setting, or a part of the error.
 		want, wantEnrol, wantWrite string
 	}{
 		{"where it is by default", clusterOf(append(settingsIn(standard, nil), servedFrom(standard))), "", standard, standard, standard},
@@ -130,7 +128,10 @@ func TestWhereTheOperatorIs(t *testing.T) {
 		{"the user is wrong", clusterOf(elsewhere), "shop", "shop", "ops", "the operator is in the namespace ops, not in shop"},
 		{"it cannot be found", clusterOf(elsewhere, "OpsConfigInfo"), "", standard, standard, "it is not known where the operator is"},
 		{"it cannot be found, and the user says where", clusterOf(elsewhere, "OpsConfigInfo"), "ops", "ops", "ops", "ops"},
-		{"it cannot be found, and the user is wrong", clusterOf(elsewhere, "OpsConfigInfo"), "shop", "shop", "shop", "no setting in shop says that it was installed there"},
+		{
+			"it cannot be found, and the user is wrong", clusterOf(elsewhere, "OpsConfigInfo"), "shop", "shop", "shop",
+			"no setting in shop says that it was installed there",
+		},
 		{"nothing may be read", clusterOf(elsewhere, "Pod"), "", standard, standard, "not yours"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -151,7 +152,7 @@ func TestWhereTheOperatorIs(t *testing.T) {
 	}
 }
 
-// Settings of the operator are read where it is, and are not known where there are none.
+// TestInForceFor reads the settings in the namespace of the operator. Without settings there, they are not known.
 func TestInForceFor(t *testing.T) {
 	observed := func(o *v1alpha1.OpsConfigInfo) { o.Spec.Enable = o.Spec.Enable || o.Name == settings.NameObserve }
 	elsewhere := append(settingsIn("ops", observed), servedFrom("ops"))
@@ -164,7 +165,10 @@ func TestInForceFor(t *testing.T) {
 	}{
 		{"found", clusterOf(elsewhere), "", true, true, ""},
 		{"said", clusterOf(elsewhere, "OpsConfigInfo"), "ops", true, true, ""},
-		{"not found", clusterOf(elsewhere, "OpsConfigInfo"), "", false, false, "there are none in the namespace altershieldoperator-system, name the operator's with --operator-namespace"},
+		{
+			"not found", clusterOf(elsewhere, "OpsConfigInfo"), "", false, false,
+			"the namespace altershieldoperator-system has none; name the operator's namespace with --operator-namespace",
+		},
 		{"forbidden", clusterOf(elsewhere, "ValidatingWebhookConfiguration"), "", false, false, "the settings in force are not known: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -182,14 +186,15 @@ func TestInForceFor(t *testing.T) {
 	}
 }
 
-// ofPrometheus is the owner of a workload.
+// ofPrometheus gives a workload an owner.
 func ofPrometheus(o metav1.Object) {
 	yes := true
-	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: "p", Controller: &yes}})
+	o.SetOwnerReferences([]metav1.OwnerReference{
+		{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: "p", Controller: &yes},
+	})
 }
 
-// What another object owns is in observe mode, for each command, unless its label says
-// otherwise.
+// TestKnowsOwners: for each command, a workload that another object owns is in observe mode, unless its label says otherwise.
 func TestKnowsOwners(t *testing.T) {
 	const operator = "altershieldoperator-system"
 	for _, tt := range []struct {
@@ -198,9 +203,9 @@ func TestKnowsOwners(t *testing.T) {
 		want   bool
 		wantBy string
 	}{
-		{"nobody owns it", func(metav1.Object) {}, false, ""},
+		{"no owner", func(metav1.Object) {}, false, ""},
 		{"owned", ofPrometheus, true, "its owner, the prometheus k8s"},
-		{"owned, and defended all the same", func(o metav1.Object) {
+		{"owned, in enforce mode", func(o metav1.Object) {
 			ofPrometheus(o)
 			o.SetLabels(map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseEnforced})
 		}, false, ""},
@@ -216,7 +221,7 @@ func TestKnowsOwners(t *testing.T) {
 			objects := native(workload.StatefulSet{}, "db", "uid-db")
 			tt.change(objects[0])
 			api := clusterOf(append(append(settingsIn(operator, nil), objects...),
-				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}))
+				enrolledNamespace("shop")))
 			is := func(who string, in *settings.InForce) {
 				t.Helper()
 				if in == nil || in.Observe != tt.want || !strings.HasPrefix(in.ObservedBy, tt.wantBy) {
@@ -226,16 +231,16 @@ func TestKnowsOwners(t *testing.T) {
 			c, out := testConnection(t)
 			c.Now = func() time.Time { return testNow }
 			sts := target{kind: workload.StatefulSet{}, key: client.ObjectKeyFromObject(objects[0])}
-			s, err := c.look(t.Context(), api, operator, sts)
+			s, err := c.load(t.Context(), api, operator, sts)
 			if err != nil {
 				t.Fatal(err)
 			}
-			is("a look at one", s.settings)
+			is("one workload", s.settings)
 			all, err := c.census(t.Context(), api, operator, "shop")
 			if err != nil || len(all.snapshots) != 1 {
 				t.Fatalf("%d workloads, %v", len(all.snapshots), err)
 			}
-			is("a look at all", all.snapshots[0].settings)
+			is("all workloads", all.snapshots[0].settings)
 			changed, err := c.read(t.Context(), api, sts)
 			if err != nil {
 				t.Fatal(err)
@@ -244,14 +249,16 @@ func TestKnowsOwners(t *testing.T) {
 			if err != nil || !known {
 				t.Fatalf("known %t, %v", known, err)
 			}
-			is("a command that changes", &in)
+			is("a command that writes", &in)
 
-			// Enforce mode lasts, whoever owns the workload.
+			// Enforce mode lasts for any owner.
 			change := &changer{connection: c, dryRun: dryRunNone}
-			if err := change.enrollWorkload(t.Context(), api, sts, enrollFlags{mode: modeEnforce}); err != nil || !strings.Contains(out.String(), "statefulset/db: in enforce mode") {
+			err = change.enrollWorkload(t.Context(), api, sts, enrollFlags{mode: modeEnforce})
+			if err != nil || !strings.Contains(out.String(), "statefulset/db: in enforce mode") {
 				t.Errorf("enroll --mode=enforce: %v\n%s", err, out)
 			}
-			if owned := changed.workload.Owner != ""; owned != strings.Contains(out.String(), "prometheus k8s owns it") && changed.workload.Labels[v1alpha1.DefenseLabel] == "" {
+			owned, says := changed.workload.Owner != "", strings.Contains(out.String(), "prometheus k8s owns it")
+			if owned != says && changed.workload.Labels[v1alpha1.DefenseLabel] == "" {
 				t.Errorf("it does not say who owns it:\n%s", out)
 			}
 			if changed, err = c.read(t.Context(), api, sts); err != nil {

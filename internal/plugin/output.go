@@ -47,7 +47,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// own begins the escape sequences of this program. Nobody else knows it, so text of the cluster has none.
+// own begins the escape sequences of this program. It is random, so that no text of the cluster contains it.
 var own = "\x1b" + rand.Text()
 
 // printf prints in a format of this program, and cleans the arguments: most come from the cluster. Nothing else prints text.
@@ -115,7 +115,8 @@ func Explained(err error) error {
 	case meta.IsNoMatchError(err):
 		return remedy(err, "the operator's kinds are not installed in this cluster, or it is another cluster: see kubectl altershield check")
 	case apierrors.IsForbidden(err):
-		return remedy(err, "your user lacks this right here; see the table of rights in docs/operations.md, or ask with kubectl auth can-i")
+		return remedy(err, "your user lacks this right here; "+
+			"see the table of rights in docs/concepts/security.md, or ask with kubectl auth can-i")
 	case apierrors.IsUnauthorized(err):
 		return remedy(err, "log in to the cluster again, or choose another context with --context")
 	case utilnet.IsConnectionRefused(err), utilnet.IsTimeout(err):
@@ -134,7 +135,7 @@ func reasonOf(err error) string {
 	return err.Error()
 }
 
-// printObject prints an object of this program as kubectl prints objects. One without a kind gets that of its type.
+// printObject prints an object of this program as kubectl prints objects. An object without a kind gets the name of its type.
 func printObject(w io.Writer, p printers.ResourcePrinter, what any) error {
 	data, err := json.Marshal(what)
 	content := map[string]any{}
@@ -170,7 +171,7 @@ func printObject(w io.Writer, p printers.ResourcePrinter, what any) error {
 	return err
 }
 
-// style is how a terminal, or a file, shows text. Whatever a command prints is a method of it, in the file of the command.
+// style is how a terminal, or a file, shows text. Each command prints by a method of it, in the file of the command.
 type style struct {
 	// ascii: nothing but ASCII. color: with colours. wide: everything.
 	ascii, color, wide bool
@@ -222,7 +223,7 @@ func (st style) colored(text, sgr string) string {
 
 func (st style) bold(text string) string { return st.colored(text, "1") }
 
-// markOfState is the mark of a state of a release.
+// markOfState returns the mark of a state of a release.
 func markOfState(state string) mark {
 	switch v1alpha1.ChangeWorkloadStatusType(state) {
 	case v1alpha1.ChangeWorkloadSuccess:
@@ -236,13 +237,13 @@ func markOfState(state string) mark {
 	}
 }
 
-// columnGap is between columns, and minCell is what is left of the last one.
+// columnGap is the width between columns, and minCell the least width of the last one.
 const (
 	columnGap = 2
 	minCell   = 24
 )
 
-// cut shortens what follows so many columns to the length of the line.
+// cut shortens a text to the rest of a line that has so many columns before it.
 func (st style) cut(text string, before int) string {
 	width := max(st.columns-before, minCell)
 	if st.columns == 0 || st.wide || utf8.RuneCountInString(text) <= width {
@@ -255,13 +256,13 @@ func (st style) cut(text string, before int) string {
 	return string([]rune(text)[:width-utf8.RuneCountInString(dots)]) + dots
 }
 
-// noMark is as wide as a mark, for the heads of columns.
+// noMark returns a blank as wide as a mark, for the heads of columns.
 func (st style) noMark() string { return st.colored(" ", "39") + " " }
 
-// escapes are those of this program.
+// escapes matches the escape sequences of this program.
 var escapes = regexp.MustCompile(regexp.QuoteMeta(own) + `\[\d+m`)
 
-// width is how many columns a text takes on a terminal.
+// width returns the number of columns of a text on a terminal.
 func width(text string) int { return utf8.RuneCountInString(escapes.ReplaceAllString(text, "")) }
 
 // table prints rows in columns, the first row as their heads. The last column is cut to the length of the line.
@@ -299,7 +300,7 @@ func (st style) paragraph(w io.Writer, indent, text string) {
 	printf(w, "%s\n", indent+line)
 }
 
-// age is a time as kubectl prints it.
+// age returns a duration as kubectl prints it.
 func age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 // who names a user.
@@ -310,7 +311,7 @@ func (st style) who(user string) string {
 	return user
 }
 
-// version is a version as it is printed.
+// version returns a version as it is printed.
 func (st style) version(v string) string {
 	if st.wide {
 		return v
@@ -318,5 +319,5 @@ func (st style) version(v string) string {
 	return short(v)
 }
 
-// short is as much of a version as is needed to know it again.
+// short returns the beginning of a version, which is enough to recognize it.
 func short(version string) string { return version[:min(len(version), 12)] }

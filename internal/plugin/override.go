@@ -102,11 +102,11 @@ func mayOverride(s *snapshot) error {
 		"release with kubectl apply or kubectl set image; a label that is set now does not count for a later block")
 }
 
-// describeDenied is a sentence about what denies releases of a workload.
+// describeDenied returns a sentence about what denies releases of a workload.
 func describeDenied(s *snapshot) string {
-	held := defense.DeniedBy(s.workload.Labels, s.workload.Annotations, s.now)
+	denied := defense.DeniedBy(s.workload.Labels, s.workload.Annotations, s.now)
 	var parts []string
-	if held.Blocked {
+	if denied.Blocked {
 		by := ""
 		if of := strings.Fields(s.workload.Annotations[v1alpha1.SuspendedByAnnotation]); len(of) > 1 {
 			by = fmt.Sprintf(", because release %s (version %s) failed", of[1], of[0])
@@ -114,7 +114,7 @@ func describeDenied(s *snapshot) string {
 		parts = append(parts, "releases are blocked"+by)
 	}
 	q := rollback.ParseQuarantine(s.workload.Annotations, s.now)
-	for _, version := range held.Quarantine {
+	for _, version := range denied.Quarantine {
 		text := "version " + version + " is in quarantine"
 		if reason, ok := q.Reason(version); ok {
 			text += ": " + reason.String()
@@ -124,15 +124,13 @@ func describeDenied(s *snapshot) string {
 	return strings.Join(parts, "; ")
 }
 
-// isStale reports whether the label that lets a release pass was there before the block, and
-// so does not count.
+// isStale reports whether the label that lets a release pass is older than the block, and so does not count.
 func isStale(o client.Object) bool {
 	_, stale := o.GetAnnotations()[v1alpha1.OverrideStaleAnnotation]
 	return stale && o.GetLabels()[v1alpha1.IgnoredSuspendLabel] != ""
 }
 
-// removeStale takes a label off that was there before the block: only one that is set
-// after it counts.
+// removeStale removes a label that is older than the block: only a newer label counts.
 func (c *changer) removeStale(ctx context.Context, api client.Client, s *snapshot) error {
 	if !isStale(s.stored) {
 		return nil
@@ -140,8 +138,7 @@ func (c *changer) removeStale(ctx context.Context, api client.Client, s *snapsho
 	return c.removeOverride(ctx, api, s, "which was there before the block and does not count")
 }
 
-// stillDenied lets a patch apply only while the block or the quarantine is as it was read:
-// without them nothing would use the label up.
+// stillDenied lets a patch apply only while the block or the quarantine is unchanged: without them the label would stay.
 func stillDenied(o client.Object) workload.Op {
 	if since, blocked := o.GetLabels()[v1alpha1.SuspendLabel]; blocked {
 		return workload.Op{Op: "test", Path: pointer("metadata", "labels", v1alpha1.SuspendLabel), Value: since}
@@ -179,7 +176,7 @@ func (c *changer) letNextPass(ctx context.Context, api client.Client, s *snapsho
 	return nil
 }
 
-// releaseImages releases with images, after a dry run of it has shown that it needs the override.
+// releaseImages releases with images, if a dry run shows that the release needs the override.
 func (c *changer) releaseImages(ctx context.Context, api client.Client, s *snapshot, images []string) error {
 	ops, changes, err := imageOps(s, images)
 	switch {
@@ -200,7 +197,7 @@ func (c *changer) releaseImages(ctx context.Context, api client.Client, s *snaps
 	return staleRemoved(stale, c.tryAndRelease(ctx, api, s, ops))
 }
 
-// staleRemoved adds to the error of a release that a label which did not count was removed before it.
+// staleRemoved adds to the error of a release that a stale label was removed before it.
 func staleRemoved(stale bool, err error) error {
 	if err == nil || !stale {
 		return err
@@ -209,7 +206,7 @@ func staleRemoved(stale bool, err error) error {
 	return remedy(err, removed)
 }
 
-// tryAndRelease makes an override release where a dry run shows that it is one.
+// tryAndRelease makes an override release, if a dry run shows that it is one.
 func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *snapshot, ops []workload.Op) error {
 	write := func(dryRun []string) (*workload.Workload, error) {
 		value := v1alpha1.IgnoredSuspendValue
@@ -219,7 +216,7 @@ func (c *changer) tryAndRelease(ctx context.Context, api client.Client, s *snaps
 		if err != nil {
 			return nil, err
 		}
-		return observeStored(s.kind, patched)
+		return readStored(s.kind, patched)
 	}
 	would, err := write([]string{metav1.DryRunAll})
 	if err != nil {
@@ -261,7 +258,7 @@ func (c *connection) isOverride(s *snapshot, would *workload.Workload) error {
 	return nil
 }
 
-// changesNothing is the error of a release that leaves the template as it is.
+// changesNothing returns the error of a release that does not change the template.
 func (c *connection) changesNothing(s *snapshot) error {
 	return remedy(fmt.Errorf("nothing would be released: %s has this template already (version %s)", s.target, s.workload.Version),
 		"change something, or correct the verdict: "+c.commandIn(s.key.Namespace, "verdict", "pass", s.target.String()))

@@ -41,24 +41,26 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// guardedCluster has one blocked workload, and an admission that uses the label up. Its
-// dry runs store nothing.
+// guardedCluster has one blocked workload, and an admission that uses the label up. Its dry runs store nothing.
 type guardedCluster struct {
 	client.WithWatch
-	// refuses: admission denies whatever changes the template.
+	// refuses: admission denies each change of the template.
 	refuses bool
-	// freed: somebody lifts the block before a write.
+	// freed: a user lifts the block before a write.
 	freed bool
 }
 
 func newGuardedCluster(t *testing.T, stored *unstructured.Unstructured) *guardedCluster {
 	t.Helper()
 	g := &guardedCluster{}
-	g.WithWatch = fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(stored).WithInterceptorFuncs(interceptor.Funcs{Patch: g.patch}).Build()
+	funcs := interceptor.Funcs{Patch: g.patch}
+	g.WithWatch = fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(stored).WithInterceptorFuncs(funcs).Build()
 	return g
 }
 
-func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+func (g *guardedCluster) patch(
+	ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption,
+) error {
 	options := client.PatchOptions{}
 	options.ApplyOptions(opts)
 	dry := slices.Contains(options.DryRun, metav1.DryRunAll)
@@ -75,7 +77,8 @@ func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client
 	scratch := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(before).Build()
 	after := before.DeepCopy()
 	if err := scratch.Patch(ctx, after, patch); err != nil {
-		status := apierrors.NewGenericServerResponse(422, "patch", schema.GroupResource{Resource: "deployments"}, o.GetName(), err.Error(), 0, true)
+		deployments := schema.GroupResource{Resource: "deployments"}
+		status := apierrors.NewGenericServerResponse(422, "patch", deployments, o.GetName(), err.Error(), 0, true)
 		status.ErrStatus.Message, status.ErrStatus.Details = "the server rejected our request due to an error in our request", nil
 		return status
 	}
@@ -94,7 +97,7 @@ func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client
 	}
 	u.Object = content
 	u.SetGroupVersionKind(workload.Deployment{}.GroupVersionKind())
-	w, err := observeStored(workload.Deployment{}, u)
+	w, err := readStored(workload.Deployment{}, u)
 	if err != nil {
 		return err
 	}
@@ -109,28 +112,35 @@ func (g *guardedCluster) patch(ctx context.Context, c client.WithWatch, o client
 	return c.Update(ctx, after)
 }
 
-// TestOverrideLeavesNothingBehind overrides the block of a workload while its label
-// does not count or its block goes.
+// TestOverrideLeavesNothingBehind overrides the block of a workload whose label is stale, or whose block is lifted meanwhile.
 func TestOverrideLeavesNothingBehind(t *testing.T) {
 	const label = v1alpha1.IgnoredSuspendLabel
+	to := func(image string) overrideFlags { return overrideFlags{images: []string{"main=" + image}} }
 	for name, tt := range map[string]struct {
 		flags                 overrideFlags
 		stale, refuses, freed bool
 		wantImage             string
-		// wantLabel: the label is there then.
+		// wantLabel: the label exists afterwards.
 		wantLabel bool
 		wantErr   []string
 		wantOut   string
 	}{
-		"by image":                    {flags: overrideFlags{images: []string{"main=main:2"}}, wantImage: "main:2", wantOut: "its Success lifts the block"},
-		"the next":                    {flags: overrideFlags{next: true}, wantImage: "main:1", wantLabel: true},
-		"of a stale label":            {flags: overrideFlags{images: []string{"main=main:2"}}, stale: true, wantImage: "main:2", wantOut: "label removed"},
-		"of no other image":           {flags: overrideFlags{images: []string{"main=main:1"}}, wantImage: "main:1", wantErr: []string{"nothing would be released"}},
-		"of no other image, stale":    {flags: overrideFlags{images: []string{"main=main:1"}}, stale: true, wantImage: "main:1", wantLabel: true, wantErr: []string{"nothing would be released"}},
-		"that is refused":             {flags: overrideFlags{images: []string{"main=main:2"}}, refuses: true, wantImage: "main:1", wantErr: []string{"a policy denies it"}},
-		"that is refused, stale":      {flags: overrideFlags{images: []string{"main=main:2"}}, refuses: true, stale: true, wantImage: "main:1", wantErr: []string{"a policy denies it", "did not count, was removed"}},
-		"its block goes":              {flags: overrideFlags{images: []string{"main=main:2"}}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
-		"its block goes, before next": {flags: overrideFlags{next: true}, freed: true, wantImage: "main:1", wantErr: []string{"was changed by somebody else"}},
+		"another image":        {flags: to("main:2"), wantImage: "main:2", wantOut: "its Success lifts the block"},
+		"the next":             {flags: overrideFlags{next: true}, wantImage: "main:1", wantLabel: true},
+		"another image, stale": {flags: to("main:2"), stale: true, wantImage: "main:2", wantOut: "label removed"},
+		"the same image":       {flags: to("main:1"), wantImage: "main:1", wantErr: []string{"nothing would be released"}},
+		"the same image, stale": {
+			flags: to("main:1"), stale: true, wantImage: "main:1", wantLabel: true, wantErr: []string{"nothing would be released"},
+		},
+		"refused": {flags: to("main:2"), refuses: true, wantImage: "main:1", wantErr: []string{"a policy denies it"}},
+		"refused, stale": {
+			flags: to("main:2"), refuses: true, stale: true, wantImage: "main:1",
+			wantErr: []string{"a policy denies it", "did not count, was removed"},
+		},
+		"the block is lifted": {flags: to("main:2"), freed: true, wantImage: "main:1", wantErr: []string{"changed at the same time"}},
+		"the block is lifted, before next": {
+			flags: overrideFlags{next: true}, freed: true, wantImage: "main:1", wantErr: []string{"changed at the same time"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, out := testConnection(t)

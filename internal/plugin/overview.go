@@ -34,14 +34,14 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Overview is what needs attention: the output of status -o json.
+// Overview lists workloads that need attention: the output of status -o json.
 type Overview struct {
 	metav1.TypeMeta `json:",inline"`
-	// Items are what needs attention, or waits, the most pressing first. With --all they are all workloads.
+	// Items need attention or time, the most pressing first. With --all they are all workloads.
 	Items []Item `json:"items"`
 	// Counts of the workloads.
 	Counts Counts `json:"counts"`
-	// NotEnrolled: the namespace is not enrolled.
+	// NotEnrolled reports whether the namespace is not enrolled.
 	NotEnrolled bool `json:"notEnrolled,omitempty"`
 	// Missing are sentences about what the user may not read.
 	Missing []string `json:"missing,omitempty"`
@@ -51,9 +51,9 @@ type Overview struct {
 type Item struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        Metadata `json:"metadata"`
-	// Needs is who has to do something: Attention (a person), Time (nobody, it goes on) or Nothing.
+	// Needs is Attention (a person has to act), Time (it continues without help) or Nothing.
 	Needs Needs `json:"needs"`
-	// What is the matter, since when, and why.
+	// The finding in a word, the time at which it began, and its reason.
 	What  string       `json:"what"`
 	Since *metav1.Time `json:"since,omitempty"`
 	Why   string       `json:"why,omitempty"`
@@ -68,7 +68,7 @@ type Item struct {
 // Counts count workloads, each once.
 type Counts struct {
 	Workloads int `json:"workloads"`
-	// NeedAttention and Wait are those of Items.
+	// NeedAttention and Wait count the workloads in Items.
 	NeedAttention int `json:"needAttention"`
 	Wait          int `json:"wait"`
 	// UnderWay are being released, Fine succeeded, and Baselines have had no recorded release.
@@ -77,13 +77,13 @@ type Counts struct {
 	Baselines int `json:"baselines"`
 	// NotDefended are in namespaces that are not enrolled, or are opted out.
 	NotDefended int `json:"notDefended"`
-	// Observed of all these are in observe mode, Quarantined have versions in quarantine, and Crashing pods in CrashLoopBackOff.
+	// Of all these, Observed are in observe mode, Quarantined have versions in quarantine, and Crashing have pods in CrashLoopBackOff.
 	Observed    int `json:"observed"`
 	Quarantined int `json:"quarantined"`
 	Crashing    int `json:"crashing,omitempty"`
 }
 
-// many prints what needs attention, or all workloads.
+// many prints the workloads that need attention, or all.
 func (a *reading) many(ctx context.Context, everywhere, all bool) error {
 	live, namespace, err := a.begin(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *reading) many(ctx context.Context, everywhere, all bool) error {
 	for _, kind := range workload.Defended().Kinds() {
 		what = append(what, watched{kind.ObjectList(), in})
 	}
-	return a.show(ctx, live, what, lookAtLeast, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
+	return a.show(ctx, live, what, readAtLeast, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
 		v, err := a.census(ctx, live, a.operator, namespace)
 		return func(w io.Writer, now time.Time) error {
 			o := overviewOf(v, namespace, all, now)
@@ -110,7 +110,7 @@ func (a *reading) many(ctx context.Context, everywhere, all bool) error {
 	})
 }
 
-// overviewOf returns what needs attention, or all workloads.
+// overviewOf returns the workloads that need attention, or all.
 func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview {
 	o := &Overview{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []Item{}, Missing: v.missing}
 	for _, s := range v.snapshots {
@@ -163,7 +163,7 @@ func (c *Counts) count(s *snapshot, level Defense, needs Needs) {
 	}
 }
 
-// itemOf is the line of a workload.
+// itemOf returns the line of a workload.
 func itemOf(s *snapshot) Item {
 	w, findings := s.workload, findingsOf(s, advisor{})
 	item := Item{Metadata: Metadata{w.Namespace, w.Name}, Release: w.Release()}
@@ -185,7 +185,7 @@ func itemOf(s *snapshot) Item {
 	return item
 }
 
-// notAccepted are policies and settings that are not, and a missing webhook configuration.
+// notAccepted returns policies and settings that are not accepted, and a missing webhook configuration.
 func (v *census) notAccepted() (items []Item) {
 	add := func(kind string, o client.Object, conditions []metav1.Condition, name, what string) {
 		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionFalse {
@@ -267,7 +267,7 @@ func markOfItem(i *Item) mark {
 	}
 }
 
-// counts says how many workloads there are, and how they are.
+// counts returns a sentence about how many workloads are in which state.
 func (st style) counts(o *Overview, namespace string) string {
 	c := &o.Counts
 	var parts []string

@@ -54,7 +54,7 @@ func ready(name string, since time.Time) workload.Pod {
 	return workload.Pod{Name: name, UID: types.UID("uid-" + name), Node: "node-1", Ready: true, ReadySince: since, StartedAt: since}
 }
 
-// inBatches is a release that failed, with batches, a check, and pods of all kinds.
+// inBatches fails the release, with batches, a check, and pods of all kinds.
 func inBatches(s *snapshot) {
 	blockedBySecond(s)
 	s.workload.Paused = true
@@ -62,12 +62,18 @@ func inBatches(s *snapshot) {
 	s.counts = PodCounts{Desired: 12, Updated: 11, Ready: 10}
 	failed := batch(1, "a")
 	failed.Status.PodResults = []v1alpha1.PodResult{{PodInfo: failed.Spec.PodInfos[0], Verdict: "fail", Message: "find error"}}
-	failed.Status.Checks = []v1alpha1.CheckStatus{{Name: "shop/web/errors", Phase: v1alpha1.CheckFailed, Reason: "RuleFailed", Message: "5% of requests failed"}}
+	failed.Status.Checks = []v1alpha1.CheckStatus{
+		{Name: "shop/web/errors", Phase: v1alpha1.CheckFailed, Reason: "RuleFailed", Message: "5% of requests failed"},
+	}
 	going := batch(2, "b")
 	going.Status.Status, going.Status.Message = v1alpha1.ChangePodPreSubmitted, ""
-	going.Status.Checks = []v1alpha1.CheckStatus{{Name: "shop/web/errors", Phase: v1alpha1.CheckRunning, Deadline: &metav1.Time{Time: testNow.Add(3 * time.Minute)}}}
+	going.Status.Checks = []v1alpha1.CheckStatus{
+		{Name: "shop/web/errors", Phase: v1alpha1.CheckRunning, Deadline: &metav1.Time{Time: testNow.Add(3 * time.Minute)}},
+	}
 	passed := batch(3, "c", "d", "e", "f", "g", "h")
-	passed.Status.Checks = []v1alpha1.CheckStatus{{Name: "shop/web/stays-up", Phase: v1alpha1.CheckWatching, Deadline: &metav1.Time{Time: testNow.Add(time.Minute)}}}
+	passed.Status.Checks = []v1alpha1.CheckStatus{
+		{Name: "shop/web/stays-up", Phase: v1alpha1.CheckWatching, Deadline: &metav1.Time{Time: testNow.Add(time.Minute)}},
+	}
 	s.batches["uid-two"] = []*v1alpha1.ChangePod{failed, going, passed}
 	s.changes[0].Status.DefenseCheckFailPods[0].PodInfo = failed.Spec.PodInfos[0]
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
@@ -135,27 +141,27 @@ release and an undo.
   Since 2026-11-23 11:58:00Z (2m ago). Released by ann.
   Next steps:
     kubectl altershield override deployment/sleep --image main=IMAGE -n shop
-      Releases a fix past the block, which its success lifts; right when a fixed
-      image is there (or --next, where Git or Helm releases it).
+      Releases a fix past the block, which its success lifts; use when a fixed
+      image is available (--next if Git or Helm releases it).
     kubectl altershield rollback deployment/sleep -n shop
       Sets the workload back to version 111111111111 (busybox:1), the newest
-      that succeeded, and puts this one into quarantine; right when users suffer
-      and no fix is at hand.
+      that succeeded, and puts this one into quarantine; use when users suffer
+      and no fix is available.
     kubectl altershield verdict pass deployment/sleep --pod a -n shop
-      Says that the verdict was wrong, so that the release goes on, and the
-      block is lifted; right when you have looked, and nothing is wrong.
+      Corrects the verdict: the release continues, and the block is lifted; use
+      when the verdict was wrong.
     kubectl edit defensepolicy/web -n shop
-      Opens the policy that failed the pods, and fails those of the next batch
-      as well, where it finds the same; right when the policy is wrong.
+      Opens the policy that failed the pods: it can fail the next batch, too;
+      use when the policy is wrong.
     kubectl rollout resume deployment/sleep -n shop
-      Lets the rollout of the version that failed go on, and leaves the block;
-      right when you know that the rest of it does no harm.
+      Resumes the rollout of the version that failed, and leaves the block; use
+      when the rest of the rollout does no harm.
 `,
 		},
 		"rolled back, in ASCII": {
 			with: func(s *snapshot) {
 				leftByRollback(s)
-				s.missing = []string{"its pods are not told: you must not read them"}
+				s.missing = []string{"its pods are not known: you may not read them"}
 			}, style: style{ascii: true},
 			want: `x deployment/sleep in shop: rolled back
 
@@ -167,21 +173,21 @@ NAME         STATE     AGE  INFO
 release 3  + Success   8m   111111111111, by the operator, attempt 2, busybox:2
 release 2  x Rollback  8m   222222222222, by ann, busybox:2
 
-x Release 2 (version 222222222222) failed, and the operator went back to version
-111111111111. A fix is to be released: the version that was left is denied.
+x Release 2 (version 222222222222) failed, and the operator set the workload
+back to version 111111111111. Release a fix: version 222222222222 is denied.
   NeverStarted: pod sleep-a: ErrImagePull; in quarantine for 55m more
   Since 2026-11-23 11:55:00Z (5m ago). Released by ann.
   Next steps:
     kubectl set image deployment/sleep main=IMAGE -n shop
-      Releases another version; right when a fix is there.
+      Releases another version; use when a fix is available.
     kubectl annotate deployment/sleep altershield.defense.antgroup.com/unquarantine=22222222222222222222222222222222 -n shop
-      Lets that version be released again; right when another cause made it
-      fail, and is over.
+      Lets that version be released again; use when another cause made it fail,
+      and is over.
 
-- its pods are not told: you must not read them
+- its pods are not known: you may not read them
 `,
 		},
-		"at an earlier version again, before the operator has seen it": {
+		"at an earlier version again, before the operator records it": {
 			with: func(s *snapshot) {
 				earlier := s.changes[0].DeepCopy()
 				earlier.Name, earlier.UID, earlier.Spec.Reversion, earlier.Spec.Release = "sleep--x--"+versionOne, "uid-one", versionOne, 1
@@ -219,10 +225,10 @@ release 1  ✔ Success       8m   111111111111, by ann, busybox:2
 				"verified, and nothing stops them.\n" +
 				"  Next steps:\n" +
 				"    \x1b[1mkubectl altershield enroll shop --mode=observe\x1b[0m\n" +
-				"      Enrols the namespace in observe mode; right to see first what would be\n" +
+				"      Enrols the namespace in observe mode; use it to see first what would be\n" +
 				"      blocked or rolled back.\n" +
 				"    \x1b[1mkubectl altershield enroll shop\x1b[0m\n" +
-				"      Enrols the namespace in enforce mode; right when its workloads have\n" +
+				"      Enrols the namespace in enforce mode; use when its workloads have\n" +
 				"      readiness probes.\n",
 		},
 	}
@@ -241,8 +247,12 @@ release 1  ✔ Success       8m   111111111111, by ann, busybox:2
 func TestPrintHistory(t *testing.T) {
 	var got bytes.Buffer
 	s := newSnapshot(leftByRollback)
-	s.changes[1].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted, Message: "NeverStarted: pod sleep-a"}}
-	(style{operator: operatorNamespace, columns: 80}).history(&got, historyOf(s), "kubectl altershield rollback deployment/sleep -n shop", testNow)
+	s.changes[1].Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted,
+		Message: "NeverStarted: pod sleep-a",
+	}}
+	back := "kubectl altershield rollback deployment/sleep -n shop"
+	(style{operator: operatorNamespace, columns: 80}).history(&got, historyOf(s), back, testNow)
 	want := `deployment/sleep in shop
 
   RELEASE  STATE     STARTED  BY            IMAGES     VERSION       WHY
@@ -264,7 +274,8 @@ func TestPrintOverview(t *testing.T) {
 	c := &census{policies: []v1alpha1.DefensePolicy{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
 		Status: v1alpha1.DefensePolicyStatus{Conditions: []metav1.Condition{{
-			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[0]: no such field", LastTransitionTime: metav1.NewTime(minutesAgo(30)),
+			Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonInvalidPolicy,
+			Message: "spec.checks[0]: no such field", LastTransitionTime: metav1.NewTime(minutesAgo(30)),
 		}}},
 	}}}
 	named := func(name string, with func(*snapshot)) *snapshot {
@@ -354,10 +365,14 @@ func TestStyleOf(t *testing.T) {
 	}
 }
 
-// Each time an object is printed it is one document, with numbers as they are.
+// TestPrintObject: each printed object is one document, with plain numbers.
 func TestPrintObject(t *testing.T) {
 	status := &Status{Metadata: Metadata{Name: "sleep"}, Release: 1764100000}
-	for format, want := range map[string]string{"yaml": "apiVersion: app.ops.cloud.alipay.com/v1alpha1\ndefense: \"\"\n", "jsonpath={.release}": "1764100000\n", "name": "status.app.ops.cloud.alipay.com/sleep\n"} {
+	for format, want := range map[string]string{
+		"yaml":                "apiVersion: app.ops.cloud.alipay.com/v1alpha1\ndefense: \"\"\n",
+		"jsonpath={.release}": "1764100000\n",
+		"name":                "status.app.ops.cloud.alipay.com/sleep\n",
+	} {
 		flags := genericclioptions.NewPrintFlags("")
 		flags.OutputFormat = &format
 		p, err := flags.ToPrinter()
@@ -373,7 +388,7 @@ func TestPrintObject(t *testing.T) {
 	}
 }
 
-// What is drawn again is printed only where more than ages differ.
+// TestDraw: a text is printed again only if more than its ages differ.
 func TestDraw(t *testing.T) {
 	now := testNow
 	var out bytes.Buffer

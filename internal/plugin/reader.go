@@ -83,7 +83,8 @@ func (r *reader) all(ctx context.Context, like client.ObjectList, namespace stri
 		if !ok {
 			return nil, fmt.Errorf("%T is no list", like)
 		}
-		return page, r.Reader.List(ctx, page, &client.ListOptions{Namespace: namespace, LabelSelector: selector, Limit: o.Limit, Continue: o.Continue})
+		return page, r.Reader.List(ctx, page,
+			&client.ListOptions{Namespace: namespace, LabelSelector: selector, Limit: o.Limit, Continue: o.Continue})
 	}).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -103,8 +104,8 @@ func indexOf(o *client.ListOptions) (index string, owner types.UID) {
 	return "", ""
 }
 
-// isOwned reports whether an index of the operator finds an object by this UID. The ControllerRevisions of a workload's own
-// controller and those of the operator are different ones.
+// isOwned reports whether an index of the operator finds an object by this UID. ControllerRevisions belong to the workload's own
+// controller or to the operator.
 func isOwned(index string, item runtime.Object, owner types.UID) bool {
 	o, ok := item.(client.Object)
 	if !ok {

@@ -87,10 +87,15 @@ func TestReaderLists(t *testing.T) {
 		expireAt int
 		want     []string
 	}{
-		"by pages": {want: []string{`500 from "" where "app=sleep"`, `500 from "at 500" where "app=sleep"`, `500 from "at 1000" where "app=sleep"`}},
+		"by pages": {want: []string{
+			`500 from "" where "app=sleep"`, `500 from "at 500" where "app=sleep"`, `500 from "at 1000" where "app=sleep"`,
+		}},
 		"it expired on the way": {
 			expireAt: 3,
-			want:     []string{`500 from "" where "app=sleep"`, `500 from "at 500" where "app=sleep"`, `500 from "at 1000" where "app=sleep"`, `0 from "" where "app=sleep"`},
+			want: []string{
+				`500 from "" where "app=sleep"`, `500 from "at 500" where "app=sleep"`, `500 from "at 1000" where "app=sleep"`,
+				`0 from "" where "app=sleep"`,
+			},
 		},
 	}
 	for name, tt := range tests {
@@ -103,7 +108,7 @@ func TestReaderLists(t *testing.T) {
 				}
 				return labels.SelectorFromSet(labels.Set{"app": "sleep"})
 			}
-			for _, owner := range []string{"rs-0", "rs-1", "rs-0"} { // what was read once is known
+			for _, owner := range []string{"rs-0", "rs-1", "rs-0"} { // the second read of rs-0 needs no request
 				var got corev1.PodList
 				if err := r.List(t.Context(), &got, client.InNamespace("shop"), client.MatchingFields{workload.IndexByOwner: owner}); err != nil {
 					t.Fatal(err)

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// recordLabels are those of the operator's objects about a workload. Objects of earlier builds have no others.
+// recordLabels returns the labels of the operator's objects about a workload. Objects of earlier builds have no others.
 func recordLabels(t target) client.MatchingLabels {
 	name := record.WorkloadNameLabelValue(t.key.Name)
 	if kind := t.kind.GroupVersionKind().Kind; kind != (workload.Deployment{}).GroupVersionKind().Kind {
@@ -78,7 +78,7 @@ func readHistory(ctx context.Context, r client.Reader, t target, uid types.UID) 
 	return rememberedBy(slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool { return workload.Remembers(&r) != uid })), nil
 }
 
-// revisions are the history as the operator decides by it.
+// revisions returns the history as the operator decides by it.
 func revisions(history []remembered) []workload.Revision {
 	plain := make([]workload.Revision, len(history))
 	for i := range history {
@@ -90,6 +90,7 @@ func revisions(history []remembered) []workload.Revision {
 // newestFirst sorts records by the number of their releases.
 func newestFirst(changes []v1alpha1.ChangeWorkload) {
 	slices.SortFunc(changes, func(a, b v1alpha1.ChangeWorkload) int {
-		return cmp.Or(cmp.Compare(b.Spec.Release, a.Spec.Release), cmp.Compare(b.Spec.CreateTimeUnix, a.Spec.CreateTimeUnix), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Spec.Release, a.Spec.Release),
+			cmp.Compare(b.Spec.CreateTimeUnix, a.Spec.CreateTimeUnix), cmp.Compare(a.Name, b.Name))
 	})
 }

@@ -38,10 +38,10 @@ func resumeCommand(c *connection) *cobra.Command {
 		Short: "Resume a rollout that the operator halted, or end its hold",
 		Long: strings.TrimSpace(`
 Resume the rollout of a workload that the operator halted because its version failed, or
-end the hold of a rollout that waits for its verdicts. What the operator changed is given
-back, and the rollout goes on at the pace of the workload. A block stays.
+end the hold of a rollout that waits for its verdicts. The operator's change of the update
+strategy is undone, and the rollout continues at the pace of the workload. A block stays.
 
-The operator does not halt that release again. Events tell who resumed it.`),
+The operator does not halt that release again. Events name the user who resumed it.`),
 		Example:           `  kubectl altershield resume statefulset/db`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeWorkloads,
@@ -63,20 +63,21 @@ The operator does not halt that release again. Events tell who resumed it.`),
 // resuming is how one workload is resumed.
 type resuming struct {
 	what string
-	// by is the annotation that goes when it is done.
+	// by is the annotation that admission removes.
 	by string
-	// overrides: the field alone would be taken for a manifest that is applied again.
+	// overrides: the field alone would count as a manifest that is applied again.
 	overrides bool
 	ops       []workload.Op
 }
 
-// toResume is what resumes a workload, or why there is nothing to resume.
+// toResume returns how a workload is resumed, or why there is nothing to resume.
 func (c *connection) toResume(s *snapshot) (*resuming, error) {
 	if s.workload.Paused && s.workload.Annotations[v1alpha1.HaltedAnnotation] != "" {
 		words := &s.workload.Words
 		return &resuming{
-			what: fmt.Sprintf("%s: end its %s%s, because of version %s", s.target, words.Halt(), words.Means(), s.workload.Annotations[v1alpha1.HaltedAnnotation]),
-			by:   v1alpha1.HaltedAnnotation, overrides: words.HaltedBy != "", ops: s.kind.Resume(s.workload),
+			what: fmt.Sprintf("%s: end its %s%s, because of version %s",
+				s.target, words.Halt(), words.Means(), s.workload.Annotations[v1alpha1.HaltedAnnotation]),
+			by: v1alpha1.HaltedAnnotation, overrides: words.HaltedBy != "", ops: s.kind.Resume(s.workload),
 		}, nil
 	}
 	is, err := s.kind.Pace(s.stored)
@@ -91,24 +92,24 @@ func (c *connection) toResume(s *snapshot) (*resuming, error) {
 	}
 	do := "see what it waits for: " + c.command(s.target, "status")
 	if s.workload.Paused {
-		do = "a user did; to let it go on: " + "kubectl " + s.workload.Words.GoOn + c.flagsFor(s.key.Namespace)
+		do = "a user did; to resume it: kubectl " + s.workload.Words.GoOn + c.flagsFor(s.key.Namespace)
 	}
 	return nil, remedy(fmt.Errorf("the operator has neither halted nor held %s", s.target), do)
 }
 
-// resume gives back what the operator changed, with an override that admission uses up.
+// resume undoes the operator's change, with an override that admission uses up.
 func (c *changer) resume(ctx context.Context, api client.Client, s *snapshot) error {
 	r, err := c.toResume(s)
 	if err != nil {
 		return err
 	}
 	if r.overrides && s.workload.Labels[v1alpha1.IgnoredSuspendLabel] != "" {
-		// Only one that is set in the request counts for sure.
+		// Only a label that is set in the request counts for sure.
 		if c.pretends() {
 			printf(c.Out, "%s: its label %s would be removed, and set again to resume it\n", s.target, v1alpha1.IgnoredSuspendLabel)
 			return nil
 		}
-		if err := c.removeOverride(ctx, api, s, "which is set again with what follows"); err != nil {
+		if err := c.removeOverride(ctx, api, s, "which is set again in the next step"); err != nil {
 			return err
 		}
 	}
@@ -133,8 +134,7 @@ func (c *changer) resume(ctx context.Context, api client.Client, s *snapshot) er
 	return nil
 }
 
-// notResumed is the error of a request that admission did not see. The override of it does
-// not stay.
+// notResumed returns the error of a request that admission missed, and removes the override of the request.
 func (c *changer) notResumed(ctx context.Context, api client.Client, s *snapshot, r *resuming, after *unstructured.Unstructured) error {
 	if after.GetAnnotations()[r.by] == "" {
 		return nil

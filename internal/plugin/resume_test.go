@@ -37,7 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// storedSet is a StatefulSet as the API server has it, with this partition.
+// storedSet returns a StatefulSet as the API server has it, with this partition.
 func storedSet(t *testing.T, partition int32, labels, annotations map[string]string) *unstructured.Unstructured {
 	t.Helper()
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{
@@ -58,8 +58,7 @@ func storedSet(t *testing.T, partition int32, labels, annotations map[string]str
 	return stored
 }
 
-// TestResume writes what the workload had, with an override that admission uses up. Without
-// admission no override stays.
+// TestResume restores the workload's own pace, with an override that admission uses up. Without admission no override stays.
 func TestResume(t *testing.T) {
 	halted := map[string]string{v1alpha1.HaltedAnnotation: "v", v1alpha1.HaltedFromAnnotation: "2"}
 	held := map[string]string{v1alpha1.HeldAnnotation: `{"release":2,"until":"EveryBatch","partition":1,"set":{"partition":4}}`}

@@ -41,7 +41,7 @@ type rollbackFlags struct {
 	timeout      time.Duration
 }
 
-// eventTime is how long is waited for the event that says why a request was refused.
+// eventTime is how long to wait for the event that says why a request was refused.
 const eventTime = 10 * time.Second
 
 func rollbackCommand(c *connection) *cobra.Command {
@@ -50,20 +50,20 @@ func rollbackCommand(c *connection) *cobra.Command {
 		Use:   "rollback " + usageOfTarget,
 		Short: "Ask for a rollback to a version that succeeded",
 		Long: strings.TrimSpace(`
-Ask the operator to set a workload back to a version of its history: to the newest one
-that succeeded and is not in quarantine, or to the one that is named. The version that is
-left goes into quarantine, a pause of the operator ends, and a block passes. The version
-that is restored is verified as a release of its own.
+Ask the operator to set a workload back to a version of its history: to the newest version
+that succeeded and is not in quarantine, or to the version of --to. The current version goes
+into quarantine, and the operator's halt ends. The restored version is verified as a release
+of its own. When it runs, the operator's block ends.
 
-The command tells where it would go, refuses what the operator would refuse, and waits
-until the operator carried the request out or refused it.`),
+The command prints the version to restore, refuses what the operator would refuse, and
+waits until the operator carried the request out or refused it.`),
 		Example: `  # To the newest version that succeeded
   kubectl altershield rollback deployment/sleep
 
-  # To a version of the history; its beginning will do
+  # To a version of the history, by its beginning
   kubectl altershield rollback deployment/sleep --to c6c45d23
 
-  # Only say where it would go
+  # Only print the version to restore
   kubectl altershield rollback deployment/sleep --dry-run`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.completeWorkloads,
@@ -75,9 +75,10 @@ until the operator carried the request out or refused it.`),
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.to, "to", rollback.LastSuccess, "the version to go to, or its beginning; or last-success, the newest that succeeded")
+	flags.StringVar(&f.to, "to", rollback.LastSuccess,
+		"the version to restore, or its beginning; or last-success, the newest version that succeeded")
 	flags.BoolVar(&f.wait, "wait", true, "wait until the operator did it, or refused")
-	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
+	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 waits forever")
 	addOperatorNamespace(flags, &f.operator)
 	completeFlag(cmd, "to", c.completeHistory)
 	change.addTo(flags)
@@ -95,10 +96,11 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 		return err
 	}
 	if asked, ok := s.workload.Annotations[v1alpha1.RollbackToAnnotation]; ok {
-		printf(c.Out, "%s: a rollback to %q was asked for before, and is not carried out yet\n", t, asked)
+		printf(c.Out, "%s: a rollback to %q is requested already, and not carried out yet\n", t, asked)
 	}
-	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.workload.Version, s.workload.Images), describeVersion(to.Version, to.images), sinceRelease(to.Release))
-	// The version, and not last-success: it is what the user was told.
+	what := fmt.Sprintf("%s: set back %s to %s, %s", t, describeVersion(s.workload.Version, s.workload.Images),
+		describeVersion(to.Version, to.images), sinceRelease(to.Release))
+	// The version, not last-success: the user has read the version.
 	err = c.change(what, t.String()+" annotated", func(dryRun []string) error {
 		ops := append([]workload.Op{sameObject(s.stored)}, sameRelease(s)...)
 		_, err := patchOps(ctx, api, s.stored, append(ops, annotationOps(s.stored, v1alpha1.RollbackToAnnotation, &to.Version)...), dryRun)
@@ -114,7 +116,7 @@ func (c *changer) rollback(ctx context.Context, f rollbackFlags, args []string) 
 	return c.awaitRollback(ctx, api, s, to, f.timeout)
 }
 
-// sinceRelease says which release made a version one of the history.
+// sinceRelease returns which release put a version into the history.
 func sinceRelease(release int64) string {
 	if release == rollback.BaselineRelease {
 		return "which was there before the first recorded release"
@@ -122,8 +124,7 @@ func sinceRelease(release int64) string {
 	return fmt.Sprintf("which succeeded as release %d", release)
 }
 
-// rollbackTarget is where a rollback goes to, or why the operator would refuse it, as
-// far as the user may read what it goes by.
+// rollbackTarget returns the version to restore, or why the operator would refuse, as far as the user may read the reasons.
 func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *snapshot, f rollbackFlags) (remembered, error) {
 	history, err := readHistory(ctx, api, s.target, s.workload.UID)
 	if err != nil {
@@ -143,7 +144,7 @@ func (c *changer) rollbackTarget(ctx context.Context, api client.Client, s *snap
 	return c.chooseTarget(in, history, f.to, s.target)
 }
 
-// chooseTarget is where a request goes to, or why it is refused.
+// chooseTarget returns the version to restore, or why a request is refused.
 func (c *connection) chooseTarget(in rollback.Input, history []remembered, to string, t target) (remembered, error) {
 	if to != rollback.LastSuccess {
 		known := []string{in.Workload.Version}
@@ -168,7 +169,7 @@ func (c *connection) chooseTarget(in rollback.Input, history []remembered, to st
 	return history[i], nil
 }
 
-// historyHas tells of the versions that are remembered.
+// historyHas lists the versions of the history.
 func historyHas(history []remembered, w *workload.Workload, now time.Time) string {
 	if len(history) == 0 {
 		return "its history is empty: no recorded version has succeeded; release a fix"
@@ -190,7 +191,7 @@ func historyHas(history []remembered, w *workload.Workload, now time.Time) strin
 func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *snapshot, to remembered, timeout time.Duration) error {
 	asked := c.Now()
 	var now *snapshot
-	watch := &watcher{api: api, timeout: timeout, trouble: c.tellTrouble, what: []watched{watchedTarget(s.target)}}
+	watch := &watcher{api: api, timeout: timeout, trouble: c.printTrouble, what: []watched{watchedTarget(s.target)}}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
 		var err error
 		if now, err = c.read(ctx, api, s.target); err != nil {
@@ -201,15 +202,16 @@ func (c *changer) awaitRollback(ctx context.Context, api client.WithWatch, s *sn
 	})
 	switch {
 	case errors.Is(err, errTimedOut):
-		return remedy(fmt.Errorf("the operator has not taken the request in %s; it stays asked for", timeout), "see whether the operator runs: "+c.commandIn("", "check"))
+		return remedy(fmt.Errorf("the operator has not taken the request in %s; the request stays", timeout),
+			"see whether the operator runs: "+c.commandIn("", "check"))
 	case err != nil:
 		return err
 	}
-	return c.tellRollback(ctx, api, s, now, to, asked)
+	return c.reportRollback(ctx, api, s, now, to, asked)
 }
 
-// tellRollback tells what became of a request that the operator has taken.
-func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now *snapshot, to remembered, asked time.Time) error {
+// reportRollback prints the result of a request that the operator has taken.
+func (c *changer) reportRollback(ctx context.Context, api client.WithWatch, s, now *snapshot, to remembered, asked time.Time) error {
 	switch outcome := rollbackOutcome(s.workload, now.workload, to.Version); outcome {
 	case rollbackDone:
 		printf(c.Out, "%s: rolled back; version %s is verified now as release %d, and version %s is in quarantine\n",
@@ -217,7 +219,8 @@ func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now
 		c.next(c.command(s.target, "wait"))
 		return nil
 	case rollbackOvertaken:
-		return remedy(fmt.Errorf("the request was dropped: %s was released anew at this moment, by %s", s.target, now.workload.ReleasedBy()), "look at it again: "+c.command(s.target, "status"))
+		return remedy(fmt.Errorf("the request was dropped: %s was released at the same time, by %s", s.target, now.workload.ReleasedBy()),
+			"see the new release: "+c.command(s.target, "status"))
 	default:
 		why, err := c.refusal(ctx, api, now, asked)
 		if err != nil {
@@ -227,14 +230,14 @@ func (c *changer) tellRollback(ctx context.Context, api client.WithWatch, s, now
 	}
 }
 
-// What became of a request to roll back that is not there any more.
+// Results of a rollback request that the operator has removed.
 const (
 	rollbackDone      = "done"
 	rollbackOvertaken = "overtaken"
 	rollbackRefused   = "refused"
 )
 
-// rollbackOutcome reads off a workload what became of a request.
+// rollbackOutcome returns the result of a request, according to the workload.
 func rollbackOutcome(before, after *workload.Workload, to string) string {
 	reason, ok := rollback.ParseQuarantine(after.Annotations, time.Time{}).Reason(before.Version)
 	switch {
@@ -247,10 +250,12 @@ func rollbackOutcome(before, after *workload.Workload, to string) string {
 	}
 }
 
-// refusal is what the event says of a request that was refused.
+// refusal returns why a request was refused, according to its event.
 func (c *connection) refusal(ctx context.Context, api client.WithWatch, s *snapshot, asked time.Time) (string, error) {
 	why := "it gave no reason that you may read"
-	opts := []client.ListOption{client.InNamespace(s.key.Namespace), client.MatchingFields{"involvedObject.uid": string(s.workload.UID), "reason": v1alpha1.ReasonRollbackRefused}}
+	opts := []client.ListOption{client.InNamespace(s.key.Namespace), client.MatchingFields{
+		"involvedObject.uid": string(s.workload.UID), "reason": v1alpha1.ReasonRollbackRefused,
+	}}
 	watch := &watcher{api: api, timeout: eventTime, what: []watched{{&corev1.EventList{}, opts}}}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
 		var events corev1.EventList
@@ -271,7 +276,7 @@ func (c *connection) refusal(ctx context.Context, api client.WithWatch, s *snaps
 	return why, err
 }
 
-// newestSince is the message of the newest event since some time.
+// newestSince returns the message of the newest event since a time; empty for none.
 func newestSince(events []corev1.Event, since time.Time) string {
 	var newest *corev1.Event
 	for i := range events {
@@ -285,7 +290,7 @@ func newestSince(events []corev1.Event, since time.Time) string {
 	return newest.Message
 }
 
-// eventAt is when an event was last told.
+// eventAt returns the time at which an event last occurred.
 func eventAt(e *corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {

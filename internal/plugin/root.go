@@ -28,8 +28,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// Run runs the command of these arguments and returns its exit code. Errors are told
-// on the error stream.
+// Run runs the command of these arguments and returns its exit code. It prints errors to the error stream.
 func Run(ctx context.Context, o Options, args []string) int {
 	cmd := NewCommand(o) //nolint:contextcheck // each command gets it from ExecuteContext
 	cmd.SetArgs(args)
@@ -48,7 +47,7 @@ func Run(ctx context.Context, o Options, args []string) int {
 	return 1
 }
 
-// NewCommand is the root of the commands.
+// NewCommand returns the root command.
 func NewCommand(o Options) *cobra.Command {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -58,11 +57,11 @@ func NewCommand(o Options) *cobra.Command {
 		Use:   "kubectl-altershield",
 		Short: "See and handle releases that the AlterShield Operator defends",
 		Long: strings.TrimSpace(`
-See and handle releases that the AlterShield Operator defends. Without a command it shows what
-needs attention in the namespace (status).
+See and handle releases that the AlterShield Operator defends. Without a command it lists the
+workloads of the namespace that need attention (status).
 
-The commands have your own rights in the cluster, and keep nothing there. Those that
-change something say what they do, and take --dry-run.`),
+The commands have your own rights in the cluster, and store nothing of their own there. Commands
+that change something announce each change, and take --dry-run.`),
 		Args:         cobra.NoArgs,
 		SilenceUsage: true, SilenceErrors: true,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: displayName(os.Args[0])},
@@ -96,7 +95,7 @@ const (
 	groupOther = "other"
 )
 
-// displayName is how the program was called: as a plugin of kubectl, or by itself.
+// displayName returns the name by which the program was called: as a plugin of kubectl, or directly.
 func displayName(arg string) string {
 	name := strings.TrimSuffix(filepath.Base(arg), ".exe")
 	if plugin, ok := strings.CutPrefix(name, "kubectl-"); ok {

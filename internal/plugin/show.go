@@ -71,12 +71,13 @@ type Metadata struct {
 	Name      string `json:"name,omitempty"`
 }
 
-// show prints what a look finds, once, or with -w each time it changes.
+// show prints the output of load once, or with -w each time it changes.
 func (a *reading) show(
-	ctx context.Context, live client.WithWatch, what []watched, atLeast time.Duration, look func(context.Context) (func(io.Writer, time.Time) error, error),
+	ctx context.Context, live client.WithWatch, what []watched, atLeast time.Duration,
+	load func(context.Context) (func(io.Writer, time.Time) error, error),
 ) error {
 	if !a.watch {
-		to, err := look(ctx)
+		to, err := load(ctx)
 		if err != nil {
 			return err
 		}
@@ -86,9 +87,9 @@ func (a *reading) show(
 	if *a.OutputFormat == "yaml" {
 		screen.between = "---\n"
 	}
-	w := &watcher{api: live, what: what, trouble: a.tellTrouble, atLeast: atLeast}
+	w := &watcher{api: live, what: what, trouble: a.printTrouble, atLeast: atLeast}
 	err := w.until(ctx, func(ctx context.Context) (bool, error) {
-		to, err := look(ctx)
+		to, err := load(ctx)
 		known := &remedied{}
 		if errors.As(err, &known) && screen.last != nil { // it may come again
 			to, err = func(w io.Writer, _ time.Time) error { printError(w, "", known); return nil }, nil
@@ -117,7 +118,7 @@ func (a *reading) one(ctx context.Context, args []string, show func(io.Writer, *
 	return a.show(ctx, live, []watched{
 		{&v1alpha1.ChangeWorkloadList{}, recordsOf(t)}, {&v1alpha1.ChangePodList{}, recordsOf(t)}, watchedTarget(t),
 	}, redraw, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
-		s, err := a.look(ctx, live, a.operator, t)
+		s, err := a.load(ctx, live, a.operator, t)
 		return func(w io.Writer, now time.Time) error {
 			s.now = now
 			return show(w, s)
@@ -125,7 +126,7 @@ func (a *reading) one(ctx context.Context, args []string, show func(io.Writer, *
 	})
 }
 
-// screen prints a text in the place of the one before, or below it where it is another.
+// screen replaces the last text on a terminal. Elsewhere it prints a changed text below the last one.
 type screen struct {
 	w        io.Writer
 	terminal bool
@@ -137,7 +138,7 @@ type screen struct {
 	between string
 }
 
-// clearScreen leaves what has scrolled off the screen.
+// clearScreen keeps the scrollback.
 const clearScreen = "\x1b[H\x1b[2J"
 
 func (s *screen) draw(show func(io.Writer, time.Time) error) error {

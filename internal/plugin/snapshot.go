@@ -43,8 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// snapshot is what one look at the cluster found of a workload. What is printed, and what a command may do, is decided from it
-// alone. Each part of what is printed asks it in a file of its own.
+// snapshot is a workload with all that was read of it at one time. It alone decides what is printed, and what a command may do.
 type snapshot struct {
 	target
 	now time.Time
@@ -53,23 +52,23 @@ type snapshot struct {
 	counts    PodCounts
 	container string
 	written   time.Time
-	// workload is what the decisions of the operator read of it. Where whole is false, its pods and revisions are not read.
+	// workload has the fields that the operator decides by. If whole is false, its pods and revisions are not read.
 	workload *workload.Workload
 	whole    bool
-	// namespace is nil where the user may not read it.
+	// namespace is nil if the user may not read it.
 	namespace *metav1.PartialObjectMetadata
 	// operator is the namespace of the operator.
 	operator string
-	// defendedSince is from when on admission should have seen each release; zero where it is not known.
+	// defendedSince is the time since which admission should see each release; zero if unknown.
 	defendedSince time.Time
-	// settings in force for the workload; nil where they are not known.
+	// settings in force for the workload; nil if unknown.
 	settings *settings.InForce
-	// changes are its records, the newest release first, with the batches of the attempts that they are at.
+	// changes are its records, the newest release first, with the batches of their current attempts.
 	changes []v1alpha1.ChangeWorkload
 	batches map[types.UID][]*v1alpha1.ChangePod
 	// history are the versions that the workload can be rolled back to, the newest first.
 	history []remembered
-	// pods are those of the current revision; of many workloads, those of any revision in CrashLoopBackOff.
+	// pods of the current revision; in a census, pods of any revision in CrashLoopBackOff.
 	pods     []workload.Pod
 	revision string
 	old      []oldRevision
@@ -111,7 +110,7 @@ const (
 	DefenseFull Defense = "Defended"
 	// DefenseObserved: its releases are verified and reported.
 	DefenseObserved Defense = "Observed"
-	// DefenseOptedOut: its label takes it out of the defense.
+	// DefenseOptedOut: its label opts it out.
 	DefenseOptedOut Defense = "OptedOut"
 	// DefenseNotEnrolled: its namespace is not enrolled.
 	DefenseNotEnrolled Defense = "NotEnrolled"
@@ -153,7 +152,7 @@ func (s *snapshot) defense() (Defense, string) {
 	}
 }
 
-// notDefended returns why a workload is not defended; empty where it is, as far as the user may know.
+// notDefended returns why a workload is not defended; empty if it is, or if the user may not know.
 func (s *snapshot) notDefended() string {
 	if level, why := s.defense(); level == DefenseOptedOut || level == DefenseNotEnrolled {
 		return why
@@ -161,8 +160,8 @@ func (s *snapshot) notDefended() string {
 	return ""
 }
 
-// observeStored returns what the decisions of the operator read of a workload itself.
-func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*workload.Workload, error) {
+// readStored returns the fields of a workload that the operator decides by.
+func readStored(kind workload.Kind, stored *unstructured.Unstructured) (*workload.Workload, error) {
 	template, err := workload.Template(kind, stored)
 	if err != nil {
 		return nil, err
@@ -171,21 +170,22 @@ func observeStored(kind workload.Kind, stored *unstructured.Unstructured) (*work
 		GVK: kind.GroupVersionKind(), Namespace: stored.GetNamespace(), Name: stored.GetName(), UID: stored.GetUID(),
 		ResourceVersion: stored.GetResourceVersion(), Labels: stored.GetLabels(), Annotations: stored.GetAnnotations(),
 		Deleting: stored.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(stored),
-		Version: workload.Version(template), Images: workload.Images(template), Hold: workload.ParseHold(stored.GetAnnotations()[v1alpha1.HeldAnnotation]),
+		Version: workload.Version(template), Images: workload.Images(template),
+		Hold: workload.ParseHold(stored.GetAnnotations()[v1alpha1.HeldAnnotation]),
 	}
 	w.Stopping, err = kind.Stopping(stored)
 	w.Words = kind.Words(w)
 	return w, err
 }
 
-// take observes the workload as it was read.
+// take sets the workload of the snapshot.
 func (s *snapshot) take(stored *unstructured.Unstructured) (err error) {
-	s.workload, err = observeStored(s.kind, stored)
+	s.workload, err = readStored(s.kind, stored)
 	s.stored, s.counts, s.container, s.written = stored, countsOf(stored), containerOf(s.kind, stored), writtenAt(stored)
 	return err
 }
 
-// read takes a snapshot of a workload itself and of its namespace.
+// read reads a workload and its namespace.
 func (c *connection) read(ctx context.Context, r client.Reader, t target) (*snapshot, error) {
 	stored, err := t.read(ctx, r)
 	if err != nil {
@@ -195,15 +195,15 @@ func (c *connection) read(ctx context.Context, r client.Reader, t target) (*snap
 	if err := s.take(stored); err != nil {
 		return nil, err
 	}
-	return s, s.seeNamespace(ctx, r)
+	return s, s.loadNamespace(ctx, r)
 }
 
-func (s *snapshot) seeNamespace(ctx context.Context, r client.Reader) error {
+func (s *snapshot) loadNamespace(ctx context.Context, r client.Reader) error {
 	ns := cluster.NamespaceObject()
 	err := r.Get(ctx, types.NamespacedName{Name: s.workload.Namespace}, ns)
 	switch {
 	case apierrors.IsForbidden(err):
-		s.missing = append(s.missing, "whether its namespace is enrolled is not told: "+reasonOf(err))
+		s.missing = append(s.missing, "whether its namespace is enrolled is not known: "+reasonOf(err))
 		return nil
 	case err != nil:
 		return fmt.Errorf("get namespace %s: %w", s.workload.Namespace, err)
@@ -212,8 +212,8 @@ func (s *snapshot) seeNamespace(ctx context.Context, r client.Reader) error {
 	return nil
 }
 
-// look takes a snapshot of a workload with all that belongs to it, as far as the user may read it.
-func (c *connection) look(ctx context.Context, live client.Reader, operator string, t target) (*snapshot, error) {
+// load reads a workload with all that belongs to it, as far as the user may read.
+func (c *connection) load(ctx context.Context, live client.Reader, operator string, t target) (*snapshot, error) {
 	r := newReader(live)
 	s, err := c.read(ctx, r, t)
 	if err != nil {
@@ -237,16 +237,16 @@ func (c *connection) look(ctx context.Context, live client.Reader, operator stri
 	newestFirst(s.changes)
 	for _, step := range []struct {
 		what string
-		see  func(context.Context, cluster.View) error
+		load func(context.Context, cluster.View) error
 	}{
-		{"batches, and so the checks of pods, are", s.seeBatches},
-		{"the versions that it can be rolled back to are", s.seeHistory},
-		{"its pods are", s.seePods},
-		{"the settings in force are", s.seeSettings},
+		{"its batches, with the checks of pods, are", s.loadBatches},
+		{"the versions that it can be rolled back to are", s.loadHistory},
+		{"its pods are", s.loadPods},
+		{"the settings in force are", s.loadSettings},
 	} {
-		switch err := step.see(ctx, view); {
+		switch err := step.load(ctx, view); {
 		case apierrors.IsForbidden(err):
-			s.missing = append(s.missing, fmt.Sprintf("%s not told: %s", step.what, reasonOf(err)))
+			s.missing = append(s.missing, fmt.Sprintf("%s not known: %s", step.what, reasonOf(err)))
 		case err != nil:
 			return nil, err
 		}
@@ -254,7 +254,7 @@ func (c *connection) look(ctx context.Context, live client.Reader, operator stri
 	return s, nil
 }
 
-// narrowTo selects what belongs to a workload, by labels. What of it is another workload's is sorted out by UID.
+// narrowTo selects the objects of a workload by labels. Objects of other workloads are sorted out by UID.
 func narrowTo(s *snapshot) (func(string, schema.GroupKind) labels.Selector, error) {
 	pods := labels.Everything()
 	if content, ok, err := unstructured.NestedMap(s.stored.Object, "spec", "selector"); err == nil && ok {
@@ -276,7 +276,7 @@ func narrowTo(s *snapshot) (func(string, schema.GroupKind) labels.Selector, erro
 	}, nil
 }
 
-func (s *snapshot) seeBatches(ctx context.Context, view cluster.View) error {
+func (s *snapshot) loadBatches(ctx context.Context, view cluster.View) error {
 	s.batches = map[types.UID][]*v1alpha1.ChangePod{}
 	for i := range s.changes {
 		c := &s.changes[i]
@@ -292,7 +292,7 @@ func (s *snapshot) seeBatches(ctx context.Context, view cluster.View) error {
 	return nil
 }
 
-func (s *snapshot) seeHistory(ctx context.Context, view cluster.View) error {
+func (s *snapshot) loadHistory(ctx context.Context, view cluster.View) error {
 	var list appsv1.ControllerRevisionList
 	if err := view.Cached.List(ctx, &list, cluster.OwnedBy(s.workload.Namespace, s.workload.UID)...); err != nil {
 		return fmt.Errorf("list controllerrevisions: %w", err)
@@ -301,8 +301,8 @@ func (s *snapshot) seeHistory(ctx context.Context, view cluster.View) error {
 	return nil
 }
 
-// seePods reads the pods of the current revision, and those of the earlier ones.
-func (s *snapshot) seePods(ctx context.Context, view cluster.View) (err error) {
+// loadPods reads the pods of the current revision, and of earlier revisions.
+func (s *snapshot) loadPods(ctx context.Context, view cluster.View) (err error) {
 	if s.pods, err = view.Pods(ctx, s.workload); err != nil {
 		return err
 	}
@@ -330,7 +330,7 @@ func (s *snapshot) seePods(ctx context.Context, view cluster.View) (err error) {
 	return nil
 }
 
-func (s *snapshot) seeSettings(ctx context.Context, view cluster.View) error {
+func (s *snapshot) loadSettings(ctx context.Context, view cluster.View) error {
 	operator, err := view.Settings(ctx, view.Operator)
 	if err != nil {
 		return err
@@ -352,7 +352,7 @@ func (s *snapshot) seeSettings(ctx context.Context, view cluster.View) error {
 	return nil
 }
 
-// writtenAt is when a user last wrote more of an object than its status.
+// writtenAt returns the time of the last write to an object, except to its status.
 func writtenAt(stored *unstructured.Unstructured) (at time.Time) {
 	for _, entry := range stored.GetManagedFields() {
 		if entry.Subresource == "" && entry.Time != nil && entry.Time.After(at) {
@@ -370,7 +370,7 @@ type PodCounts struct {
 	Available int64 `json:"available"`
 }
 
-// countsOf reads the counts of pods off a workload of any kind.
+// countsOf reads the pod counts of a workload of any kind.
 func countsOf(stored *unstructured.Unstructured) PodCounts {
 	count := func(paths ...string) int64 {
 		for _, path := range paths {
@@ -381,8 +381,10 @@ func countsOf(stored *unstructured.Unstructured) PodCounts {
 		return 0
 	}
 	return PodCounts{
-		Desired: count("spec.replicas", "status.desiredNumberScheduled"), Updated: count("status.updatedReplicas", "status.updatedNumberScheduled"),
-		Ready: count("status.readyReplicas", "status.numberReady"), Available: count("status.availableReplicas", "status.numberAvailable"),
+		Desired:   count("spec.replicas", "status.desiredNumberScheduled"),
+		Updated:   count("status.updatedReplicas", "status.updatedNumberScheduled"),
+		Ready:     count("status.readyReplicas", "status.numberReady"),
+		Available: count("status.availableReplicas", "status.numberAvailable"),
 	}
 }
 
@@ -398,5 +400,6 @@ func containerOf(kind workload.Kind, stored *unstructured.Unstructured) string {
 }
 
 func noSettings(operator string) string {
-	return "the settings in force are not told: there are none in the namespace " + operator + ", name the operator's with --operator-namespace"
+	return "the settings in force are not known: the namespace " + operator +
+		" has none; name the operator's namespace with --operator-namespace"
 }

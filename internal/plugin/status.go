@@ -32,13 +32,13 @@ type Status struct {
 	metav1.TypeMeta `json:",inline"`
 	// Metadata names the workload.
 	Metadata Metadata `json:"metadata"`
-	// Needs is who has to do something: Attention (a person), Time (nobody, it goes on) or Nothing. Summary says what is the matter, in words.
+	// Needs is Attention (a person has to act), Time (it continues without help) or Nothing. Summary names the findings.
 	Needs   Needs  `json:"needs"`
 	Summary string `json:"summary"`
 	// Defense is how far the workload is defended, and DefenseMessage why not in full.
 	Defense        Defense `json:"defense"`
 	DefenseMessage string  `json:"defenseMessage,omitempty"`
-	// Version is that of the pod template, with its Images.
+	// Version and Images of the pod template.
 	Version string   `json:"version"`
 	Images  []string `json:"images,omitempty"`
 	// Release is the number of the current release, 0 for none, and ReleasedBy its user.
@@ -49,7 +49,7 @@ type Status struct {
 	Blocked *Blocked `json:"blocked,omitempty"`
 	// Quarantined are the versions in quarantine, the newest last.
 	Quarantined []Quarantined `json:"quarantined,omitempty"`
-	// Findings are what there is to say, with next steps, the most pressing first.
+	// Findings have next steps. The most pressing is the first.
 	Findings []Finding `json:"findings"`
 	// Releases are its ChangeWorkloads, the newest first, and Batches the ChangePods of their attempts.
 	Releases []v1alpha1.ChangeWorkload `json:"releases"`
@@ -60,8 +60,8 @@ type Status struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// Revision is a revision of a workload with its pods, the most pressing first. Of the current one these are also pods that failed
-// and are gone.
+// Revision is a revision of a workload with its pods, the most pressing first. The current revision also has pods that failed and
+// are gone.
 type Revision struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"`
@@ -73,12 +73,12 @@ type Revision struct {
 type Pod struct {
 	Name string `json:"name"`
 	Node string `json:"node,omitempty"`
-	// Gone: the pod is not there any more.
+	// Gone: the pod no longer exists.
 	Gone     bool         `json:"gone,omitempty"`
 	Created  *metav1.Time `json:"created,omitempty"`
 	Ready    bool         `json:"ready"`
 	Restarts int32        `json:"restarts"`
-	// NotReady says why it is not Ready, Reason in a word; Fails that waiting does not help.
+	// NotReady is why it is not Ready, and Reason the same in a word. Fails: waiting does not help.
 	NotReady string `json:"notReady,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 	Fails    bool   `json:"fails,omitempty"`
@@ -113,7 +113,8 @@ func statusOf(s *snapshot, a advisor) *Status {
 	w := s.workload
 	st := &Status{
 		Metadata: Metadata{w.Namespace, w.Name}, Version: w.Version, Images: w.Images, Release: w.Release(), Pods: s.counts, Missing: s.missing,
-		Blocked: s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...), Releases: []v1alpha1.ChangeWorkload{},
+		Blocked: s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...),
+		Releases: []v1alpha1.ChangeWorkload{},
 	}
 	st.APIVersion, st.Kind = w.GVK.ToAPIVersionAndKind()
 	st.Defense, st.DefenseMessage = s.defense()
@@ -146,7 +147,7 @@ func statusOf(s *snapshot, a advisor) *Status {
 	return st
 }
 
-// currentPods returns the pods of the current revision with their verification, and those that failed and are gone.
+// currentPods returns the pods of the current revision with their verification, and pods that failed and are gone.
 func (s *snapshot) currentPods() (pods []Pod) {
 	c, results := s.current(), map[string]Pod{}
 	if c != nil {
@@ -170,12 +171,13 @@ func (s *snapshot) currentPods() (pods []Pod) {
 	if c != nil {
 		for _, r := range c.Status.DefenseCheckFailPods {
 			if !slices.ContainsFunc(pods, func(p Pod) bool { return p.Name == r.Pod }) {
-				pods = append(pods, Pod{Name: r.Pod, Gone: true, Verified: VerifiedFailed, Verdict: r.Verdict, Message: r.Message, Batch: results[r.UID].Batch})
+				batch := results[r.UID].Batch
+				pods = append(pods, Pod{Name: r.Pod, Gone: true, Verified: VerifiedFailed, Verdict: r.Verdict, Message: r.Message, Batch: batch})
 			}
 		}
 	}
 	slices.SortStableFunc(pods, func(a, b Pod) int {
-		rank := func(p *Pod) int { // those whose waiting does not help first, those that are Ready last
+		rank := func(p *Pod) int { // pods that fail first, Ready pods last
 			n := 3 * slices.Index(verifications, p.Verified)
 			switch {
 			case p.Fails:
@@ -191,7 +193,7 @@ func (s *snapshot) currentPods() (pods []Pod) {
 	return pods
 }
 
-// results returns those of the pods of a release, by UID.
+// results returns the results of the pods of a release, by UID.
 func (s *snapshot) results(c *v1alpha1.ChangeWorkload) map[string]Pod {
 	results := map[string]Pod{}
 	note := func(pods []v1alpha1.PodResult, verified Verification, batch int32) {
@@ -220,7 +222,7 @@ func (s *snapshot) results(c *v1alpha1.ChangeWorkload) map[string]Pod {
 	return results
 }
 
-// podOf adds to the result of a pod what was observed of it.
+// podOf adds the state of a pod to its result.
 func podOf(p *workload.Pod, of Pod) Pod {
 	of.Name, of.Node, of.Created, of.Ready, of.Restarts = p.Name, p.Node, timeOf(p.Created), p.Ready, p.Restarts
 	switch {

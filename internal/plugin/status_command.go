@@ -28,7 +28,7 @@ func statusCommand(c *connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "status [" + usageOfTarget + "]",
 		Aliases:           []string{"explain"},
-		Short:             "Show what needs attention, or one workload with its next steps",
+		Short:             "List workloads that need attention, or show one with its next steps",
 		Long:              strings.TrimSpace(statusLong),
 		Example:           strings.Trim(statusExamples, "\n"),
 		Args:              cobra.MaximumNArgs(2),
@@ -48,21 +48,21 @@ func statusCommand(c *connection) *cobra.Command {
 }
 
 const statusLong = `
-Show what needs attention in the namespace, or, with -A, anywhere: workloads that are blocked,
-held, failing, rolled back, waiting for AlterShield Server, or denied, and policies and
-settings that are not accepted. --all lists all workloads.
+List workloads that need attention in the namespace or, with -A, in all namespaces: blocked,
+held, failing, rolled back, waiting for AlterShield Server, or denied. The list includes
+policies and settings that are not accepted. --all lists all workloads.
 
-With a name: show one workload with its releases, revisions, batches, checks and pods, what is
-wrong, and the next steps. Each command is one that you may type.
+With a name, show one workload: its releases, revisions, batches, checks and pods, its problems,
+and the commands of the next steps.
 
-The exit code is 0, also where something needs attention; see wait for a pipeline.`
+The exit code is 0 also if something needs attention. For a pipeline, see wait.`
 
 const statusExamples = `
-  # What needs attention, in this namespace, and everywhere
+  # Workloads that need attention, in this namespace and in all
   kubectl altershield status
   kubectl altershield status -A
 
-  # One workload, and how it goes on
+  # One workload, once and at each change
   kubectl altershield status deployment/sleep
   kubectl altershield status sleep -n shop -w
 

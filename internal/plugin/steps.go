@@ -30,27 +30,28 @@ import (
 // steps returns the commands of a next step of the catalog.
 func (f *finder) steps(next v1alpha1.NextStep) []Advice {
 	words := &f.workload.Words
-	allPods := Advice{f.goesOn(words.GoOn), "has all pods replaced, one after another; right when those that have the version do well"}
+	allPods := Advice{f.goesOn(words.GoOn), "replaces all pods, one after another; use when the updated pods run well"}
 	switch next {
 	case v1alpha1.StepWatch:
 		return []Advice{f.watch()}
 	case v1alpha1.StepFix:
 		return f.waysOut()
 	case v1alpha1.StepPods:
-		return f.mend()
+		return f.podSteps()
 	case v1alpha1.StepSlow:
-		return append(f.mend(), Advice{
+		return append(f.podSteps(), Advice{
 			f.kubectl("annotate", "--overwrite", f.target.String(), v1alpha1.SettingAnnotationPrefix+"rollback=after=5m,slow=30m"),
-			"gives pods of this workload more time to come up; right when they are slow, and not broken",
+			"gives pods of this workload more time to come up; use when they are slow, and not broken",
 		})
 	case v1alpha1.StepCluster:
-		return append([]Advice{f.describe(), f.lookAtPods()}, f.rollback()...)
+		return append([]Advice{f.describe(), f.showPods()}, f.rollback()...)
 	case v1alpha1.StepResume:
-		return []Advice{{f.goesOn(words.GoOn), "lets the rollout go on; right when the user who " + words.Halted() + " it is done"}}
+		return []Advice{{f.goesOn(words.GoOn), "resumes the rollout; use when the user who " + words.Halted() + " it is done"}}
 	case v1alpha1.StepPartition:
 		return []Advice{allPods}
 	case v1alpha1.StepDeletePods:
-		return []Advice{{f.kubectl("delete", "pod", "POD"), "replaces one pod, which is verified then; status -o wide shows which have the version"}, allPods}
+		one := Advice{f.kubectl("delete", "pod", "POD"), "replaces one pod, which is then verified; status -o wide shows which pods are updated"}
+		return []Advice{one, allPods}
 	case v1alpha1.StepHalted:
 		if do := f.resumeHalted(); do != nil {
 			return do
@@ -59,19 +60,22 @@ func (f *finder) steps(next v1alpha1.NextStep) []Advice {
 	case v1alpha1.StepServer:
 		return []Advice{f.check()}
 	case v1alpha1.StepLimit:
-		elsewhere := Advice{command("altershield", "status", "-A") + f.clusterFlags, "shows what else fails: a registry or a node that is down is no fault of a version"}
-		return append([]Advice{elsewhere}, f.mend()...)
+		elsewhere := Advice{
+			command("altershield", "status", "-A") + f.clusterFlags,
+			"shows what else fails: a registry or a node that is down is not the fault of a version",
+		}
+		return append([]Advice{elsewhere}, f.podSteps()...)
 	case v1alpha1.StepEvents, v1alpha1.StepDenied:
 		return []Advice{f.describe()}
 	case v1alpha1.StepSettings:
 		return []Advice{{
 			f.kubectl("get", f.target.String(), "-o", "jsonpath={.metadata.annotations}"),
-			"shows the annotations of the workload, by which it has settings of its own; the message says what to write",
+			"shows the annotations of the workload, which hold its own settings; the message says what to write",
 		}}
 	case v1alpha1.StepDeletePod:
-		return append(f.deleteStuck(), f.lookAtPods())
+		return append(f.deleteStuck(), f.showPods())
 	case v1alpha1.StepRecreated:
-		return append(f.recreated(), f.lookAtPods())
+		return append(f.recreated(), f.showPods())
 	case v1alpha1.StepHold:
 		return []Advice{f.watch(), f.endHold()}
 	case v1alpha1.StepEnforce:
@@ -81,7 +85,7 @@ func (f *finder) steps(next v1alpha1.NextStep) []Advice {
 	}
 }
 
-// waysOut are those of a release that failed its verification.
+// waysOut returns the next steps after a release failed its verification.
 func (f *finder) waysOut() []Advice {
 	first := f.releaseAnother()
 	if f.blocked() != nil {
@@ -90,24 +94,24 @@ func (f *finder) waysOut() []Advice {
 	return slices.Concat([]Advice{first}, f.rollback(), f.correct())
 }
 
-// mend is right when pods do not come up.
-func (f *finder) mend() []Advice {
-	return append([]Advice{f.lookAtPods(), f.releaseAnother()}, f.rollback()...)
+// podSteps returns the next steps for pods that do not come up.
+func (f *finder) podSteps() []Advice {
+	return append([]Advice{f.showPods(), f.releaseAnother()}, f.rollback()...)
 }
 
 func (f *finder) override() Advice {
 	return Advice{
 		f.plugin("override", f.target.String(), "--image", f.container+"=IMAGE"),
-		"releases a fix past the block, which its success lifts; right when a fixed image is there (or --next, where Git or Helm releases it)",
+		"releases a fix past the block, which its success lifts; use when a fixed image is available (--next if Git or Helm releases it)",
 	}
 }
 
-// releaseAnother is right where nothing denies a release.
+// releaseAnother is the next step if nothing denies a release.
 func (f *finder) releaseAnother() Advice {
-	return Advice{f.kubectl("set", "image", f.target.String(), f.container+"=IMAGE"), "releases another version; right when a fix is there"}
+	return Advice{f.kubectl("set", "image", f.target.String(), f.container+"=IMAGE"), "releases another version; use when a fix is available"}
 }
 
-// rollback is the undo, where there is one. A request for a rollback in observe mode is refused.
+// rollback asks for a rollback, if a good version exists. In observe mode the operator refuses the request.
 func (f *finder) rollback() []Advice {
 	to := f.goodVersion()
 	if level, _ := f.defense(); to == nil || level == DefenseObserved {
@@ -116,23 +120,23 @@ func (f *finder) rollback() []Advice {
 	return []Advice{{
 		f.plugin("rollback", f.target.String()),
 		"sets the workload back to " + describeVersion(short(to.Version), to.images) +
-			", the newest that succeeded, and puts this one into quarantine; right when users suffer and no fix is at hand",
+			", the newest that succeeded, and puts this one into quarantine; use when users suffer and no fix is available",
 	}}
 }
 
-// resumeHalted takes back what the operator halted the rollout by.
+// resumeHalted ends the operator's halt of the rollout.
 func (f *finder) resumeHalted() []Advice {
 	if !f.halted() {
 		return nil
 	}
-	does := "lets the rollout of the version that failed go on"
+	does := "resumes the rollout of the version that failed"
 	if f.blocked() != nil {
 		does += ", and leaves the block"
 	}
-	return []Advice{{f.goesOn(f.workload.Words.Resume), does + "; right when you know that the rest of it does no harm"}}
+	return []Advice{{f.goesOn(f.workload.Words.Resume), does + "; use when the rest of the rollout does no harm"}}
 }
 
-// correct is how verdicts are corrected that fail the current release.
+// correct returns the commands that correct the verdicts on a failed release.
 func (f *finder) correct() []Advice {
 	c, verified := f.current(), f.condition(v1alpha1.ConditionVerified)
 	if verified == nil || verified.Status != "False" {
@@ -145,7 +149,7 @@ func (f *finder) correct() []Advice {
 	pass := func(flags ...string) []Advice {
 		return []Advice{{
 			f.plugin(append([]string{"verdict", "pass", f.target.String()}, flags...)...),
-			"says that the verdict was wrong, so that the release goes on" + lifted + "; right when you have looked, and nothing is wrong",
+			"corrects the verdict: the release continues" + lifted + "; use when the verdict was wrong",
 		}}
 	}
 	switch verified.Reason {
@@ -169,30 +173,30 @@ func (f *finder) correct() []Advice {
 	for _, p := range failingPolicies(f.batches[c.UID]) {
 		do = append(do, Advice{
 			command("edit", "defensepolicy/"+p.Name, "-n", p.Namespace) + f.clusterFlags,
-			"opens the policy that failed the pods, and fails those of the next batch as well, where it finds the same; right when the policy is wrong",
+			"opens the policy that failed the pods: it can fail the next batch, too; use when the policy is wrong",
 		})
 	}
 	return do
 }
 
 func (f *finder) watch() Advice {
-	return Advice{f.plugin("status", f.target.String(), "-w"), "shows how it goes on"}
+	return Advice{f.plugin("status", f.target.String(), "-w"), "shows each change"}
 }
 
 func (f *finder) check() Advice {
-	return Advice{command("altershield", "check") + f.clusterFlags, "looks at the operator itself: whether it runs, and its webhooks are called"}
+	return Advice{command("altershield", "check") + f.clusterFlags, "checks the operator: whether it runs, and its webhooks are called"}
 }
 
 func (f *finder) describe() Advice {
-	return Advice{f.kubectl("describe", f.target.String()), "shows its events: what the operator did, and what Kubernetes says"}
+	return Advice{f.kubectl("describe", f.target.String()), "shows the events of the operator and of Kubernetes"}
 }
 
-func (f *finder) lookAtPods() Advice {
+func (f *finder) showPods() Advice {
 	return Advice{f.plugin("status", f.target.String(), "-o", "wide"), "shows each pod, and what it waits for"}
 }
 
 func (f *finder) endHold() Advice {
-	return Advice{f.plugin("resume", f.target.String()), "lets the rollout go on without its verdicts; right when waiting does more harm"}
+	return Advice{f.plugin("resume", f.target.String()), "continues the rollout without its verdicts; use when waiting does more harm"}
 }
 
 // enroll enrols the namespace.
@@ -200,22 +204,25 @@ func (a advisor) enroll(namespace, mode string) Advice {
 	if mode == modeObserve {
 		return Advice{
 			command("altershield", "enroll", namespace, "--mode="+mode) + a.clusterFlags,
-			"enrols the namespace in observe mode; right to see first what would be blocked or rolled back",
+			"enrols the namespace in observe mode; use it to see first what would be blocked or rolled back",
 		}
 	}
-	return Advice{command("altershield", "enroll", namespace) + a.clusterFlags, "enrols the namespace in enforce mode; right when its workloads have readiness probes"}
+	return Advice{
+		command("altershield", "enroll", namespace) + a.clusterFlags,
+		"enrols the namespace in enforce mode; use when its workloads have readiness probes",
+	}
 }
 
-// enforce is how a workload in observe mode is defended.
+// enforce puts a workload in observe mode into enforce mode.
 func (f *finder) enforce() Advice {
-	does := "defends this workload; right when the events of observe mode were right"
+	does := "defends this workload; use when the events of observe mode were right"
 	if owner := f.workload.ObservingOwner(); owner != "" {
-		does = "defends it although the " + owner + " owns it; right when the owner does not undo what the operator does"
+		does = "defends it although the " + owner + " owns it; use when the owner does not undo what the operator does"
 	}
 	return Advice{f.plugin("enroll", f.target.String(), "--mode="+modeEnforce), does}
 }
 
-// deleteStuck is what the operator says about a pod that it may not evict.
+// deleteStuck deletes a pod that the operator may not evict.
 func (f *finder) deleteStuck() []Advice {
 	if said := f.condition(v1alpha1.ConditionEvictionBlocked); said != nil {
 		if pod, ok := rollback.PodToDelete(said.Message); ok {
@@ -225,18 +232,19 @@ func (f *finder) deleteStuck() []Advice {
 	return nil
 }
 
-// recreated stops a pod from being created from another version, and deletes it once that is done.
+// recreated has a StatefulSet create a pod from the current version, and then deletes the pod.
 func (f *finder) recreated() (do []Advice) {
 	switch w := f.workload; {
 	case w.Hold != nil:
 		do = append(do, f.endHold())
 	case w.Bare:
-		do = append(do, Advice{f.goesOn(w.Words.GoOn), "gives the update strategy a partition that keeps no pod, so that pods are created from the current version; right when nobody left it out on purpose"})
+		do = append(do, Advice{f.goesOn(w.Words.GoOn), "gives the update strategy a partition that keeps no pod, " +
+			"so that pods are created from the current version; use unless it is missing on purpose"})
 	}
 	return append(do, f.deleteStuck()...)
 }
 
-// adviseDown is what to type about a pod that is down.
+// adviseDown returns the commands for a pod that is down.
 func (f *finder) adviseDown(p downPod) (do []Advice) {
 	if p.old && f.waitsFor(p.Pod) {
 		do = append(do, f.deleteOf(p.Name))
@@ -252,11 +260,11 @@ func (f *finder) adviseDown(p downPod) (do []Advice) {
 func (f *finder) deleteOf(pod string) Advice {
 	return Advice{
 		f.kubectl("delete", "pod", pod),
-		"has the pod created from the current version, and its volumes stay; right when the application bears that it goes",
+		"recreates the pod from the current version, and its volumes stay; use when the application tolerates it",
 	}
 }
 
-// failingPolicies returns the policies whose checks failed batches. They fail the next batch as well, where they find the same.
+// failingPolicies returns the policies whose checks failed batches. They fail the next batch, too, if they find the same.
 func failingPolicies(batches []*v1alpha1.ChangePod) (policies []types.NamespacedName) {
 	for _, b := range batches {
 		for i := range b.Status.Checks {

@@ -38,17 +38,16 @@ type target struct {
 	key  types.NamespacedName
 }
 
-// String names it as kubectl does: deployment/sleep.
+// String names the workload as kubectl does: deployment/sleep.
 func (t target) String() string {
 	return strings.ToLower(t.kind.GroupVersionKind().Kind) + "/" + t.key.Name
 }
 
-// usageOfTarget is how the arguments of parseTarget are told in a usage line.
+// usageOfTarget stands for the arguments of parseTarget in a usage line.
 const usageOfTarget = "[KIND/]NAME"
 
-// parseTarget reads the workload off arguments: kind/name, kind name, or name alone, of
-// which the kind is nil then. Kinds are named as kubectl names them: kind, resource, or
-// short name, with or without the group.
+// parseTarget parses arguments that name a workload: kind/name, kind name, or name alone, which leaves the kind nil. Kinds are named
+// as in kubectl: kind, resource, or short name, with or without the group.
 func parseTarget(kinds *workload.Registry, namespace string, args ...string) (target, error) {
 	wanted := strings.Join(args, " ")
 	kind, name := "", ""
@@ -73,12 +72,11 @@ func parseTarget(kinds *workload.Registry, namespace string, args ...string) (ta
 		}
 		known = append(known, strings.ToLower(k.GroupVersionKind().Kind))
 	}
-	return target{}, remedy(fmt.Errorf("%q is no kind of workload that is defended", kind), "those are: "+strings.Join(known, ", "))
+	return target{}, remedy(fmt.Errorf("%q is no kind of workload that is defended", kind), "defended kinds: "+strings.Join(known, ", "))
 }
 
-// findTarget reads the workload off arguments. Which kind one is of that is named without
-// it, the cluster tells: where there are workloads of several kinds with this name, the
-// user has to.
+// findTarget parses arguments that name a workload. It finds the kind of a name alone in the cluster. If workloads of several kinds
+// have the name, the user has to name the kind.
 func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, namespace string, args ...string) (target, error) {
 	named, err := parseTarget(kinds, namespace, args...)
 	if err != nil || named.kind != nil {
@@ -117,10 +115,10 @@ func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, 
 	}
 }
 
-// shortNames of kinds are those that the API server gives them.
+// shortNames are the short names of kinds in the API server.
 var shortNames = map[string]string{"deploy": "deployments.apps", "sts": "statefulsets.apps", "ds": "daemonsets.apps"}
 
-// names says that this is what kubectl calls a kind.
+// names reports whether kubectl knows a kind by this word.
 func names(k workload.Kind, word string) bool {
 	gvk := k.GroupVersionKind()
 	word = strings.ToLower(word)
@@ -146,13 +144,13 @@ func (t target) read(ctx context.Context, r client.Reader) (*unstructured.Unstru
 	return stored, nil
 }
 
-// gone says that there is no such workload.
+// gone returns the error of a workload that does not exist.
 func (t target) gone() error {
 	return remedy(fmt.Errorf("there is no %s in the namespace %s", t, t.key.Namespace),
 		fmt.Sprintf("choose the namespace with -n; see kubectl get %s -A", t.kind.Resource()))
 }
 
-// halts is how people speak of halting workloads of its kind.
+// halts returns the words for a halt of workloads of its kind.
 func (t target) halts() *workload.Words {
 	words := t.kind.Words(&workload.Workload{Name: t.key.Name})
 	return &words
@@ -164,7 +162,7 @@ func (c *connection) reach(ctx context.Context, args []string) (client.WithWatch
 	if err != nil {
 		return nil, target{}, err
 	}
-	// Before the cluster is asked: what is typed wrongly is so anywhere.
+	// Before any request: a wrong argument is wrong in every cluster.
 	if _, err := parseTarget(workload.Defended(), namespace, args...); err != nil {
 		return nil, target{}, err
 	}

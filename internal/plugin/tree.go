@@ -43,7 +43,7 @@ type tree struct {
 	roots []treeprint.Tree
 }
 
-// status prints one workload: its releases with their revisions, batches, checks and pods, then what is wrong with next steps.
+// status prints one workload: its releases with their revisions, batches, checks and pods, then its findings with next steps.
 func (st style) status(w io.Writer, s *Status, now time.Time) {
 	m := markOf(s.Needs)
 	if m == markPlain && len(s.Releases) > 0 && stateOf(s.Releases[0].Status.Status) == s.Summary {
@@ -86,7 +86,7 @@ func (st style) status(w io.Writer, s *Status, now time.Time) {
 	}
 }
 
-// currentRevision returns the revision that the workload is at; nil where none is known.
+// currentRevision returns the revision that the workload is at; nil if unknown.
 func currentRevision(s *Status) *Revision {
 	if i := slices.IndexFunc(s.Revisions, func(r Revision) bool { return r.Current }); i >= 0 {
 		return &s.Revisions[i]
@@ -124,7 +124,7 @@ func (t *tree) add(to treeprint.Tree, name string, m mark, state, age, info stri
 	return to.AddBranch(line)
 }
 
-// release adds a release; below one that is expanded its checks and batches.
+// release adds a release and, if it is expanded, its checks and batches.
 func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload, expanded bool) treeprint.Tree {
 	s := &c.Status
 	parts := []string{t.version(c.Spec.Reversion)}
@@ -138,7 +138,8 @@ func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload, expanded bool) tr
 		parts = append(parts, "override by "+s.OverriddenBy)
 	}
 	state, since := stateOf(s.Status), unixTime(cmp.Or(s.UpdateTimeUnix, c.Spec.CreateTimeUnix))
-	at := t.add(nil, fmt.Sprintf("release %d", c.Spec.Release), markOfState(state), state, t.since(since), strings.Join(append(parts, s.Images...), ", "))
+	info := strings.Join(append(parts, s.Images...), ", ")
+	at := t.add(nil, fmt.Sprintf("release %d", c.Spec.Release), markOfState(state), state, t.since(since), info)
 	if t.wide {
 		for i := range s.Conditions {
 			c := &s.Conditions[i]
@@ -156,7 +157,7 @@ func (t *tree) release(of *Status, c *v1alpha1.ChangeWorkload, expanded bool) tr
 	return at
 }
 
-// since is the age of something; empty where it is not known.
+// since returns an age; empty if the time is unknown.
 func (t *tree) since(at *metav1.Time) string {
 	if at == nil {
 		return ""
@@ -164,7 +165,7 @@ func (t *tree) since(at *metav1.Time) string {
 	return age(t.now.Sub(at.Time))
 }
 
-// checks adds those that say something.
+// checks adds the checks that have not passed.
 func (t *tree) checks(to treeprint.Tree, checks []v1alpha1.CheckStatus) {
 	for i := range checks {
 		c := &checks[i]
@@ -174,7 +175,7 @@ func (t *tree) checks(to treeprint.Tree, checks []v1alpha1.CheckStatus) {
 			continue
 		}
 		info := strings.Trim(c.Reason+": "+c.Message, ": ")
-		if m == markBad && !t.wide { // what is wrong is said below
+		if m == markBad && !t.wide { // the findings below say why
 			info = c.Reason
 		}
 		if c.Mode == v1alpha1.ModeObserve {
@@ -202,13 +203,16 @@ func markOfPhase(phase v1alpha1.CheckPhase) mark {
 
 // hasPassed reports whether a batch and all its checks passed.
 func hasPassed(b *v1alpha1.ChangePod) bool {
-	return b.Status.Status == v1alpha1.ChangePodExecuteDone && !record.BatchFails(b) && !slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
+	if b.Status.Status != v1alpha1.ChangePodExecuteDone || record.BatchFails(b) {
+		return false
+	}
+	return !slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool {
 		m := markOfPhase(c.Phase)
 		return m == markBad || m == markPlain
 	})
 }
 
-// batches adds those that have not passed, and how many have.
+// batches adds the batches that have not passed, and counts the others.
 func (t *tree) batches(to treeprint.Tree, of *Status, c *v1alpha1.ChangeWorkload) {
 	passed, pods, shown, left := 0, 0, 0, 0
 	if c.Status.Folded != nil {
@@ -259,7 +263,7 @@ func (t *tree) batch(to treeprint.Tree, b *v1alpha1.ChangePod) {
 	t.checks(t.add(to, fmt.Sprintf("batch %d", record.BatchNumber(b)), m, state, "", info), b.Status.Checks)
 }
 
-// pods adds a revision with its pods: the most pressing first, and not many.
+// pods adds a revision with its most pressing pods.
 func (t *tree) pods(to treeprint.Tree, r *Revision) {
 	ready, version := 0, ""
 	if !r.Current {
@@ -293,7 +297,7 @@ func (t *tree) pod(to treeprint.Tree, p *Pod) {
 	switch {
 	case p.Gone:
 		info = append(info, "gone")
-	case p.Reason != "" && !t.wide: // what is wrong is said below
+	case p.Reason != "" && !t.wide: // the findings below say why
 		info = append(info, p.Reason)
 	case p.NotReady != "":
 		info = append(info, p.NotReady)
@@ -319,7 +323,7 @@ func (t *tree) pod(to treeprint.Tree, p *Pod) {
 	t.add(to, p.Name, m, states[p.Verified], t.since(p.Created), strings.Join(info, ", "))
 }
 
-// findings prints what is wrong, with next steps. What is as it should be is printed with -o wide.
+// findings prints the findings with next steps. Findings that need no word are printed with -o wide.
 func (st style) findings(w io.Writer, all []Finding, now time.Time) {
 	pressing := slices.ContainsFunc(all, func(f Finding) bool { return f.pressing() })
 	for i := range all {

@@ -49,21 +49,21 @@ func verdictCommand(c *connection) *cobra.Command {
 		Use:   "verdict (pass | fail) " + usageOfTarget,
 		Short: "Correct the verdict on a release, or fail pods of it",
 		Long: strings.TrimSpace(`
-Write the verdict on the current release of a workload by hand. pass corrects what fails
-of it: of the pods, batches or checks that are named, or everything. fail fails the pods,
-or all pods of the batches, that are named.
+Write the verdict on the current release of a workload by hand. pass corrects what fails:
+the named pods, batches or checks, or everything. fail fails the named pods, or all pods of
+the named batches.
 
-Once nothing of a release fails any more it goes on, and the block that it caused is
-lifted. A release that fails becomes Suspend, and the workload is blocked. Results of
-other pods stay as they are. The event VerdictCorrected names the field manager
-kubectl-altershield; only the audit log of the API server knows the user.`),
+When nothing fails, the release continues, and the block that it caused is lifted. A
+release that fails becomes Suspend, and the workload is blocked. Results of other pods
+stay. The event VerdictCorrected names the field manager kubectl-altershield. Only the
+audit log of the API server knows the user.`),
 		Example: `  # The verdict was wrong: pass all that fails of the current release
   kubectl altershield verdict pass deployment/sleep -m "false alarm: the probe was down"
 
   # Only this pod
   kubectl altershield verdict pass deployment/sleep --pod sleep-76899dd8f8-4j4lp
 
-  # Fail a release by what somebody saw
+  # Fail a release by hand
   kubectl altershield verdict fail deployment/sleep --pod sleep-76899dd8f8-4j4lp -m "find error"`,
 		Args:              cobra.RangeArgs(2, 3),
 		ValidArgsFunction: byPosition(1, fixed("pass", "fail"), c.completeWorkloads),
@@ -82,17 +82,17 @@ kubectl-altershield; only the audit log of the API server knows the user.`),
 	flags.IntSliceVar(&f.Batches, "batch", nil, "all pods of this batch, by its number; may be given several times")
 	flags.BoolVar(&f.Order, "order", false, "pass: the checks of the order on AlterShield Server")
 	flags.BoolVar(&f.Checks, "checks", false, "pass: the checks of policies of the release as a whole")
-	flags.BoolVar(&f.All, "all", false, "pass: everything that fails; so it is, too, where nothing is named")
-	flags.StringVarP(&f.Message, "message", "m", "", "what the verdict says, for those who look later")
+	flags.BoolVar(&f.All, "all", false, "pass: everything that fails; the default if nothing is named")
+	flags.StringVarP(&f.Message, "message", "m", "", "reason for the verdict")
 	flags.BoolVar(&f.wait, "wait", true, "wait until the operator has taken the verdict")
-	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 is without end")
+	flags.DurationVar(&f.timeout, "timeout", time.Minute, "how long to wait for the operator; 0 waits forever")
 	addOperatorNamespace(flags, &f.operator)
 	completeFlag(cmd, "pod", byPosition(1, c.completePods))
 	change.addTo(flags)
 	return cmd
 }
 
-// take takes the verdict, and says what does not go together.
+// take takes the verdict, and returns an error for flags that exclude each other.
 func (f *verdictFlags) take(verdict string) error {
 	switch {
 	case verdict != "pass" && verdict != "fail":
@@ -102,7 +102,7 @@ func (f *verdictFlags) take(verdict string) error {
 	case verdict == "fail" && len(f.Pods)+len(f.Batches) == 0:
 		return remedy(errors.New("fail needs the pods that failed"), "name them with --pod, or their batches with --batch")
 	case f.All && (len(f.Pods)+len(f.Batches) > 0 || f.Order || f.Checks):
-		return remedy(errors.New("--all is everything that fails"), "leave away what else is named, or --all")
+		return remedy(errors.New("--all is everything that fails"), "omit --all, or the other flags")
 	}
 	f.Pass = verdict == "pass"
 	if f.Message == "" {
@@ -129,10 +129,10 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	for _, line := range done.Lines {
 		what = append(what, "  "+line)
 	}
-	told := func() string {
+	result := func() string {
 		return t.String() + " verdict written; " + whatFollows(&f.correction, done, change, !known || inForce.Blocking && !inForce.Observe)
 	}
-	err = c.changing(what, told, func(dryRun []string) (err error) {
+	err = c.changing(what, result, func(dryRun []string) (err error) {
 		change, done, err = writeVerdicts(ctx, api, s, f, change, done, dryRun)
 		return err
 	})
@@ -140,7 +140,7 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 		return err
 	}
 	if f.Pass {
-		c.tellLasting(t, failingPolicies(done.Batches))
+		c.reportPolicies(t, failingPolicies(done.Batches))
 	}
 	if c.pretends() {
 		return nil
@@ -154,19 +154,21 @@ func (c *changer) verdict(ctx context.Context, f verdictFlags, args []string) er
 	return nil
 }
 
-// tellLasting tells what lasts longer than a corrected verdict.
-func (c *changer) tellLasting(t target, policies []types.NamespacedName) {
+// reportPolicies prints the policies that outlast a corrected verdict.
+func (c *changer) reportPolicies(t target, policies []types.NamespacedName) {
 	for _, p := range policies {
-		printf(c.Out, "the policy %s in %s fails the next batch as well, where it finds the same. If it is wrong, correct it: %s\n",
+		printf(c.Out, "the policy %s in %s fails the next batch, too, if it finds the same; if the policy is wrong, correct it: %s\n",
 			p.Name, p.Namespace, c.kubectl(p.Namespace, "edit", "defensepolicy/"+p.Name))
 	}
 	if len(policies) > 0 {
-		printf(c.Out, "or let it only tell of this workload: %s\n", c.command(t, "enroll", "--mode="+modeObserve))
+		printf(c.Out, "or put this workload into observe mode: %s\n", c.command(t, "enroll", "--mode="+modeObserve))
 	}
 }
 
-// correctedNow is what a correction changes of the current release as it is now.
-func (c *changer) correctedNow(ctx context.Context, api client.Client, s *snapshot, f verdictFlags) (*v1alpha1.ChangeWorkload, *corrected, error) {
+// correctedNow returns the current release, and what a correction changes in it now.
+func (c *changer) correctedNow(
+	ctx context.Context, api client.Client, s *snapshot, f verdictFlags,
+) (*v1alpha1.ChangeWorkload, *corrected, error) {
 	changes, err := releasesOf(ctx, api, s.target, s.workload.UID)
 	if err != nil {
 		return nil, nil, err
@@ -195,16 +197,15 @@ func (c *changer) correctedNow(ctx context.Context, api client.Client, s *snapsh
 	return change, done, nil
 }
 
-// writeVerdicts writes what was decided and told, and decides again where somebody wrote
-// at the same moment: what was not told then, it does not write. It returns the release as
-// it decided on it, and what it decided.
+// writeVerdicts writes the announced changes. After a conflict it decides again, and writes no change that was not announced. It
+// returns the release and the changes of the last decision.
 func writeVerdicts(
 	ctx context.Context, api client.Client, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, done *corrected, dryRun []string,
 ) (*v1alpha1.ChangeWorkload, *corrected, error) {
-	told, first := done.Lines, true
+	announced, first := done.Lines, true
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
 		if !first {
-			if change, done, err = correctedAgain(ctx, api, s, f, change, told); err != nil {
+			if change, done, err = correctedAgain(ctx, api, s, f, change, announced); err != nil {
 				return err
 			}
 		}
@@ -214,10 +215,9 @@ func writeVerdicts(
 	return change, done, err
 }
 
-// correctedAgain is what is left of a correction that was told, of the release as it is
-// by now.
+// correctedAgain returns the release as it is now, and the announced changes that are still to write.
 func correctedAgain(
-	ctx context.Context, api client.Client, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, told []string,
+	ctx context.Context, api client.Client, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, announced []string,
 ) (*v1alpha1.ChangeWorkload, *corrected, error) {
 	batches, err := batchesOf(ctx, api, s.target, change)
 	if err != nil {
@@ -234,20 +234,22 @@ func correctedAgain(
 	if err != nil {
 		return nil, nil, err
 	}
-	if untold := slices.DeleteFunc(slices.Clone(done.Lines), func(line string) bool { return slices.Contains(told, line) }); len(untold) > 0 {
+	others := slices.DeleteFunc(slices.Clone(done.Lines), func(line string) bool { return slices.Contains(announced, line) })
+	if len(others) > 0 {
 		what := "something else failed meanwhile, and stays so"
 		if !f.Pass {
 			what = "the release changed meanwhile"
 		}
-		return nil, nil, remedy(fmt.Errorf("%s: %s", what, strings.Join(untold, "; ")), "look at it, and repeat the command; what was written by then stays")
+		return nil, nil, remedy(fmt.Errorf("%s: %s", what, strings.Join(others, "; ")),
+			"check the release, and repeat the command; the results that are written already stay")
 	}
 	if len(done.Lines) == 0 {
-		now = change // it is as it is to be: what the operator makes of it counts from before
+		now = change // all is corrected already: the operator's reaction counts from the earlier state
 	}
 	return now, done, nil
 }
 
-// writeCorrected writes the status of batches and release, each as it was read.
+// writeCorrected writes the status of batches and release, each only if it has not changed since it was read.
 func writeCorrected(ctx context.Context, api client.Client, done *corrected, dryRun []string) error {
 	for _, b := range done.Batches {
 		status := map[string]any{"podResults": b.Status.PodResults, "message": b.Status.Message}
@@ -257,7 +259,9 @@ func writeCorrected(ctx context.Context, api client.Client, done *corrected, dry
 	}
 	if r := done.Release; r != nil {
 		status := map[string]any{}
-		for key, v := range map[string]*v1alpha1.CheckVerdict{"orderPreVerdict": r.Status.OrderPreVerdict, "orderPostVerdict": r.Status.OrderPostVerdict} {
+		for key, v := range map[string]*v1alpha1.CheckVerdict{
+			"orderPreVerdict": r.Status.OrderPreVerdict, "orderPostVerdict": r.Status.OrderPostVerdict,
+		} {
 			if v != nil {
 				status[key] = v
 			}
@@ -273,7 +277,7 @@ func writeCorrected(ctx context.Context, api client.Client, done *corrected, dry
 	return nil
 }
 
-// patchStatus writes fields of the status of an object, as it was read.
+// patchStatus writes fields of the status of an object, if the object has not changed since it was read.
 func patchStatus(ctx context.Context, api client.Client, o client.Object, status map[string]any, dryRun []string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
@@ -285,17 +289,21 @@ func patchStatus(ctx context.Context, api client.Client, o client.Object, status
 	if !ok {
 		return fmt.Errorf("unexpected %T", o)
 	}
-	err = api.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), &client.SubResourcePatchOptions{PatchOptions: *patchOptions(dryRun)})
+	options := &client.SubResourcePatchOptions{PatchOptions: *patchOptions(dryRun)}
+	err = api.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), options)
 	if err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("write the status of %s: %w", o.GetName(), err)
 	}
 	return err
 }
 
-// awaitVerdict waits until the release is as its verdicts say.
-func (c *changer) awaitVerdict(ctx context.Context, api client.WithWatch, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, stillFails bool) error {
+// awaitVerdict waits until the state of the release follows from its verdicts.
+func (c *changer) awaitVerdict(
+	ctx context.Context, api client.WithWatch, s *snapshot, f verdictFlags, change *v1alpha1.ChangeWorkload, stillFails bool,
+) error {
 	now := &v1alpha1.ChangeWorkload{}
-	watch := &watcher{api: api, timeout: f.timeout, trouble: c.tellTrouble, what: []watched{{&v1alpha1.ChangeWorkloadList{}, recordsOf(s.target)}}}
+	what := []watched{{&v1alpha1.ChangeWorkloadList{}, recordsOf(s.target)}}
+	watch := &watcher{api: api, timeout: f.timeout, trouble: c.printTrouble, what: what}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
 		if err := api.Get(ctx, client.ObjectKeyFromObject(change), now); err != nil {
 			if apierrors.IsNotFound(err) {
@@ -307,19 +315,20 @@ func (c *changer) awaitVerdict(ctx context.Context, api client.WithWatch, s *sna
 	})
 	switch {
 	case errors.Is(err, errTimedOut):
-		return remedy(fmt.Errorf("the verdict is written, and the operator has not taken it in %s", f.timeout), "see whether the operator runs: "+c.commandIn("", "check"))
+		return remedy(fmt.Errorf("the verdict is written, and the operator has not taken it in %s", f.timeout),
+			"see whether the operator runs: "+c.commandIn("", "check"))
 	case err != nil:
 		return err
 	}
 	printf(c.Out, "%s: release %d is %s\n", s.target, now.Spec.Release, stateName(now.Status.Status))
-	return c.tellBlock(ctx, api, s)
+	return c.reportBlock(ctx, api, s)
 }
 
-// verdictTaken says that the state of a release is what a correction leads to.
+// verdictTaken reports whether the state of a release follows from a correction.
 func verdictTaken(now *v1alpha1.ChangeWorkload, c *correction, before *v1alpha1.ChangeWorkload, stillFails bool) bool {
 	switch {
 	case now.UID != before.UID, now.Spec.Release != before.Spec.Release:
-		return true // it is over
+		return true // the release is over
 	case c.Pass && !stillFails:
 		return now.Status.Status != v1alpha1.ChangeWorkloadSuspend
 	case before.Status.Status == v1alpha1.ChangeWorkloadSuspend:
@@ -329,13 +338,13 @@ func verdictTaken(now *v1alpha1.ChangeWorkload, c *correction, before *v1alpha1.
 	}
 }
 
-// failureOf is what the operator says of why a release fails.
+// failureOf returns why a release fails, according to the operator.
 func failureOf(s *v1alpha1.ChangeWorkloadStatus) string {
 	return fmt.Sprintln(s.FailCount, s.OrderFailed, s.CheckFailed, conditionText(s, v1alpha1.ConditionVerified, ""))
 }
 
-// tellBlock says whether releases are blocked now.
-func (c *changer) tellBlock(ctx context.Context, api client.Client, s *snapshot) error {
+// reportBlock prints whether releases are blocked now.
+func (c *changer) reportBlock(ctx context.Context, api client.Client, s *snapshot) error {
 	stored, err := s.read(ctx, api)
 	if err != nil {
 		return err

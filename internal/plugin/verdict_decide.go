@@ -29,41 +29,42 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// correction is what a user says of the verification of a release.
+// correction is the verdict of a user on a release.
 type correction struct {
-	// Pass, or fail.
+	// Pass or fail.
 	Pass bool
-	// Pods and Batches are those it is about; Order and Checks: the checks of the order,
-	// or those of policies of the release as a whole. All: everything that fails.
+	// Pods and Batches that it names. Order: the checks of the order. Checks: the checks of policies on the release as a whole.
+	// All: everything that fails.
 	Pods    []string
 	Batches []int
 	Order   bool
 	Checks  bool
 	All     bool
-	// Message is what it says.
+	// Message of the verdict.
 	Message string
 }
 
-// everything says that nothing is named that it is about.
+// everything reports whether the correction is about all that fails: it names nothing.
 func (c *correction) everything() bool {
 	return c.All || len(c.Pods)+len(c.Batches) == 0 && !c.Order && !c.Checks
 }
 
 // corrected is what a correction changes.
 type corrected struct {
-	// Batches and Release are as they are to be; what does not change is not there.
+	// Batches and Release that change, after the change.
 	Batches []*v1alpha1.ChangePod
 	Release *v1alpha1.ChangeWorkload
 	// Lines say what is changed, one for each change.
 	Lines []string
-	// Left says what fails all the same.
+	// Left lists what still fails.
 	Left []string
 }
 
-// correct says what a correction changes of a release and its batches.
+// correct returns what a correction changes in a release and its batches.
 func (c *correction) correct(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod, now time.Time) (*corrected, error) {
 	if !record.IsVerified(change.Status.Status) || change.Status.ObservedRelease != change.Spec.Release {
-		return nil, fmt.Errorf("release %d is not verified: it is %s, and a verdict changes nothing", change.Spec.Release, stateName(change.Status.Status))
+		return nil, fmt.Errorf("release %d is not verified: it is %s, and a verdict changes nothing",
+			change.Spec.Release, stateName(change.Status.Status))
 	}
 	done := &corrected{}
 	if err := c.correctPods(done, change, batches); err != nil {
@@ -106,7 +107,7 @@ func (c *correction) correctPods(done *corrected, change *v1alpha1.ChangeWorkloa
 	return nil
 }
 
-// areThere says which of the pods and batches that are named are none of the release.
+// areThere returns an error for a named pod or batch that the release does not have.
 func (c *correction) areThere(change *v1alpha1.ChangeWorkload, counting []*v1alpha1.ChangePod) error {
 	var numbers []string
 	pods := map[string]bool{}
@@ -125,7 +126,8 @@ func (c *correction) areThere(change *v1alpha1.ChangeWorkload, counting []*v1alp
 		switch {
 		case pods[pod]:
 		case slices.ContainsFunc(change.Status.DefensePreparingPods, func(r v1alpha1.PodResult) bool { return r.Pod == pod }):
-			return remedy(fmt.Errorf("pod %s is in no batch yet, so it has no verdict", pod), "repeat the command once it is: see kubectl altershield status")
+			return remedy(fmt.Errorf("pod %s is in no batch yet, so it has no verdict", pod),
+				"repeat the command when it is in a batch: see kubectl altershield status")
 		default:
 			return remedy(fmt.Errorf("pod %s is in no batch of release %d", pod, change.Spec.Release), "see its pods: kubectl altershield status")
 		}
@@ -133,7 +135,7 @@ func (c *correction) areThere(change *v1alpha1.ChangeWorkload, counting []*v1alp
 	return nil
 }
 
-// verdict is the word that is written.
+// verdict returns the word to write.
 func (c *correction) verdict() string {
 	if c.Pass {
 		return record.VerdictPass
@@ -141,7 +143,7 @@ func (c *correction) verdict() string {
 	return record.VerdictFail
 }
 
-// failingOf are the results of a batch that fail pods of it.
+// failingOf returns the results of a batch that fail pods.
 func failingOf(b *v1alpha1.ChangePod) (failing []v1alpha1.PodResult) {
 	if !record.BatchFails(b) {
 		return nil
@@ -154,14 +156,13 @@ func failingOf(b *v1alpha1.ChangePod) (failing []v1alpha1.PodResult) {
 	return failing
 }
 
-// withResults is a batch with other results for some of its pods, and the same for the
-// others.
+// withResults returns a batch with new results for some of its pods.
 func (c *correction) withResults(b *v1alpha1.ChangePod, pods []v1alpha1.PodInfo) *v1alpha1.ChangePod {
 	b = b.DeepCopy()
 	of := func(name string) bool {
 		return slices.ContainsFunc(pods, func(info v1alpha1.PodInfo) bool { return info.Pod == name })
 	}
-	// All of a pod: a failing one would count.
+	// All results of a pod: a failing one would count.
 	b.Status.PodResults = slices.DeleteFunc(b.Status.PodResults, func(r v1alpha1.PodResult) bool { return of(r.Pod) })
 	for _, info := range pods {
 		b.Status.PodResults = append(b.Status.PodResults, v1alpha1.PodResult{PodInfo: info, Verdict: c.verdict(), Message: c.Message})
@@ -183,7 +184,8 @@ func (c *correction) correctRelease(done *corrected, change *v1alpha1.ChangeWork
 		}
 		for i := range s.UnclaimedVerdicts {
 			if v := &s.UnclaimedVerdicts[i]; record.VerdictFails(v.Verdict) {
-				done.Lines = append(done.Lines, fmt.Sprintf("the %s check of node %s, which is no batch's: %s in place of %s", v.Stage, v.NodeID, c.verdict(), v.Verdict))
+				done.Lines = append(done.Lines, fmt.Sprintf("the %s check of order entry %s, which belongs to no batch: %s in place of %s",
+					v.Stage, v.NodeID, c.verdict(), v.Verdict))
 				v.Verdict = c.verdict()
 			}
 		}
@@ -205,12 +207,12 @@ func (c *correction) correctRelease(done *corrected, change *v1alpha1.ChangeWork
 	}
 }
 
-// sameVerdicts says that nothing of a release was corrected.
+// sameVerdicts reports whether no check of the release as a whole was corrected.
 func sameVerdicts(a, b *v1alpha1.ChangeWorkloadStatus) bool {
 	return len(failingWhole(a)) == len(failingWhole(b))
 }
 
-// failingWhole says what fails a release as a whole.
+// failingWhole lists what fails a release as a whole.
 func failingWhole(s *v1alpha1.ChangeWorkloadStatus) (failing []string) {
 	for _, named := range []struct {
 		name string
@@ -222,7 +224,7 @@ func failingWhole(s *v1alpha1.ChangeWorkloadStatus) (failing []string) {
 	}
 	for i := range s.UnclaimedVerdicts {
 		if v := &s.UnclaimedVerdicts[i]; record.VerdictFails(v.Verdict) {
-			failing = append(failing, "the check of node "+v.NodeID)
+			failing = append(failing, "the check of order entry "+v.NodeID)
 		}
 	}
 	for i := range s.Checks {
@@ -233,7 +235,7 @@ func failingWhole(s *v1alpha1.ChangeWorkloadStatus) (failing []string) {
 	return failing
 }
 
-// leftFailing says what fails all the same after a correction.
+// leftFailing lists what still fails after a correction.
 func leftFailing(done *corrected, change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (left []string) {
 	for _, b := range record.CountingBatches(change, batches) {
 		if i := slices.IndexFunc(done.Batches, func(other *v1alpha1.ChangePod) bool { return other.Name == b.Name }); i >= 0 {
@@ -250,7 +252,7 @@ func leftFailing(done *corrected, change *v1alpha1.ChangeWorkload, batches []v1a
 	return append(left, failingWhole(status)...)
 }
 
-// whatFollows says what a correction leads to.
+// whatFollows returns a sentence about the effect of a correction.
 func whatFollows(c *correction, done *corrected, change *v1alpha1.ChangeWorkload, blocking bool) string {
 	switch {
 	case !c.Pass && change.Status.Status == v1alpha1.ChangeWorkloadSuspend:
@@ -258,7 +260,8 @@ func whatFollows(c *correction, done *corrected, change *v1alpha1.ChangeWorkload
 	case !c.Pass && blocking:
 		return fmt.Sprintf("release %d becomes Suspend, and releases are blocked", change.Spec.Release)
 	case !c.Pass:
-		return fmt.Sprintf("release %d becomes Suspend; releases are not blocked, as the setting blocking is off or the workload is in observe mode", change.Spec.Release)
+		return fmt.Sprintf("release %d becomes Suspend; releases are not blocked, "+
+			"as the setting blocking is off or the workload is in observe mode", change.Spec.Release)
 	case len(done.Left) > 0:
 		return fmt.Sprintf("release %d stays Suspend: %s still fails", change.Spec.Release, strings.Join(done.Left, ", "))
 	case change.Status.Status != v1alpha1.ChangeWorkloadSuspend:

@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// doneBatch is a batch of release 2 of version B that is done.
+// doneBatch returns a batch of release 2 of version B that is done.
 func doneBatch(n string, results []v1alpha1.PodResult, pods ...string) v1alpha1.ChangePod {
 	b := v1alpha1.ChangePod{Spec: v1alpha1.ChangePodSpec{Attempt: 1, Release: 2}}
 	b.Name = "sleep--x--" + versionB + "--x--" + n
@@ -44,7 +44,7 @@ func resultOf(pod, verdict string) v1alpha1.PodResult {
 	return v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: pod, UID: "uid-" + pod}, Verdict: verdict}
 }
 
-// verdictsOf are the results of the batches that are changed, as batch/pod=verdict.
+// verdictsOf returns the results of the changed batches, as batch/pod=verdict.
 func verdictsOf(done *corrected) (verdicts []string) {
 	for _, b := range done.Batches {
 		for _, r := range b.Status.PodResults {
@@ -64,7 +64,9 @@ func TestCorrect(t *testing.T) {
 		checking.Status.Status = v1alpha1.ChangePodPostSubmitted
 		return []v1alpha1.ChangePod{
 			earlier,
-			doneBatch("3", []v1alpha1.PodResult{resultOf("b", "fail"), resultOf("b", "pass"), resultOf("c", "inconc"), resultOf("d", "pass")}, "b", "c", "d"),
+			doneBatch("3", []v1alpha1.PodResult{
+				resultOf("b", "fail"), resultOf("b", "pass"), resultOf("c", "inconc"), resultOf("d", "pass"),
+			}, "b", "c", "d"),
 			doneBatch("2", []v1alpha1.PodResult{resultOf("a", "unpass")}, "a"),
 			checking,
 		}
@@ -80,7 +82,7 @@ func TestCorrect(t *testing.T) {
 	for name, tt := range map[string]struct {
 		correction correction
 		change     *v1alpha1.ChangeWorkload
-		// wantVerdicts are the results that the batches have then.
+		// wantVerdicts are the results of the batches afterwards.
 		wantVerdicts []string
 		wantLines    []string
 		wantLeft     []string
@@ -103,7 +105,10 @@ func TestCorrect(t *testing.T) {
 		"pass the order and the checks, too": {
 			correction{Pass: true, All: true}, order,
 			[]string{"2/a=pass", "3/d=pass", "3/b=pass", "3/c=pass"},
-			[]string{"batch 2: pod a: pass", "batch 3: pod b: pass", "batch 3: pod c: pass", "the POST check of the order: pass in place of fail", "the check shop/smoke/ping: Passed in place of Failed"}, nil, "",
+			[]string{
+				"batch 2: pod a: pass", "batch 3: pod b: pass", "batch 3: pod c: pass",
+				"the POST check of the order: pass in place of fail", "the check shop/smoke/ping: Passed in place of Failed",
+			}, nil, "",
 		},
 		"pass the order alone": {
 			correction{Pass: true, Order: true}, order, nil,
@@ -115,14 +120,19 @@ func TestCorrect(t *testing.T) {
 		},
 		"fail a pod": {
 			correction{Pods: []string{"d"}}, &suspended,
-			[]string{"3/b=fail", "3/b=pass", "3/c=inconc", "3/d=fail"}, []string{"batch 3: pod d: fail"}, []string{"pod b", "pod c", "pod d", "pod a"}, "",
+			[]string{"3/b=fail", "3/b=pass", "3/c=inconc", "3/d=fail"}, []string{"batch 3: pod d: fail"},
+			[]string{"pod b", "pod c", "pod d", "pod a"}, "",
 		},
-		"fail what fails":                    {correction{Batches: []int{2}}, &suspended, nil, nil, []string{"pod b", "pod c", "pod a"}, ""},
-		"a pod of an earlier attempt":        {correction{Pass: true, Pods: []string{"old"}}, &suspended, nil, nil, nil, "pod old is in no batch of release 2"},
-		"a pod in no batch yet":              {correction{Pods: []string{"waits"}}, &suspended, nil, nil, nil, "pod waits is in no batch yet"},
-		"a batch that is not there":          {correction{Batches: []int{1}}, &suspended, nil, nil, nil, "release 2 has no batch 1\n  it has 2, 3, 5"},
-		"a batch that is not done":           {correction{Batches: []int{5}}, &suspended, nil, nil, nil, "batch 5 is not done"},
-		"a release that is not verified now": {correction{Pass: true}, &ended, nil, nil, nil, "release 2 is not verified: it is Rollback"},
+		"fail what fails": {correction{Batches: []int{2}}, &suspended, nil, nil, []string{"pod b", "pod c", "pod a"}, ""},
+		"a pod of an earlier attempt": {
+			correction{Pass: true, Pods: []string{"old"}}, &suspended, nil, nil, nil, "pod old is in no batch of release 2",
+		},
+		"a pod in no batch yet":    {correction{Pods: []string{"waits"}}, &suspended, nil, nil, nil, "pod waits is in no batch yet"},
+		"a missing batch":          {correction{Batches: []int{1}}, &suspended, nil, nil, nil, "release 2 has no batch 1\n  it has 2, 3, 5"},
+		"a batch that is not done": {correction{Batches: []int{5}}, &suspended, nil, nil, nil, "batch 5 is not done"},
+		"a release that is not verified now": {
+			correction{Pass: true}, &ended, nil, nil, nil, "release 2 is not verified: it is Rollback",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tt.change.DeepCopy()
@@ -143,7 +153,7 @@ func TestCorrect(t *testing.T) {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.wantLeft, done.Left); diff != "" {
-				t.Errorf("what is left (-want +got):\n%s", diff)
+				t.Errorf("still failing (-want +got):\n%s", diff)
 			}
 			for _, b := range done.Batches {
 				if b.Status.Message != v1alpha1.ChangePodMessagePostFinish {
@@ -151,33 +161,37 @@ func TestCorrect(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(before, tt.change); diff != "" {
-				t.Errorf("what was read is changed (-before +after):\n%s", diff)
+				t.Errorf("the release that was read is changed (-before +after):\n%s", diff)
 			}
 		})
 	}
 }
 
-// A verdict that is corrected lasts for its batch alone, where a rule fails.
+// TestLasting: a corrected verdict lasts for its batch alone, if a rule fails.
 func TestLasting(t *testing.T) {
 	check := func(name string, phase v1alpha1.CheckPhase, mode v1alpha1.PolicyMode) *v1alpha1.ChangePod {
 		return &v1alpha1.ChangePod{Status: v1alpha1.ChangePodStatus{Checks: []v1alpha1.CheckStatus{{Name: name, Phase: phase, Mode: mode}}}}
 	}
 	c, out := testConnection(t)
-	(&changer{connection: c}).tellLasting(target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}}, failingPolicies([]*v1alpha1.ChangePod{
-		check("ops/default/up", v1alpha1.CheckFailed, v1alpha1.ModeEnforce), check("ops/default/ping", v1alpha1.CheckFailed, v1alpha1.ModeEnforce),
+	sleep := target{kind: workload.Deployment{}, key: types.NamespacedName{Namespace: "shop", Name: "sleep"}}
+	(&changer{connection: c}).reportPolicies(sleep, failingPolicies([]*v1alpha1.ChangePod{
+		check("ops/default/up", v1alpha1.CheckFailed, v1alpha1.ModeEnforce),
+		check("ops/default/ping", v1alpha1.CheckFailed, v1alpha1.ModeEnforce),
 		check("ops/tries/up", v1alpha1.CheckFailed, v1alpha1.ModeObserve), check("ops/well/up", v1alpha1.CheckPassed, v1alpha1.ModeEnforce),
 		check("altershield", v1alpha1.CheckFailed, ""),
 	}))
-	want := "the policy default in ops fails the next batch as well, where it finds the same. If it is wrong, correct it: kubectl edit defensepolicy/default -n ops\n" +
-		"or let it only tell of this workload: kubectl altershield enroll deployment/sleep --mode=observe\n"
+	want := "the policy default in ops fails the next batch, too, if it finds the same; " +
+		"if the policy is wrong, correct it: kubectl edit defensepolicy/default -n ops\n" +
+		"or put this workload into observe mode: kubectl altershield enroll deployment/sleep --mode=observe\n"
 	if out.String() != want {
-		t.Errorf("it tells\n%s\nwant\n%s", out, want)
+		t.Errorf("it prints\n%s\nwant\n%s", out, want)
 	}
 }
 
 func TestWhatFollows(t *testing.T) {
 	suspended, running := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)
-	blocked := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, conditionOf(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed, ""))
+	blocked := recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend,
+		conditionOf(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodFailed, ""))
 	for name, tt := range map[string]struct {
 		pass     bool
 		left     []string

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// TestVerdictsThatConflict lets somebody else write while verdicts are written.
+// TestVerdictsThatConflict lets another user write while verdicts are written.
 func TestVerdictsThatConflict(t *testing.T) {
 	fails := func(b *v1alpha1.ChangePod, pod string) {
 		for i := range b.Status.PodResults {
@@ -43,14 +43,14 @@ func TestVerdictsThatConflict(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		correction correction
-		// meanwhile is what somebody else writes.
+		// meanwhile is the write of another user.
 		meanwhile func(b *v1alpha1.ChangePod)
-		// want are the results that are stored then.
+		// want are the results that are stored afterwards.
 		want     []string
 		wantLeft []string
 		wantErr  string
 	}{
-		"nothing of it": {
+		"no result": {
 			correction{Pass: true, Pods: []string{"b"}}, func(b *v1alpha1.ChangePod) { b.Status.Message = "x" },
 			[]string{"2/a=pass", "2/c=fail", "2/b=pass"}, []string{"pod c"}, "",
 		},
@@ -58,15 +58,15 @@ func TestVerdictsThatConflict(t *testing.T) {
 			correction{Pass: true}, func(b *v1alpha1.ChangePod) { fails(b, "a") },
 			[]string{"2/a=fail", "2/b=fail", "2/c=fail"}, nil, "something else failed meanwhile, and stays so: batch 2: pod a: pass",
 		},
-		"another pod failed, which is not meant": {
+		"another pod failed, which is not named": {
 			correction{Pass: true, Pods: []string{"b"}}, func(b *v1alpha1.ChangePod) { fails(b, "a") },
 			[]string{"2/a=fail", "2/c=fail", "2/b=pass"}, []string{"pod a", "pod c"}, "",
 		},
-		"somebody else corrected a part": {
+		"another user corrected a part": {
 			correction{Pass: true}, func(b *v1alpha1.ChangePod) { b.Status.PodResults[1].Verdict = "pass" },
 			[]string{"2/a=pass", "2/b=pass", "2/c=pass"}, nil, "",
 		},
-		"somebody else corrected it all": {
+		"another user corrected it all": {
 			correction{Pass: true, Pods: []string{"b"}}, func(b *v1alpha1.ChangePod) { b.Status.PodResults[1].Verdict = "pass" },
 			[]string{"2/a=pass", "2/b=pass", "2/c=fail"}, []string{"pod c"}, "",
 		},
@@ -80,23 +80,25 @@ func TestVerdictsThatConflict(t *testing.T) {
 			isController := true
 			batch.OwnerReferences = []metav1.OwnerReference{{Name: "sleep", UID: "r", Controller: &isController}}
 			conflicted := false
-			api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(&change, &batch).WithStatusSubresource(&change, &batch).WithInterceptorFuncs(interceptor.Funcs{
-				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-					if conflicted {
-						return c.SubResource(sub).Patch(ctx, o, patch, opts...)
-					}
-					conflicted = true
-					stored := &v1alpha1.ChangePod{}
-					if err := c.Get(ctx, client.ObjectKeyFromObject(o), stored); err != nil {
-						return err
-					}
-					tt.meanwhile(stored)
-					if err := c.Status().Update(ctx, stored); err != nil {
-						return err
-					}
-					return apierrors.NewConflict(schema.GroupResource{Resource: "changepods"}, o.GetName(), nil)
-				},
-			}).Build()
+			conflict := func(
+				ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+			) error {
+				if conflicted {
+					return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+				}
+				conflicted = true
+				stored := &v1alpha1.ChangePod{}
+				if err := c.Get(ctx, client.ObjectKeyFromObject(o), stored); err != nil {
+					return err
+				}
+				tt.meanwhile(stored)
+				if err := c.Status().Update(ctx, stored); err != nil {
+					return err
+				}
+				return apierrors.NewConflict(schema.GroupResource{Resource: "changepods"}, o.GetName(), nil)
+			}
+			api := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(&change, &batch).WithStatusSubresource(&change, &batch).
+				WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: conflict}).Build()
 			s := situationOf(t, nil)
 			batches, err := batchesOf(t.Context(), api, s.target, &change)
 			if err != nil || len(batches) != 1 {
@@ -120,7 +122,7 @@ func TestVerdictsThatConflict(t *testing.T) {
 			}
 			if err == nil {
 				if diff := cmp.Diff(tt.wantLeft, written.Left); diff != "" {
-					t.Errorf("what is left (-want +got):\n%s", diff)
+					t.Errorf("still failing (-want +got):\n%s", diff)
 				}
 			}
 		})

@@ -36,14 +36,13 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Versions is what `version -o json` prints.
+// Versions is the output of version -o json.
 type Versions struct {
 	// Client is this program.
 	Client ClientVersion `json:"client"`
-	// Server is the operator in the cluster; absent with --client, and where nothing is
-	// known of it.
+	// Server is the operator in the cluster; absent with --client, or if it is unknown.
 	Server *ServerVersion `json:"server,omitempty"`
-	// Warnings say what does not go together.
+	// Warnings about versions that do not fit.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -55,9 +54,9 @@ type ClientVersion struct {
 	Platform string `json:"platform"`
 }
 
-// ServerVersion is what is known of the operator in the cluster.
+// ServerVersion is the version of the operator in the cluster.
 type ServerVersion struct {
-	// Namespace where it is.
+	// Namespace of the operator.
 	Namespace string `json:"namespace"`
 	// Images of its Deployments.
 	Images []string `json:"images,omitempty"`
@@ -74,7 +73,7 @@ func versionCommand(c *connection) *cobra.Command {
 		Short: "Print the versions of this program and of the operator",
 		Long: strings.TrimSpace(`
 Print the version of this program, and of the operator in the cluster: the image of its
-Deployment. A warning says when they do not go together.`),
+Deployment. It warns if their minor versions differ.`),
 		Example: `  kubectl altershield version
   kubectl altershield version --client -o json`,
 		Args: cobra.NoArgs,
@@ -111,14 +110,15 @@ func (c *connection) version(ctx context.Context, only bool, operator string, p 
 	if failed != nil || only {
 		return failed
 	}
-	printf(c.Out, "operator: %s, in %s\n", cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read"), v.Server.Namespace)
+	images := cmp.Or(strings.Join(v.Server.Images, ", "), "no Deployment of it that you may read")
+	printf(c.Out, "operator: %s, in %s\n", images, v.Server.Namespace)
 	for _, warning := range v.Warnings {
 		printf(c.ErrOut, "warning: %s\n", warning)
 	}
 	return nil
 }
 
-// serverVersion reads what is known of the operator.
+// serverVersion reads the version of the operator.
 func (c *connection) serverVersion(ctx context.Context, operator string) (*ServerVersion, error) {
 	api, err := c.client()
 	if err != nil {
@@ -126,7 +126,8 @@ func (c *connection) serverVersion(ctx context.Context, operator string) (*Serve
 	}
 	operator = operatorIn(ctx, api, operator)
 	v := &ServerVersion{Namespace: operator}
-	_, err = api.RESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "ChangeWorkload"}, v1alpha1.GroupVersion.Version)
+	kind := schema.GroupKind{Group: v1alpha1.GroupVersion.Group, Kind: "ChangeWorkload"}
+	_, err = api.RESTMapper().RESTMapping(kind, v1alpha1.GroupVersion.Version)
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil, remedy(errors.New("the operator is not installed in this cluster"), "install it, or choose another cluster with --context")
@@ -148,26 +149,27 @@ func (c *connection) serverVersion(ctx context.Context, operator string) (*Serve
 	return v, nil
 }
 
-// skew says what of client and server does not go together.
+// skew returns warnings about versions of client and server that do not fit.
 func skew(own string, server *ServerVersion) (warnings []string) {
 	for _, image := range server.Images {
 		tag := tagOf(image)
 		mine, err := version.ParseSemantic(own)
 		if err != nil {
-			break // built by somebody for himself
+			break // not a release
 		}
 		theirs, err := version.ParseSemantic(tag)
 		if err != nil {
 			continue
 		}
 		if mine.Major() != theirs.Major() || mine.Minor() != theirs.Minor() {
-			warnings = append(warnings, fmt.Sprintf("this program is %s, and the operator %s: what one of them does not know is left away; use a program of the operator's minor version", own, tag))
+			warnings = append(warnings, fmt.Sprintf("this program is %s, and the operator %s: fields that one of them does not know are omitted; "+
+				"use a program of the operator's minor version", own, tag))
 		}
 	}
 	return warnings
 }
 
-// tagOf is the tag of an image; empty where it has none.
+// tagOf returns the tag of an image; empty if it has none.
 func tagOf(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	name := image[strings.LastIndex(image, "/")+1:]

@@ -43,19 +43,19 @@ const slippedGrace = 30 * time.Second
 // codeInterrupted is the exit code of a wait that the user interrupted.
 const codeInterrupted = 130
 
-// WaitResult is what `wait -o json` prints.
+// WaitResult is the output of wait -o json.
 type WaitResult struct {
 	metav1.TypeMeta `json:",inline"`
 	// Metadata names the workload.
 	Metadata Metadata `json:"metadata"`
-	// Version and Release are those of the awaited release; Release is 0 for none.
+	// Version and Release of the awaited release; Release is 0 for none.
 	Version string `json:"version"`
 	Release int64  `json:"release"`
 	// Ending is Success, NoRelease, Suspend, NotProven, Rollback, Canceled, Failed, NotDefended or Timeout.
 	Ending string `json:"ending"`
-	// Message explains it.
+	// Message explains Ending.
 	Message string `json:"message"`
-	// ExitCode is that of the command.
+	// ExitCode of the command.
 	ExitCode int `json:"exitCode"`
 }
 
@@ -74,22 +74,22 @@ type waitFlags struct {
 }
 
 const waitLong = `
-Wait until the release of a workload ended, and tell by the exit code how. It is for
-pipelines, in place of kubectl rollout status, right after an apply: it waits for the
-release that the workload is at, and follows that one, whatever is released after it.
-Where the operator has gone back by then it tells of the release that it went back from:
-name the one that it restored by --release, or its version by --version.
+Wait until a release of a workload ended, and return the result as exit code. Use it in
+pipelines in place of kubectl rollout status, right after an apply. It waits for the
+release that is current when it begins, also if a newer release follows. If the operator
+rolled that release back before the command begins, the result is Rollback: to wait for
+the restored version, use --release or --version.
 
 Exit codes:
     0  the release succeeded; or there is none: the template has not changed since the
        workload was enrolled
     1  an error: no such workload, no right to read it, a wrong flag
-    2  the release failed its verification (Suspend); with --for=proven also where too many
+    2  the release failed its verification (Suspend); with --for=proven also if too many
        of its pods failed or were restarted soon after its success
     3  the release was rolled back
     4  a newer release replaced it before it ended, or the workload was deleted
     5  AlterShield Server refused the release
-    6  the workload is not defended, or left it
+    6  the workload is not defended, or the operator recorded no release for 30 seconds
   124  the release did not end in time
   130  the user interrupted the command`
 
@@ -113,7 +113,7 @@ func waitCommand(c *connection) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.until, "for", forSuccess, "success: until the release succeeded. proven: until it has also run well for long enough")
-	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait; 0 is without end")
+	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait; 0 waits forever")
 	flags.StringVar(&f.version, "version", "", "wait for the last release of this version, in place of the current one")
 	flags.Int64Var(&f.release, "release", 0, "wait for the release of this number, in place of the current one; it may be yet to come")
 	f.output = newOutput(cmd, "", " The progress goes to the error stream then.")
@@ -129,7 +129,7 @@ func (f *waitFlags) check() error {
 	case f.version != "" && f.release != 0:
 		return remedy(errors.New("--version and --release are both given"), "give one of them")
 	case f.release < 0 || f.timeout < 0:
-		return remedy(errors.New("--release and --timeout are not negative"), "leave them away for the current release and for 10m")
+		return remedy(errors.New("--release and --timeout are not negative"), "omit them for the current release and 10m")
 	}
 	return nil
 }
@@ -143,9 +143,9 @@ type waiter struct {
 	uid     types.UID
 	since   time.Time
 	printer printers.ResourcePrinter
-	// progress is where progress is printed, and told what was printed of it, by line.
+	// progress is the stream of progress lines, and printed has the last line of each key.
 	progress io.Writer
-	told     map[string]string
+	printed  map[string]string
 	awaited  awaited
 	last     verdictOfWait
 }
@@ -163,7 +163,10 @@ func (c *connection) wait(ctx context.Context, f waitFlags, args []string) error
 	if err != nil {
 		return err
 	}
-	w := &waiter{connection: c, waitFlags: f, target: t, api: api, uid: s.workload.UID, since: c.Now(), printer: printer, progress: c.Out, told: map[string]string{}}
+	w := &waiter{
+		connection: c, waitFlags: f, target: t, api: api, uid: s.workload.UID, since: c.Now(),
+		printer: printer, progress: c.Out, printed: map[string]string{},
+	}
 	if printer != nil {
 		w.progress = c.ErrOut
 	}
@@ -195,7 +198,7 @@ func (w *waiter) choose(ctx context.Context, s *snapshot) error {
 	case w.waitFlags.version == "":
 		w.awaited = defaultAwaited(at)
 		if w.awaited.Version != at.Version {
-			printf(w.progress, "%s: the operator went back from release %d to version %s, which is release %d; to wait for that one: %s\n",
+			printf(w.progress, "%s: the operator rolled release %d back to version %s, which is release %d; to wait for the restored version: %s\n",
 				w.target, w.awaited.Release, at.Version, at.Release(), w.command(w.target, "wait", fmt.Sprintf("--release=%d", at.Release())))
 		}
 		return nil
@@ -208,7 +211,7 @@ func (w *waiter) choose(ctx context.Context, s *snapshot) error {
 	return err
 }
 
-// lastOfVersion returns the last release of a version, or of the one that begins so.
+// lastOfVersion returns the last release of a version, which may be given by its beginning.
 func lastOfVersion(begin string, w *workload.Workload, changes []v1alpha1.ChangeWorkload) (awaited, error) {
 	numbers := map[string]int64{}
 	var known []string
@@ -234,14 +237,14 @@ func lastOfVersion(begin string, w *workload.Workload, changes []v1alpha1.Change
 	}
 }
 
-// run waits, and leaves in last how the release ended.
+// run waits, and stores the result in last.
 func (w *waiter) run(ctx context.Context) error {
 	watch := &watcher{
-		api: w.api, timeout: w.timeout, trouble: w.tellTrouble,
+		api: w.api, timeout: w.timeout, trouble: w.printTrouble,
 		what: []watched{{&v1alpha1.ChangeWorkloadList{}, recordsOf(w.target)}, watchedTarget(w.target)},
 	}
 	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
-		view, err := w.observe(ctx)
+		view, err := w.load(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -250,14 +253,15 @@ func (w *waiter) run(ctx context.Context) error {
 			switch w.last.Meanwhile {
 			case endedNotDefended:
 				w.last.Ending = endedNotDefended
-				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: it takes the workload for one that has had no recorded release, or it does not run", slippedGrace)
+				w.last.Message = fmt.Sprintf("the operator has recorded no release in %s: "+
+					"it treats the workload as one without a recorded release, or it does not run", slippedGrace)
 			case endedUnknown:
 				return false, w.unknown()
 			default: // it goes on
 			}
 		}
 		if w.last.Ending == goesOn {
-			w.tell(progressOf(w.awaited, view, w.last))
+			w.report(progressOf(w.awaited, view, w.last))
 		}
 		return w.last.Ending != goesOn, nil
 	})
@@ -278,24 +282,25 @@ func (w *waiter) run(ctx context.Context) error {
 	return nil
 }
 
-// unknown is the error where a right is missing that tells whether there is a release.
+// unknown returns the error for a missing right, without which it is unknown whether a release exists.
 func (w *waiter) unknown() error {
-	return remedy(errors.New(w.last.Message), fmt.Sprintf("get this right, as the role view of the namespace %s has it, or name the release with --release", w.key.Namespace))
+	do := "get this right, as the role view of the namespace %s has it, or name the release with --release"
+	return remedy(errors.New(w.last.Message), fmt.Sprintf(do, w.key.Namespace))
 }
 
-// tell prints the lines that are new.
-func (w *waiter) tell(lines []progressLine) {
+// report prints the lines that are new.
+func (w *waiter) report(lines []progressLine) {
 	for _, line := range lines {
-		if w.told[line.Key] != line.Text {
-			w.told[line.Key] = line.Text
+		if w.printed[line.Key] != line.Text {
+			w.printed[line.Key] = line.Text
 			printf(w.progress, "%s: %s\n", w.target, line.Text)
 		}
 	}
 }
 
-// observe reads what there is of the workload.
-func (w *waiter) observe(ctx context.Context) (v releaseView, err error) {
-	// The releases first: the workload is then at none that is older than these.
+// load reads the workload and its releases.
+func (w *waiter) load(ctx context.Context) (v releaseView, err error) {
+	// The releases first, so that the workload is never older than its releases.
 	if v.Changes, err = releasesOf(ctx, w.api, w.target, w.uid); err != nil {
 		return v, err
 	}
@@ -303,7 +308,7 @@ func (w *waiter) observe(ctx context.Context) (v releaseView, err error) {
 	gone := &remedied{}
 	switch {
 	case errors.As(err, &gone), err == nil && s.workload.UID != w.uid:
-		return v, nil // or another one of its name
+		return v, nil // or another workload of its name
 	case err != nil:
 		return v, err
 	}
@@ -314,8 +319,8 @@ func (w *waiter) observe(ctx context.Context) (v releaseView, err error) {
 	return v, err
 }
 
-// slippedSince is from when on admission should have seen every release of a workload. Where it is not known since when the operator
-// defends its kind, that is from when on its namespace was enrolled; zero where that is not known either.
+// slippedSince returns the time since which admission should see each release of a workload: the time since which the operator
+// defends its kind or, if that is unknown, the enrolment of its namespace. It is zero if both are unknown.
 func slippedSince(ctx context.Context, r client.Reader, s *snapshot) time.Time {
 	var blocking v1alpha1.OpsConfigInfo
 	if s.defendedSince.IsZero() || defense.ConditionOfKind(s.workload.GVK) == "" ||
@@ -325,8 +330,8 @@ func slippedSince(ctx context.Context, r client.Reader, s *snapshot) time.Time {
 	return defense.DefendedSince(s.defendedSince, &blocking, s.workload.GVK)
 }
 
-// mayHaveSlipped reports whether a workload without a version of its own may have been released past admission: its revision is
-// not older than the enrolment of its namespace. Unknown is the right that is missing to tell.
+// mayHaveSlipped reports whether admission may have missed the release of a workload without a recorded version: its revision is
+// not older than the enrolment of its namespace. unknown names a right that the user lacks to know.
 func mayHaveSlipped(ctx context.Context, r client.Reader, s *snapshot) (slipped bool, unknown string, err error) {
 	if s.namespace == nil {
 		return false, fmt.Sprintf("you have no right to get the namespace %s", s.key.Namespace), nil
@@ -341,14 +346,14 @@ func mayHaveSlipped(ctx context.Context, r client.Reader, s *snapshot) (slipped 
 		return false, err.Error(), nil
 	case err != nil:
 		return false, "", err
-	case observed == nil: // gone since then: the next look sees it
+	case observed == nil: // gone since then: the next read finds it
 		return true, "", nil
 	}
 	// Also within the second in which it was enrolled: times are in seconds.
 	return observed.RevisionCreated.IsZero() || !observed.RevisionCreated.Before(since), "", nil
 }
 
-// end prints how the release ended, and makes the exit code.
+// end prints how the release ended, and returns the exit code as an error.
 func (w *waiter) end(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):

@@ -33,7 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ending is how a release that is waited for ended.
+// ending is how the awaited release ended.
 type ending string
 
 const (
@@ -53,16 +53,15 @@ const (
 	endedCanceled ending = "Canceled"
 	// endedFailed: AlterShield Server refused it.
 	endedFailed ending = "Failed"
-	// endedNotDefended: the workload is not defended, or left it.
+	// endedNotDefended: the workload is not defended.
 	endedNotDefended ending = "NotDefended"
-	// endedUnknown: the user may not read what tells whether there is a release. It is an
-	// error, and not a result.
+	// endedUnknown: the user may not read whether a release exists. It is an error, not a result.
 	endedUnknown ending = "Unknown"
 	// endedTimeout: it did not end in time.
 	endedTimeout ending = "Timeout"
 )
 
-// code is the exit code of an ending.
+// code returns the exit code of an ending.
 func (e ending) code() int {
 	switch e {
 	case endedSuccess, endedNothing:
@@ -84,15 +83,15 @@ func (e ending) code() int {
 	}
 }
 
-// awaited is the release that is waited for. What is not known yet is empty.
+// awaited is the release that is waited for. Unknown fields are empty.
 type awaited struct {
 	Version string
 	// Release is its number; 0 while it is not known.
 	Release int64
-	// From is a number that its own is not below: the workload has this one. A record of
-	// the same version with a lower number is that of an earlier release.
+	// From is its least number: the number of the workload when the wait began. A record of the same version with a lower
+	// number is the record of an earlier release.
 	From int64
-	// Proven: it is waited for until its version is proven.
+	// Proven: the wait lasts until its version is proven.
 	Proven bool
 }
 
@@ -108,36 +107,33 @@ func (a awaited) String() string {
 	}
 }
 
-// releaseView is what the cluster has of a workload at one time, as far as it is about
-// how a release ended.
+// releaseView is all that is read at one time to decide how a release ended.
 type releaseView struct {
 	// Workload is nil when it is gone.
 	Workload *workload.Workload
 	// Changes are its releases.
 	Changes []v1alpha1.ChangeWorkload
-	// NotDefended says why it is not defended; empty where it is.
+	// NotDefended is why it is not defended; empty if it is.
 	NotDefended string
-	// Slipped: it may have been released past admission, so that a release may be
-	// recorded yet. It is looked at where it has no version of its own.
+	// Slipped: admission may have missed its release, so that the record may still come. It is set only for a workload
+	// without a recorded version.
 	Slipped bool
-	// Unknown is the right that is missing to tell whether it has.
+	// Unknown names the right that the user lacks to know Slipped.
 	Unknown string
 }
 
-// verdictOfWait is what a look at a release came to.
+// verdictOfWait is the result of one read of a release.
 type verdictOfWait struct {
 	Ending ending
 	// Message says how it ended, or, while it goes on, what is waited for.
 	Message string
-	// Meanwhile is how it is to be told if it does not end in time: what is known
-	// already, and not yet final. Empty is a timeout.
+	// Meanwhile is the ending if the time is over now; empty for a timeout.
 	Meanwhile ending
-	// Stopped is why its rollout does not go on, where it does not.
+	// Stopped is why its rollout does not continue; empty if it does.
 	Stopped string
 }
 
-// firstAwaited is the release to wait for where the user named none: the one the
-// workload is at.
+// firstAwaited returns the current release of the workload.
 func firstAwaited(w *workload.Workload) awaited {
 	a := awaited{Version: w.Version, From: w.Release()}
 	if w.RecordedVersion() == w.Version {
@@ -146,9 +142,8 @@ func firstAwaited(w *workload.Workload) awaited {
 	return a
 }
 
-// defaultAwaited is the release to wait for where the user named none: the one the
-// workload is at, or the one before, which the operator went back from. So the answer is
-// the same whether somebody begins to wait before that or after it.
+// defaultAwaited returns the release to wait for if the user names none: the current release or, after a rollback by the operator,
+// the release that failed. So the result is the same whether the wait begins before the rollback or after it.
 func defaultAwaited(w *workload.Workload) awaited {
 	if version, reason, ok := healedFrom(w); ok {
 		return awaited{Version: version, Release: reason.Release, From: reason.Release}
@@ -156,11 +151,10 @@ func defaultAwaited(w *workload.Workload) awaited {
 	return firstAwaited(w)
 }
 
-// healedFrom is the version that the operator by itself went back from to the one the
-// workload is at, and why. Who asks to go back, or releases an earlier version, wants the
-// version that he goes to.
+// healedFrom returns the version that the operator rolled back without a request to the current version, and why. A user who
+// requests a rollback, or releases an earlier version, waits for the restored version.
 func healedFrom(w *workload.Workload) (version string, reason rollback.QuarantineReason, ok bool) {
-	// Also of a quarantine that is over.
+	// Also if the quarantine is over.
 	q := rollback.ParseQuarantine(w.Annotations, time.Time{})
 	for _, version := range defense.DeniedBy(nil, w.Annotations, time.Time{}).Quarantine {
 		reason, known := q.Reason(version)
@@ -172,8 +166,7 @@ func healedFrom(w *workload.Workload) (version string, reason rollback.Quarantin
 	return "", rollback.QuarantineReason{}, false
 }
 
-// decideWait says how the release that is waited for ended, and what is known of it by
-// now.
+// decideWait returns how the awaited release ended, and the awaited release with the fields that are known now.
 func decideWait(a awaited, v releaseView) (verdictOfWait, awaited) {
 	change := v.find(&a)
 	switch {
@@ -188,7 +181,7 @@ func decideWait(a awaited, v releaseView) (verdictOfWait, awaited) {
 	return v.unrecorded(a, change), a
 }
 
-// find is the record of the release, if there is one, whose number it learns.
+// find returns the record of the release, and notes its version and number; nil for none.
 func (v releaseView) find(a *awaited) *v1alpha1.ChangeWorkload {
 	for i := range v.Changes {
 		c := &v.Changes[i]
@@ -202,7 +195,7 @@ func (v releaseView) find(a *awaited) *v1alpha1.ChangeWorkload {
 	return nil
 }
 
-// previous is what a newer release keeps of this one.
+// previous returns the release as the newest record keeps it; nil for none.
 func (v releaseView) previous(release int64) (found *v1alpha1.PreviousRelease) {
 	newest := int64(-1)
 	for i := range v.Changes {
@@ -216,7 +209,7 @@ func (v releaseView) previous(release int64) (found *v1alpha1.PreviousRelease) {
 	return found
 }
 
-// ofRecord reads how a release ended off its record.
+// ofRecord decides from the record of the release.
 func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWait {
 	s := &c.Status
 	switch s.Status {
@@ -227,15 +220,18 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 			return v.unlessRolledBack(a, verdictOfWait{})
 		}
 		message := fmt.Sprintf("%s failed its verification: %s", a, conditionText(s, v1alpha1.ConditionVerified, "a verdict fails it"))
-		if rolledBack := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack); rolledBack != nil && rolledBack.Status == metav1.ConditionUnknown && v.at(a) {
-			// Which of the two it is must not depend on when somebody looks.
+		rolledBack := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
+		if rolledBack != nil && rolledBack.Status == metav1.ConditionUnknown && v.at(a) {
+			// The ending must not depend on the time of the read.
 			return verdictOfWait{Message: message + "; it is about to be rolled back", Meanwhile: endedSuspend}
 		}
 		return verdictOfWait{Ending: endedSuspend, Message: message}
 	case v1alpha1.ChangeWorkloadRollback:
-		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, conditionText(s, v1alpha1.ConditionRolledBack, "the workload was set back to another version"))}
+		why := conditionText(s, v1alpha1.ConditionRolledBack, "the workload was set back to another version")
+		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, why)}
 	case v1alpha1.ChangeWorkloadFailed:
-		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s: %s", a, conditionText(s, v1alpha1.ConditionServer, "it gave no reason"))}
+		why := conditionText(s, v1alpha1.ConditionServer, "it gave no reason")
+		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s: %s", a, why)}
 	case v1alpha1.ChangeWorkloadCanceled:
 		return canceled(a, s)
 	default:
@@ -243,7 +239,7 @@ func (v releaseView) ofRecord(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWa
 	}
 }
 
-// ofSuccess is the look at a release that succeeded, and may have to be proven.
+// ofSuccess decides on a release that succeeded, and may have to be proven.
 func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	proven := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProven)
 	switch {
@@ -252,7 +248,8 @@ func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verd
 	case proven != nil && proven.Status == metav1.ConditionTrue:
 		return verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s is proven: %s", a, cmp.Or(record.Detail(proven), proven.Message))}
 	case proven != nil && proven.Status == metav1.ConditionFalse:
-		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, cmp.Or(record.Detail(proven), proven.Message))}
+		why := cmp.Or(record.Detail(proven), proven.Message)
+		return verdictOfWait{Ending: endedNotProven, Message: fmt.Sprintf("%s is not proven: %s", a, why)}
 	case v.Workload == nil || v.Workload.Deleting || !v.at(a):
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s succeeded, and was replaced before it was proven", a)}
 	case v.NotDefended != "":
@@ -263,7 +260,7 @@ func (v releaseView) ofSuccess(a awaited, s *v1alpha1.ChangeWorkloadStatus) verd
 	}
 }
 
-// open is the look at a release that its record says goes on.
+// open decides on a release whose record is open.
 func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	switch {
 	case v.Workload == nil || v.Workload.Deleting:
@@ -271,8 +268,8 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 	case v.rolledBack(a) != "":
 		return v.unlessRolledBack(a, verdictOfWait{})
 	case v.NotDefended != "":
-		// The record will say so, too, if the operator is there to write it.
-		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s is not verified any more: %s", a, v.NotDefended)}
+		// The record will say so, too, if the operator runs.
+		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s is no longer verified: %s", a, v.NotDefended)}
 	case !v.at(a):
 		// It may have ended before it was replaced: its record will say.
 		return verdictOfWait{Message: fmt.Sprintf("%s is being replaced by release %d", a, v.Workload.Release()), Meanwhile: endedCanceled}
@@ -281,7 +278,7 @@ func (v releaseView) open(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOf
 	}
 }
 
-// ofPrevious reads how a release ended off what a newer one keeps of it.
+// ofPrevious decides from the release as a newer record keeps it.
 func (v releaseView) ofPrevious(a awaited, p *v1alpha1.PreviousRelease) verdictOfWait {
 	why := p.Message
 	if p.FailedPod != nil {
@@ -295,22 +292,23 @@ func (v releaseView) ofPrevious(a awaited, p *v1alpha1.PreviousRelease) verdictO
 		how := verdictOfWait{Ending: endedSuccess, Message: fmt.Sprintf("%s succeeded; a newer release has followed", a)}
 		if a.Proven {
 			how.Ending = endedCanceled
-			how.Message += ", and nothing is kept of whether it was proven"
+			how.Message += ", and no record says whether it was proven"
 		}
 		return v.unlessRolledBack(a, how)
 	case v1alpha1.ChangeWorkloadSuspend:
-		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuspend, Message: fmt.Sprintf("%s failed its verification%s; a newer release has followed", a, why)})
+		message := fmt.Sprintf("%s failed its verification%s; a newer release has followed", a, why)
+		return v.unlessRolledBack(a, verdictOfWait{Ending: endedSuspend, Message: message})
 	case v1alpha1.ChangeWorkloadRollback:
 		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back%s", a, why)}
 	case v1alpha1.ChangeWorkloadFailed:
-		return verdictOfWait{Ending: endedFailed, Message: fmt.Sprintf("AlterShield Server refused %s%s; a newer release has followed", a, why)}
-	default: // it was canceled, or what is kept of it was written before it was
+		message := fmt.Sprintf("AlterShield Server refused %s%s; a newer release has followed", a, why)
+		return verdictOfWait{Ending: endedFailed, Message: message}
+	default: // it was canceled, or was open when the newer record was written
 		return v.unlessRolledBack(a, verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("a newer release replaced %s before it ended", a)})
 	}
 }
 
-// unrecorded is the look at a release of which no record says anything. There may be one
-// of an earlier attempt, or of a later one.
+// unrecorded decides on a release without a record. c is a record of another attempt; nil for none.
 func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOfWait {
 	w := v.Workload
 	switch {
@@ -326,7 +324,8 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 		return verdictOfWait{Message: fmt.Sprintf("%s has not begun: the workload is at release %d", a, w.Release())}
 	case a.Release > 0 && w.Release() > a.Release, a.Release == 0 && w.Version != a.Version:
 		if v.newerBegan(w) {
-			return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("a newer release has replaced %s, and nothing is kept of how it ended", a)}
+			message := fmt.Sprintf("a newer release has replaced %s, and no record says how it ended", a)
+			return verdictOfWait{Ending: endedCanceled, Message: message}
 		}
 		return verdictOfWait{Message: fmt.Sprintf("%s is being replaced by release %d", a, w.Release()), Meanwhile: endedCanceled}
 	case c != nil:
@@ -336,7 +335,7 @@ func (v releaseView) unrecorded(a awaited, c *v1alpha1.ChangeWorkload) verdictOf
 	}
 }
 
-// newestRelease is the largest number of a release that has a record; 0 where none has.
+// newestRelease returns the largest number of a recorded release; 0 for none.
 func (v releaseView) newestRelease() (newest int64) {
 	for i := range v.Changes {
 		newest = max(newest, v.Changes[i].Spec.Release)
@@ -344,37 +343,36 @@ func (v releaseView) newestRelease() (newest int64) {
 	return newest
 }
 
-// baseline is the look at a workload that has had no recorded release.
+// baseline decides on a workload that has had no recorded release.
 func (v releaseView) baseline(awaited) verdictOfWait {
 	switch {
 	case v.Unknown != "":
-		return verdictOfWait{Message: "the operator has not recorded a release, and whether there is one cannot be told: " + v.Unknown, Meanwhile: endedUnknown}
+		message := "the operator has not recorded a release, and it is not known whether a release exists: " + v.Unknown
+		return verdictOfWait{Message: message, Meanwhile: endedUnknown}
 	case v.Slipped:
 		return verdictOfWait{Message: "the operator has not recorded the release yet, which admission did not see", Meanwhile: endedNotDefended}
 	}
 	return verdictOfWait{Ending: endedNothing, Message: "nothing to wait for: its template has not changed since it was enrolled (a baseline)"}
 }
 
-// newerBegan says that the operator has begun with the release the workload is at, so
-// that what it keeps of earlier ones is written.
+// newerBegan reports whether the operator has begun with the current release, so that it has written the earlier ones.
 func (v releaseView) newerBegan(w *workload.Workload) bool {
 	return slices.ContainsFunc(v.Changes, func(c v1alpha1.ChangeWorkload) bool {
 		return c.Status.Attempt > 0 && c.Status.ObservedRelease >= w.Release() && c.Spec.Reversion == w.RecordedVersion()
 	})
 }
 
-// at says that the workload is still at the release.
+// at reports whether the workload is still at the release.
 func (v releaseView) at(a awaited) bool {
 	return v.Workload != nil && v.Workload.Release() <= a.Release && v.Workload.Version == a.Version
 }
 
-// rolledBack says why the release was rolled back, as the workload itself has it since
-// then; empty when it was not.
+// rolledBack returns why the release was rolled back, according to the workload; empty if it was not.
 func (v releaseView) rolledBack(a awaited) string {
 	if v.Workload == nil {
 		return ""
 	}
-	// Also of a quarantine that is over.
+	// Also if the quarantine is over.
 	reason, ok := rollback.ParseQuarantine(v.Workload.Annotations, time.Time{}).Reason(a.Version)
 	if !ok || reason.Release != a.Release {
 		return ""
@@ -382,8 +380,8 @@ func (v releaseView) rolledBack(a awaited) string {
 	return fmt.Sprintf("%s; the workload was set back to version %s", reason, reason.To)
 }
 
-// unlessRolledBack is how a release ended, or that it was rolled back since then: the
-// workload has that at once, and what else there is only once the operator has written it.
+// unlessRolledBack returns otherwise, unless the release was rolled back since: the workload shows a rollback at once, its record
+// shows it later.
 func (v releaseView) unlessRolledBack(a awaited, otherwise verdictOfWait) verdictOfWait {
 	if why := v.rolledBack(a); why != "" {
 		return verdictOfWait{Ending: endedRollback, Message: fmt.Sprintf("%s was rolled back: %s", a, why)}
@@ -402,7 +400,7 @@ func succeeded(a awaited, s *v1alpha1.ChangeWorkloadStatus) string {
 	return text
 }
 
-// canceled reads off a record why a release ended without a result.
+// canceled decides from a record why a release ended without a result.
 func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	progressing := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing)
 	reason := ""
@@ -411,7 +409,7 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	}
 	switch reason {
 	case v1alpha1.ReasonNotDefended:
-		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s was canceled: the workload left the defense", a)}
+		return verdictOfWait{Ending: endedNotDefended, Message: fmt.Sprintf("%s was canceled: the workload is no longer defended", a)}
 	case v1alpha1.ReasonWorkloadDeleted:
 		return verdictOfWait{Ending: endedCanceled, Message: fmt.Sprintf("%s was canceled: the workload was deleted", a)}
 	default:
@@ -419,7 +417,7 @@ func canceled(a awaited, s *v1alpha1.ChangeWorkloadStatus) verdictOfWait {
 	}
 }
 
-// stateAndWaits is the state of a release that goes on, with what it waits for.
+// stateAndWaits returns the state of an open release, and why it waits.
 func stateAndWaits(s *v1alpha1.ChangeWorkloadStatus) string {
 	if s.Status == v1alpha1.ChangeWorkloadInit {
 		return "Init: " + conditionText(s, v1alpha1.ConditionServer, "the release begins")
@@ -427,7 +425,7 @@ func stateAndWaits(s *v1alpha1.ChangeWorkloadStatus) string {
 	return string(s.Status) + ": " + conditionText(s, v1alpha1.ConditionVerified, "verification goes on")
 }
 
-// stopped is why the rollout of a release does not go on; empty where it does.
+// stopped returns why the rollout of a release does not continue; empty if it does.
 func stopped(s *v1alpha1.ChangeWorkloadStatus) string {
 	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c != nil && !isQuiet(c) {
 		return strings.TrimSuffix(cmp.Or(c.Message, c.Reason), ".")
@@ -435,7 +433,7 @@ func stopped(s *v1alpha1.ChangeWorkloadStatus) string {
 	return ""
 }
 
-// conditionText is the message of a condition.
+// conditionText returns the message of a condition.
 func conditionText(s *v1alpha1.ChangeWorkloadStatus, kind, otherwise string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
 		return cmp.Or(record.Detail(c), strings.TrimSuffix(c.Message, "."), c.Reason)
@@ -443,11 +441,10 @@ func conditionText(s *v1alpha1.ChangeWorkloadStatus, kind, otherwise string) str
 	return otherwise
 }
 
-// progressLine is a line about the progress of a release. Key tells it from others: it is
-// told again when its text changes.
+// progressLine is a line about the progress of a release. A changed text of the same key is printed again.
 type progressLine struct{ Key, Text string }
 
-// progressOf are the lines about how far a release has come.
+// progressOf returns the lines about the progress of a release.
 func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine {
 	change := v.find(&a)
 	if change == nil || change.Status.ObservedRelease != a.Release {
@@ -458,7 +455,10 @@ func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine 
 	if total := s.PassCount + s.FailCount + s.CheckingCount + s.PreparingCount; total > 0 {
 		lines = append(lines, progressLine{"pods", fmt.Sprintf("batch %d: %s", s.Batches, podCounts(s))})
 	}
-	for _, kind := range []string{v1alpha1.ConditionProgressing, v1alpha1.ConditionRolledBack, v1alpha1.ConditionHeld, v1alpha1.ConditionEvictionBlocked, v1alpha1.ConditionServer, v1alpha1.ConditionDefended} {
+	for _, kind := range []string{
+		v1alpha1.ConditionProgressing, v1alpha1.ConditionRolledBack, v1alpha1.ConditionHeld,
+		v1alpha1.ConditionEvictionBlocked, v1alpha1.ConditionServer, v1alpha1.ConditionDefended,
+	} {
 		c := meta.FindStatusCondition(s.Conditions, kind)
 		if c == nil || isQuiet(c) {
 			continue
@@ -468,7 +468,7 @@ func progressOf(a awaited, v releaseView, verdict verdictOfWait) []progressLine 
 	return lines
 }
 
-// isQuiet says that a condition says nothing that somebody who waits has to know.
+// isQuiet reports whether a condition has no news for a user who waits.
 func isQuiet(c *metav1.Condition) bool {
 	switch c.Type {
 	case v1alpha1.ConditionHeld, v1alpha1.ConditionEvictionBlocked:
@@ -482,7 +482,7 @@ func isQuiet(c *metav1.Condition) bool {
 	}
 }
 
-// podCounts says how many pods of a release are where.
+// podCounts counts the pods of a release by their state.
 func podCounts(s *v1alpha1.ChangeWorkloadStatus) string {
 	parts := []string{fmt.Sprintf("%s passed", count(int(s.PassCount), "pod"))}
 	for _, n := range []struct {

@@ -36,7 +36,7 @@ const (
 	versionC = "cccccccccccccccccccccccccccccccc"
 )
 
-// atRelease is a workload at a release, as admission recorded it.
+// atRelease returns a workload at a release, as admission records it.
 func atRelease(version string, release int64) *workload.Workload {
 	return &workload.Workload{
 		Name: "sleep", UID: "w", Version: version, Labels: map[string]string{v1alpha1.VersionLabel: version},
@@ -44,35 +44,38 @@ func atRelease(version string, release int64) *workload.Workload {
 	}
 }
 
-// rolledBackFrom is a workload that was set back.
+// rolledBackFrom returns a workload that was set back.
 func rolledBackFrom(version string, release int64, to string) *workload.Workload {
 	w := atRelease(to, release+1)
-	rollback.Quarantine{}.With(version, rollback.QuarantineReason{Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Reason: "ErrImagePull", Release: release, To: to}).Annotate(w.Annotations)
+	rollback.Quarantine{}.With(version, rollback.QuarantineReason{
+		Cause: v1alpha1.ReasonNeverStarted, Pod: "p", Reason: "ErrImagePull", Release: release, To: to,
+	}).Annotate(w.Annotations)
 	return w
 }
 
-// setBack is a workload that was set back from version B, for a reason.
+// setBack returns a workload that was set back from version B, for a reason.
 func setBack(reason rollback.QuarantineReason) *workload.Workload {
 	w := atRelease(reason.To, reason.Release+1)
 	rollback.Quarantine{}.With(versionB, reason).Annotate(w.Annotations)
 	return w
 }
 
-// recordOf is the record of a release in a state.
-func recordOf(version string, release int64, state v1alpha1.ChangeWorkloadStatusType, conditions ...metav1.Condition) v1alpha1.ChangeWorkload {
+// recordOf returns the record of a release in a state.
+func recordOf(
+	version string, release int64, state v1alpha1.ChangeWorkloadStatusType, conditions ...metav1.Condition,
+) v1alpha1.ChangeWorkload {
 	c := v1alpha1.ChangeWorkload{Spec: v1alpha1.ChangeWorkloadSpec{Reversion: version, Release: release}}
 	c.Status = v1alpha1.ChangeWorkloadStatus{Status: state, Attempt: 1, ObservedRelease: release, Conditions: conditions}
 	return c
 }
 
-// notBegun is the record of a release that is asked for, of a version that was released
-// before.
+// notBegun gives the record of an earlier release the number of a release that has not begun.
 func notBegun(c v1alpha1.ChangeWorkload, release int64) v1alpha1.ChangeWorkload {
 	c.Spec.Release = release
 	return c
 }
 
-// withPrevious lets a record remember earlier releases.
+// withPrevious gives a record its previous releases.
 func withPrevious(c v1alpha1.ChangeWorkload, previous ...v1alpha1.PreviousRelease) v1alpha1.ChangeWorkload {
 	c.Status.PreviousReleases = previous
 	return c
@@ -87,8 +90,9 @@ func conditionOf(kind string, status metav1.ConditionStatus, reason, message str
 }
 
 var (
-	podFailed     = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
-	healingDue    = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed, "about to be rolled back")
+	podFailed  = conditionOf(v1alpha1.ConditionVerified, metav1.ConditionFalse, v1alpha1.ReasonPodFailed, "pod p: fail: find error")
+	healingDue = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionUnknown, v1alpha1.ReasonVerificationFailed,
+		"about to be rolled back")
 	wasRolledBack = conditionOf(v1alpha1.ConditionRolledBack, metav1.ConditionTrue, v1alpha1.ReasonNeverStarted, "set back to version a")
 	leftDefense   = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonNotDefended, "")
 	deletedAs     = conditionOf(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonWorkloadDeleted, "")
@@ -96,6 +100,9 @@ var (
 )
 
 func TestDecideWait(t *testing.T) {
+	view := func(w *workload.Workload, changes ...v1alpha1.ChangeWorkload) releaseView {
+		return releaseView{Workload: w, Changes: changes}
+	}
 	unrecordedB := atRelease(versionA, 1)
 	unrecordedB.Version = versionB
 	deleting := atRelease(versionB, 2)
@@ -114,39 +121,39 @@ func TestDecideWait(t *testing.T) {
 	succeeded := func(w *workload.Workload, conditions ...metav1.Condition) releaseView {
 		c := *passed.DeepCopy()
 		c.Status.Conditions = conditions
-		return releaseView{Workload: w, Changes: []v1alpha1.ChangeWorkload{c}}
+		return view(w, c)
 	}
 	for name, tt := range map[string]struct {
 		awaited awaited
 		view    releaseView
 		want    ending
-		// wantMeanwhile is what it is told as where it does not end in time.
+		// wantMeanwhile is the ending if it does not end in time.
 		wantMeanwhile ending
 		wantMessage   string
-		// wantRelease is the number that is known from then on.
+		// wantRelease is the number that is known afterwards.
 		wantRelease int64
 	}{
 		"success": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{passed}},
+			b2, view(atRelease(versionB, 2), passed),
 			endedSuccess, "", "release 2 (version " + versionB + ") succeeded: 5 pods passed", 2,
 		},
 		"success without verdicts": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{unverified}},
+			b2, view(atRelease(versionB, 2), unverified),
 			endedSuccess, "", "succeeded: 5 pods passed, 3 of them without a verdict of AlterShield Server", 2,
 		},
 		"success without pods": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)),
 			endedSuccess, "", "with no pod to verify", 2,
 		},
 		"success, and replaced since": {
-			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{passed, recordOf(versionC, 3, v1alpha1.ChangeWorkloadRunning)}},
+			b2, view(atRelease(versionC, 3), passed, recordOf(versionC, 3, v1alpha1.ChangeWorkloadRunning)),
 			endedSuccess, "", "succeeded", 2,
 		},
 		"success, to be proven": {
 			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionUnknown, v1alpha1.ReasonChecking, "it has to run well for 5m0s")),
 			goesOn, "", "succeeded: 5 pods passed; it has to run well for 5m0s", 2,
 		},
-		"success, of which nothing is known": {proven, succeeded(atRelease(versionB, 2)), goesOn, "", "setting history", 2},
+		"success, without the condition": {proven, succeeded(atRelease(versionB, 2)), goesOn, "", "setting history", 2},
 		"proven": {
 			proven, succeeded(atRelease(versionB, 2), provenIs(metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it has run well for 5m0s")),
 			endedSuccess, "", "is proven: it has run well for 5m0s", 2,
@@ -160,42 +167,42 @@ func TestDecideWait(t *testing.T) {
 		"replaced since, to be proven": {
 			proven, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{
 				withPrevious(recordOf(versionC, 3, v1alpha1.ChangeWorkloadRunning), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuccess))}},
-			endedCanceled, "", "nothing is kept of whether it was proven", 2,
+			endedCanceled, "", "no record says whether it was proven", 2,
 		},
 		"running": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
 			goesOn, "", "Running: verification goes on", 2,
 		},
 		"its order is not accepted": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadInit)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadInit)),
 			goesOn, "", "Init: the release begins", 2,
 		},
 		"no pod in time": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadTimeOutPreThreshold)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadTimeOutPreThreshold)),
 			goesOn, "", "TimeOutPreThreshold", 2,
 		},
 		"failed": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed)),
 			endedSuspend, "", "failed its verification: pod p: fail: find error", 2,
 		},
 		"failed, and about to be rolled back": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed, healingDue)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed, healingDue)),
 			goesOn, endedSuspend, "about to be rolled back", 2,
 		},
-		"failed, was to be rolled back, and repaired first": {
-			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed, healingDue)}},
+		"failed, was to be rolled back, and overridden first": {
+			b2, view(atRelease(versionC, 3), recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed, healingDue)),
 			endedSuspend, "", "failed its verification", 2,
 		},
 		"rolled back": {
-			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, wasRolledBack)}},
+			b2, view(rolledBackFrom(versionB, 2, versionA), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRollback, wasRolledBack)),
 			endedRollback, "", "was rolled back: set back to version a", 2,
 		},
 		"rolled back, which its record does not say yet": {
-			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			b2, view(rolledBackFrom(versionB, 2, versionA), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
 			endedRollback, "", "NeverStarted: pod p: ErrImagePull; the workload was set back to version " + versionA, 2,
 		},
 		"rolled back, and its record says that it had succeeded": {
-			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{passed}},
+			b2, view(rolledBackFrom(versionB, 2, versionA), passed),
 			endedRollback, "", "NeverStarted: pod p: ErrImagePull; the workload was set back to version " + versionA, 2,
 		},
 		"an earlier release of the version was rolled back": {
@@ -211,51 +218,56 @@ func TestDecideWait(t *testing.T) {
 			goesOn, "", "the operator has not begun this attempt yet", 5,
 		},
 		"canceled": {
-			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled)}},
+			b2, view(atRelease(versionC, 3), recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled)),
 			endedCanceled, "", "a newer release replaced release 2", 2,
 		},
-		"canceled, because it left": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, leftDefense)}},
-			endedNotDefended, "", "left the defense", 2,
+		"canceled, because it opted out": {
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, leftDefense)),
+			endedNotDefended, "", "no longer defended", 2,
 		},
 		"canceled, because it was deleted": {
 			b2, releaseView{Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadCanceled, deletedAs)}},
 			endedCanceled, "", "was deleted", 2,
 		},
 		"refused by the server": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadFailed, refusedAs)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadFailed, refusedAs)),
 			endedFailed, "", "AlterShield Server refused release 2 (version " + versionB + "): unknown scene", 2,
 		},
-		"leaves the defense, and the operator is down": {
-			b2, releaseView{Workload: atRelease(versionB, 2), NotDefended: "opted out", Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
-			endedNotDefended, "", "is not verified any more: opted out", 2,
+		"opts out, and the operator is down": {
+			b2,
+			releaseView{
+				Workload: atRelease(versionB, 2), NotDefended: "opted out",
+				Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)},
+			},
+			endedNotDefended, "", "is no longer verified: opted out", 2,
 		},
 		"deleted, and its records with it": {b2, releaseView{}, endedCanceled, "", "was deleted before", 2},
 		"being deleted": {
-			b2, releaseView{Workload: deleting, Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			b2, view(deleting, recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
 			endedCanceled, "", "was deleted before", 2,
 		},
 		"not recorded yet": {
-			b2, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)}},
+			b2, view(atRelease(versionB, 2), recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)),
 			goesOn, "", "the operator has not recorded the release yet", 2,
 		},
 		"not recorded yet, and without admission": {
-			awaited{Version: versionB, From: 1}, releaseView{Workload: unrecordedB, Changes: []v1alpha1.ChangeWorkload{recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)}},
+			awaited{Version: versionB, From: 1}, view(unrecordedB, recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess)),
 			goesOn, "", "the operator has not recorded the release yet", 0,
 		},
 		"recorded without admission": {
 			awaited{Version: versionB, From: 1},
-			releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			view(atRelease(versionB, 2),
+				recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuccess), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
 			goesOn, "", "Running", 2,
 		},
 		"without admission, of a version whose earlier attempt failed": {
 			awaited{Version: versionB, From: 3},
-			releaseView{Workload: unrecordedB, Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed)}},
+			view(unrecordedB, recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuspend, podFailed)),
 			goesOn, "", "the operator has not recorded the release yet", 0,
 		},
-		"its record is that of an earlier attempt": {
+		"its record has an earlier attempt": {
 			awaited{Version: versionA, Release: 3, From: 3},
-			releaseView{Workload: atRelease(versionA, 3), Changes: []v1alpha1.ChangeWorkload{notBegun(recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuspend, podFailed), 3)}},
+			view(atRelease(versionA, 3), notBegun(recordOf(versionA, 1, v1alpha1.ChangeWorkloadSuspend, podFailed), 3)),
 			goesOn, "", "the operator has not begun this attempt yet", 3,
 		},
 		"its record was removed after it succeeded": {
@@ -292,7 +304,7 @@ func TestDecideWait(t *testing.T) {
 			}},
 			endedCanceled, "", "a newer release replaced", 2,
 		},
-		"what is kept of it was written before its record said that it was rolled back": {
+		"kept before its record said that it was rolled back": {
 			b2, releaseView{Workload: rolledBackFrom(versionB, 2, versionA), Changes: []v1alpha1.ChangeWorkload{
 				withPrevious(recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
 			}},
@@ -300,16 +312,17 @@ func TestDecideWait(t *testing.T) {
 		},
 		"its version was released again": {
 			awaited{Version: versionA, Release: 1, From: 1}, releaseView{Workload: atRelease(versionA, 3), Changes: []v1alpha1.ChangeWorkload{
-				withPrevious(recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning), previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuspend), previousRelease(versionA, 1, v1alpha1.ChangeWorkloadCanceled)),
+				withPrevious(recordOf(versionA, 3, v1alpha1.ChangeWorkloadRunning),
+					previousRelease(versionB, 2, v1alpha1.ChangeWorkloadSuspend), previousRelease(versionA, 1, v1alpha1.ChangeWorkloadCanceled)),
 			}},
 			endedCanceled, "", "a newer release replaced release 1", 1,
 		},
 		"an older build kept nothing of it": {
-			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess)}},
-			endedCanceled, "", "nothing is kept of how it ended", 2,
+			b2, view(atRelease(versionC, 3), recordOf(versionC, 3, v1alpha1.ChangeWorkloadSuccess)),
+			endedCanceled, "", "no record says how it ended", 2,
 		},
 		"being replaced": {
-			b2, releaseView{Workload: atRelease(versionC, 3), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)}},
+			b2, view(atRelease(versionC, 3), recordOf(versionB, 2, v1alpha1.ChangeWorkloadRunning)),
 			goesOn, endedCanceled, "is being replaced by release 3", 2,
 		},
 		"replaced before it was recorded": {
@@ -323,27 +336,29 @@ func TestDecideWait(t *testing.T) {
 		},
 		"a baseline, as far as the user may know": {
 			awaited{Version: versionA}, releaseView{Workload: baseline, Unknown: "you have no right to get the namespace shop"},
-			goesOn, endedUnknown, "cannot be told: you have no right", 0,
+			goesOn, endedUnknown, "whether a release exists: you have no right", 0,
 		},
 		"not defended": {
-			awaited{Version: versionA}, releaseView{Workload: baseline, NotDefended: "the namespace shop is not enrolled"}, endedNotDefended, "", "is not verified: the namespace shop", 0,
+			awaited{Version: versionA}, releaseView{Workload: baseline, NotDefended: "the namespace shop is not enrolled"},
+			endedNotDefended, "", "is not verified: the namespace shop", 0,
 		},
 		"a number that is yet to come": {
-			awaited{Release: 3}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)}},
+			awaited{Release: 3}, view(atRelease(versionB, 2), recordOf(versionB, 2, v1alpha1.ChangeWorkloadSuccess)),
 			goesOn, "", "release 3 has not begun: the workload is at release 2", 3,
 		},
 		"a number alone": {
-			awaited{Release: 2}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{passed}}, endedSuccess, "", "release 2 (version " + versionB + ") succeeded", 2,
+			awaited{Release: 2}, view(atRelease(versionB, 2), passed), endedSuccess, "", "release 2 (version " + versionB + ") succeeded", 2,
 		},
 		"a number of the past": {
-			awaited{Release: 1}, releaseView{Workload: atRelease(versionB, 2), Changes: []v1alpha1.ChangeWorkload{withPrevious(passed, previousRelease(versionA, 1, v1alpha1.ChangeWorkloadSuspend))}},
+			awaited{Release: 1}, view(atRelease(versionB, 2), withPrevious(passed, previousRelease(versionA, 1, v1alpha1.ChangeWorkloadSuspend))),
 			endedSuspend, "", "release 1 (version " + versionA + ") failed", 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, known := decideWait(tt.awaited, tt.view)
 			if got.Ending != tt.want || got.Meanwhile != tt.wantMeanwhile {
-				t.Errorf("ended as %q, meanwhile %q (%s); want %q, meanwhile %q", got.Ending, got.Meanwhile, got.Message, tt.want, tt.wantMeanwhile)
+				t.Errorf("ended as %q, meanwhile %q (%s); want %q, meanwhile %q",
+					got.Ending, got.Meanwhile, got.Message, tt.want, tt.wantMeanwhile)
 			}
 			if !strings.Contains(got.Message, tt.wantMessage) {
 				t.Errorf("message %q, want one with %q", got.Message, tt.wantMessage)
@@ -365,22 +380,23 @@ func TestDefaultAwaited(t *testing.T) {
 	later, released, again := setBack(reason), setBack(reason), setBack(reason)
 	later.Annotations[v1alpha1.ReleaseAnnotation] = "4"
 	released.Version, released.Labels[v1alpha1.VersionLabel] = versionC, versionC
-	again.Version = versionC // admission did not see it
+	again.Version = versionC // admission missed it
 	failed, restored := awaited{Version: versionB, Release: 2, From: 2}, awaited{Version: versionA, Release: 3, From: 3}
+	requested := with(func(r *rollback.QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested })
 	for name, tt := range map[string]struct {
 		workload *workload.Workload
 		want     awaited
 	}{
-		"a release":                      {atRelease(versionB, 2), awaited{Version: versionB, Release: 2, From: 2}},
-		"it never started":               {rolledBackFrom(versionB, 2, versionA), failed},
-		"it failed its verification":     {setBack(reason), failed},
-		"its quarantine is over":         {with(func(r *rollback.QuarantineReason) { r.Until = "2020-01-01T00:00:00Z" }), failed},
-		"somebody asked for it":          {with(func(r *rollback.QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested }), restored},
-		"somebody went back":             {with(func(r *rollback.QuarantineReason) { r.By = "dev" }), restored},
-		"somebody else wrote the reason": {with(func(r *rollback.QuarantineReason) { r.Cause = "x" }), restored},
-		"released again since":           {later, awaited{Version: versionA, Release: 4, From: 4}},
-		"another one at its number":      {released, awaited{Version: versionC, Release: 3, From: 3}},
-		"another one that is unseen":     {again, awaited{Version: versionC, From: 3}},
+		"a release":                               {atRelease(versionB, 2), awaited{Version: versionB, Release: 2, From: 2}},
+		"it never started":                        {rolledBackFrom(versionB, 2, versionA), failed},
+		"it failed its verification":              {setBack(reason), failed},
+		"its quarantine is over":                  {with(func(r *rollback.QuarantineReason) { r.Until = "2020-01-01T00:00:00Z" }), failed},
+		"a user requested it":                     {requested, restored},
+		"a user undid the release":                {with(func(r *rollback.QuarantineReason) { r.By = "dev" }), restored},
+		"another cause":                           {with(func(r *rollback.QuarantineReason) { r.Cause = "x" }), restored},
+		"released again since":                    {later, awaited{Version: versionA, Release: 4, From: 4}},
+		"another release of the number":           {released, awaited{Version: versionC, Release: 3, From: 3}},
+		"another release, which admission missed": {again, awaited{Version: versionC, From: 3}},
 	} {
 		if got := defaultAwaited(tt.workload); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
@@ -388,11 +404,9 @@ func TestDefaultAwaited(t *testing.T) {
 	}
 }
 
-// TestWaitAtAnyMoment plays stories of what is written to a cluster, one write after the
-// other, and waits for one release from any moment at which the workload was at it, or
-// had been set back from it. The
-// releases of a look may be older than its workload. Whatever is looked at, and whenever,
-// the answer is the same, and there is one at the end.
+// TestWaitAtAnyMoment plays sequences of writes to a cluster. It waits for one release, from each moment at which the workload is at
+// the release, or was set back from it. The releases that are read may be older than the workload. The ending is the same for all
+// reads, and exists after the last write.
 func TestWaitAtAnyMoment(t *testing.T) {
 	type state struct {
 		workload *workload.Workload
@@ -416,7 +430,8 @@ func TestWaitAtAnyMoment(t *testing.T) {
 	atB, atC, back := atRelease(versionB, 2), atRelease(versionC, 3), rolledBackFrom(versionB, 2, versionA)
 	after := atRelease(versionC, 4)
 	maps.Copy(after.Annotations, map[string]string{
-		v1alpha1.QuarantinedAnnotation: back.Annotations[v1alpha1.QuarantinedAnnotation], v1alpha1.QuarantineReasonAnnotation: back.Annotations[v1alpha1.QuarantineReasonAnnotation],
+		v1alpha1.QuarantinedAnnotation:      back.Annotations[v1alpha1.QuarantinedAnnotation],
+		v1alpha1.QuarantineReasonAnnotation: back.Annotations[v1alpha1.QuarantineReasonAnnotation],
 	})
 	asked := setBack(rollback.QuarantineReason{Cause: v1alpha1.ReasonRollbackRequested, Release: 2, To: versionA})
 	reverted := setBack(rollback.QuarantineReason{Cause: v1alpha1.ReasonVerificationFailed, Release: 2, To: versionA, By: "dev"})
@@ -426,25 +441,27 @@ func TestWaitAtAnyMoment(t *testing.T) {
 	for name, tt := range map[string]struct {
 		states []state
 		want   ending
-		// wantLate is for who begins at the version that was restored, and names no
-		// release; empty where nothing was restored.
+		// wantLate is the ending of a wait without a named release that begins at the restored version; empty if none was restored.
 		wantLate ending
 	}{
 		"success, and the next one": {append(begin[:3:3],
 			state{atB, changes(a1, b(success))}, state{atB, changes(b(success))},
-			state{atC, changes(b(success))}, state{atC, changes(b(success), c(running, success))}, state{atC, changes(b(success), c(success, success))},
+			state{atC, changes(b(success))}, state{atC, changes(b(success), c(running, success))},
+			state{atC, changes(b(success), c(success, success))},
 			state{atC, changes(c(success, success))}), endedSuccess, ""},
 		"rolled back, restored, fixed": {append(begin[:3:3],
 			state{back, changes(a1, b(running))},
 			// Either record may be written first.
 			state{back, changes(notBegun(a1, 3), b(running))}, state{back, changes(restored(running, running), b(running))},
-			state{back, changes(restored(running, running), b(rolledBack, wasRolledBack))}, state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))},
+			state{back, changes(restored(running, running), b(rolledBack, wasRolledBack))},
+			state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))},
 			state{after, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))},
-			state{after, changes(withPrevious(recordOf(versionC, 4, success), previousRelease(versionA, 3, success), previousRelease(versionB, 2, rolledBack)))}), endedRollback, endedRollback},
-		"rolled back as somebody asked": {append(begin[:3:3],
+			state{after, changes(withPrevious(recordOf(versionC, 4, success),
+				previousRelease(versionA, 3, success), previousRelease(versionB, 2, rolledBack)))}), endedRollback, endedRollback},
+		"rolled back on request": {append(begin[:3:3],
 			state{asked, changes(a1, b(running))}, state{asked, changes(restored(running, running), b(rolledBack, wasRolledBack))},
 			state{asked, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), endedRollback, endedSuccess},
-		"somebody went back": {append(begin[:3:3],
+		"a user undid the release": {append(begin[:3:3],
 			state{atB, changes(a1, b(suspend, podFailed))}, state{reverted, changes(a1, b(suspend, podFailed))},
 			state{reverted, changes(restored(running, suspend), b(rolledBack, wasRolledBack))},
 			state{reverted, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), "", endedSuccess},
@@ -456,20 +473,26 @@ func TestWaitAtAnyMoment(t *testing.T) {
 			state{atC, changes(a1, b(running))}, state{atC, changes(a1, b(cancel))}, state{atC, changes(a1, b(cancel), c(running, cancel))},
 			state{atC, changes(c(success, cancel))}), endedCanceled, ""},
 		"replaced before it was recorded": {[]state{
-			{atB, changes(a1)}, {atC, changes(a1)}, {atC, changes(a1, recordOf(versionC, 3, running))}, {atC, changes(recordOf(versionC, 3, success))}}, endedCanceled, ""},
-		"failed, and repaired": {append(begin[:3:3],
-			state{atB, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed), c(running, suspend))},
+			{atB, changes(a1)}, {atC, changes(a1)}, {atC, changes(a1, recordOf(versionC, 3, running))},
+			{atC, changes(recordOf(versionC, 3, success))},
+		}, endedCanceled, ""},
+		"failed, and overridden": {append(begin[:3:3],
+			state{atB, changes(a1, b(suspend, podFailed))}, state{atC, changes(a1, b(suspend, podFailed))},
+			state{atC, changes(a1, b(suspend, podFailed), c(running, suspend))},
 			state{atC, changes(c(success, suspend))}), endedSuspend, ""},
 		"failed, and healed": {append(begin[:3:3],
 			state{atB, changes(a1, b(suspend, podFailed, healingDue))}, state{back, changes(a1, b(rolledBack, wasRolledBack))},
-			state{back, changes(restored(running, rolledBack), b(rolledBack, wasRolledBack))}, state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), endedRollback, endedRollback},
+			state{back, changes(restored(running, rolledBack), b(rolledBack, wasRolledBack))},
+			state{back, changes(restored(success, rolledBack), b(rolledBack, wasRolledBack))}), endedRollback, endedRollback},
 		"released past admission": {[]state{
-			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))}, {atB, changes(a1, b(success))}, {atB, changes(b(success))}}, endedSuccess, ""},
+			{unseen, changes(a1)}, {atB, changes(a1)}, {atB, changes(a1, recordOf(versionB, 2, ""))},
+			{atB, changes(a1, b(success))}, {atB, changes(b(success))},
+		}, endedSuccess, ""},
 		"deleted": {append(begin[:3:3], state{nil, changes(a1, b(cancel, deletedAs))}, state{nil, nil}), endedCanceled, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			last := len(tt.states) - 1
-			looks := 0
+			reads := 0
 			for start, begun := range tt.states {
 				want, w := tt.want, begun.workload
 				switch {
@@ -484,16 +507,17 @@ func TestWaitAtAnyMoment(t *testing.T) {
 				a := defaultAwaited(w)
 				for older := start; older <= last; older++ {
 					for newer := older; newer <= last; newer++ {
-						looks++
+						reads++
 						v := releaseView{Workload: tt.states[newer].workload, Changes: tt.states[older].changes}
 						got, _ := decideWait(a, v)
 						if got.Ending != goesOn && got.Ending != want || older == last && got.Ending != want {
-							t.Errorf("waiting since %d, with releases of %d and the workload of %d: %q (%s), want %q", start, older, newer, got.Ending, got.Message, want)
+							t.Errorf("waiting since %d, with releases of %d and the workload of %d: %q (%s), want %q",
+								start, older, newer, got.Ending, got.Message, want)
 						}
 					}
 				}
 			}
-			if looks == 0 {
+			if reads == 0 {
 				t.Error("the workload is never at the release")
 			}
 		})
@@ -502,10 +526,15 @@ func TestWaitAtAnyMoment(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	got := map[ending]int{}
-	for _, e := range []ending{endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedNotDefended, endedUnknown, endedTimeout} {
+	for _, e := range []ending{
+		endedSuccess, endedNothing, endedSuspend, endedRollback, endedCanceled, endedFailed, endedNotDefended, endedUnknown, endedTimeout,
+	} {
 		got[e] = e.code()
 	}
-	want := map[ending]int{"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "NotDefended": 6, "Unknown": 1, "Timeout": 124}
+	want := map[ending]int{
+		"Success": 0, "NoRelease": 0, "Suspend": 2, "Rollback": 3, "Canceled": 4, "Failed": 5, "NotDefended": 6,
+		"Unknown": 1, "Timeout": 124,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("these are documented, pipelines depend on them (-want +got):\n%s", diff)
 	}

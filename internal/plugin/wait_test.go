@@ -26,7 +26,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -42,29 +41,34 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestWaitForWhatHasNoVersion waits for a workload of which no release is recorded, with
-// the rights and at the times that decide what that means.
+// TestWaitForWhatHasNoVersion waits for a workload without a recorded release, with different rights and times.
 func TestWaitForWhatHasNoVersion(t *testing.T) {
 	enrolled := time.Unix(1_800_000_000, 0)
 	for name, tt := range map[string]struct {
-		// created is when its revision was, counted from the enrolment.
+		// created is the age of its revision, counted from the enrolment.
 		created time.Duration
 		// forbidden is a resource that the user may not read.
 		forbidden string
-		// patience is how long is waited.
+		// patience is the timeout.
 		patience time.Duration
-		// later is by how much the clock goes on between two looks.
+		// later is the time between two readings of the clock.
 		later   time.Duration
 		want    ending
 		wantErr string
 	}{
-		"there before":                          {-time.Second, "", time.Minute, 0, endedNothing, ""},
-		"there in the same second":              {0, "", time.Minute, slippedGrace, endedNotDefended, ""},
-		"made later":                            {time.Second, "", time.Minute, slippedGrace, endedNotDefended, ""},
-		"made later, and little time":           {time.Second, "", 50 * time.Millisecond, 0, endedNotDefended, ""},
-		"the namespace is not to be read":       {-time.Second, "namespaces", time.Minute, slippedGrace, goesOn, "no right to get the namespace shop"},
-		"nor is there time":                     {-time.Second, "namespaces", 50 * time.Millisecond, 0, goesOn, "no right to get the namespace shop"},
-		"the replica sets are not to be listed": {time.Second, "replicasets", time.Minute, slippedGrace, goesOn, "replicasets.apps is forbidden"},
+		"created before":              {-time.Second, "", time.Minute, 0, endedNothing, ""},
+		"created in the same second":  {0, "", time.Minute, slippedGrace, endedNotDefended, ""},
+		"created later":               {time.Second, "", time.Minute, slippedGrace, endedNotDefended, ""},
+		"created later, a short wait": {time.Second, "", 50 * time.Millisecond, 0, endedNotDefended, ""},
+		"the namespace is forbidden": {
+			-time.Second, "namespaces", time.Minute, slippedGrace, goesOn, "no right to get the namespace shop",
+		},
+		"the namespace is forbidden, a short wait": {
+			-time.Second, "namespaces", 50 * time.Millisecond, 0, goesOn, "no right to get the namespace shop",
+		},
+		"the replica sets are forbidden": {
+			time.Second, "replicasets", time.Minute, slippedGrace, goesOn, "replicasets.apps is forbidden",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := testConnection(t)
@@ -72,16 +76,19 @@ func TestWaitForWhatHasNoVersion(t *testing.T) {
 			c.Now = func() time.Time { at = at.Add(tt.later); return at }
 			stored := storedDeployment(t, nil)
 			w := &waiter{
-				connection: c, waitFlags: waitFlags{timeout: tt.patience}, target: target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(stored)},
-				api: slippedCluster(t, stored, enrolled, enrolled.Add(tt.created), tt.forbidden), uid: stored.GetUID(), since: enrolled, progress: io.Discard, told: map[string]string{},
+				connection: c, waitFlags: waitFlags{timeout: tt.patience},
+				target: target{kind: workload.Deployment{}, key: client.ObjectKeyFromObject(stored)},
+				api:    slippedCluster(t, stored, enrolled, enrolled.Add(tt.created), tt.forbidden),
+				uid:    stored.GetUID(), since: enrolled, progress: io.Discard, printed: map[string]string{},
 			}
-			observed, err := observeStored(w.kind, stored)
+			observed, err := readStored(w.kind, stored)
 			if err != nil {
 				t.Fatal(err)
 			}
 			w.awaited = defaultAwaited(observed)
 			err = w.run(t.Context())
-			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) || err == nil && w.last.Ending != tt.want {
+			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) ||
+				err == nil && w.last.Ending != tt.want {
 				t.Errorf("%q, %v (%s); want %q, error %q", w.last.Ending, err, w.last.Message, tt.want, tt.wantErr)
 			}
 			if known := (*remedied)(nil); err != nil && !errors.As(err, &known) {
@@ -91,24 +98,28 @@ func TestWaitForWhatHasNoVersion(t *testing.T) {
 	}
 }
 
-// slippedCluster is one with a workload without a version, of whose namespace the user
-// may not read everything.
+// slippedCluster returns a cluster with a workload without a recorded version, in which the user may not read one resource.
 func slippedCluster(t *testing.T, stored *unstructured.Unstructured, enrolled, created time.Time, forbidden string) client.WithWatch {
 	t.Helper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
-	ns.ManagedFields = []metav1.ManagedFieldsEntry{{
-		Manager: "kubectl", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &metav1.Time{Time: enrolled}, FieldsType: "FieldsV1",
-		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`),
+	ns := enrolledNamespace("shop")
+	ns.SetManagedFields([]metav1.ManagedFieldsEntry{{
+		Manager: "kubectl", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &metav1.Time{Time: enrolled},
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`),
+	}})
+	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "sleep-1", CreationTimestamp: metav1.Time{Time: created},
 	}}
-	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "sleep-1", CreationTimestamp: metav1.Time{Time: created}}}
 	isController := true
-	rs.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: stored.GetUID(), Controller: &isController}}
+	rs.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: stored.GetUID(), Controller: &isController},
+	}
 	d := &appsv1.Deployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(stored.Object, d); err != nil {
 		t.Fatal(err)
 	}
 	rs.Spec.Template = d.Spec.Template
-	return fake.NewClientBuilder().WithScheme(Scheme()).WithReturnManagedFields().WithObjects(stored, ns, rs).WithInterceptorFuncs(interceptor.Funcs{
+	builder := fake.NewClientBuilder().WithScheme(Scheme()).WithReturnManagedFields().WithObjects(stored, ns, rs)
+	return builder.WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if o.GetObjectKind().GroupVersionKind().Kind == "Namespace" && forbidden == "namespaces" {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: forbidden}, key.Name, errors.New("dev may not read it"))
@@ -124,8 +135,7 @@ func slippedCluster(t *testing.T, stored *unstructured.Unstructured, enrolled, c
 	}).Build()
 }
 
-// TestSlippedSince: of a kind that the operator knows only since an upgrade, nothing
-// slipped past admission before.
+// TestSlippedSince: if the operator knows a kind only since an upgrade, admission missed nothing before the upgrade.
 func TestSlippedSince(t *testing.T) {
 	enrolled := time.Unix(1_800_000_000, 0)
 	upgraded := metav1.NewTime(enrolled.Add(time.Hour))
@@ -136,7 +146,10 @@ func TestSlippedSince(t *testing.T) {
 		})
 		return o
 	}
-	known := metav1.Condition{Type: v1alpha1.DefendsConditionPrefix + "StatefulSet", Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown, LastTransitionTime: upgraded}
+	known := metav1.Condition{
+		Type: v1alpha1.DefendsConditionPrefix + "StatefulSet", Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonKnown,
+		LastTransitionTime: upgraded,
+	}
 	set := appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 	for name, tt := range map[string]struct {
 		kind     schema.GroupVersionKind

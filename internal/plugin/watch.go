@@ -28,13 +28,13 @@ import (
 )
 
 const (
-	// lookEvery is the time between looks where nothing can be watched, and until a watch that ended begins again.
-	lookEvery = 2 * time.Second
-	// lookAtLeast is the longest time between looks, and redraw that at one workload, of which pods and ages are printed.
-	lookAtLeast = 30 * time.Second
+	// readEvery is the time between reads that fail, and until a watch that ended begins again.
+	readEvery = 2 * time.Second
+	// readAtLeast is the longest time between reads, and redraw the longest time for one workload, whose pods and ages are printed.
+	readAtLeast = 30 * time.Second
 	redraw      = 5 * time.Second
-	// lookAtMost is the shortest time between looks. After a look that took long it is restsFor times as long, at most maxRest.
-	lookAtMost = 300 * time.Millisecond
+	// readAtMost is the shortest time between reads. After a slow read it is restsFor times as long as the read, at most maxRest.
+	readAtMost = 300 * time.Millisecond
 	restsFor   = 5
 	maxRest    = 10 * time.Second
 )
@@ -42,7 +42,7 @@ const (
 // errTimedOut is the error of a wait whose time is over.
 var errTimedOut = errors.New("timed out")
 
-// watched is a list of objects whose changes are a reason to look again.
+// watched is a list of objects whose changes are a reason to read again.
 type watched struct {
 	list client.ObjectList
 	opts []client.ListOption
@@ -50,22 +50,23 @@ type watched struct {
 
 // watchedTarget watches a workload.
 func watchedTarget(t target) watched {
-	return watched{t.kind.ObjectList(), []client.ListOption{client.InNamespace(t.key.Namespace), client.MatchingFields{"metadata.name": t.key.Name}}}
+	named := client.MatchingFields{"metadata.name": t.key.Name}
+	return watched{t.kind.ObjectList(), []client.ListOption{client.InNamespace(t.key.Namespace), named}}
 }
 
-// watcher looks at something until it is as wanted. Watches only say when to look: each look reads anew, so nothing depends on
-// a watch that broke or expired.
+// watcher reads until a condition is met. Watches only say when to read, and each read is complete: nothing depends on a watch that
+// broke or expired.
 type watcher struct {
 	api  client.WithWatch
 	what []watched
-	// trouble is called once each time looks begin to fail, which are made again.
+	// trouble is called once each time reads begin to fail. They are retried.
 	trouble func(err error)
-	// timeout is for how long to look, and atLeast the longest time between looks; 0 is without end, and lookAtLeast.
+	// timeout is for how long to read; 0 is forever. atLeast is the longest time between reads; 0 is readAtLeast.
 	timeout, atLeast time.Duration
 }
 
-// until looks until done, or until an error that another look does not mend, or the end of the time: errTimedOut.
-func (w *watcher) until(ctx context.Context, look func(context.Context) (done bool, err error)) error {
+// until reads until done, or until an error that a retry cannot solve. If the time is over, it returns errTimedOut.
+func (w *watcher) until(ctx context.Context, read func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var end <-chan time.Time
@@ -79,7 +80,7 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 	failing := false
 	for {
 		begin := time.Now()
-		done, err := look(ctx)
+		done, err := read(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -91,9 +92,9 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 			return nil
 		}
 		failing = err != nil
-		rest, again := max(lookAtMost, min(restsFor*time.Since(begin), maxRest)), lookAtLeast
+		rest, again := max(readAtMost, min(restsFor*time.Since(begin), maxRest)), readAtLeast
 		if failing {
-			rest, again = lookAtMost, lookEvery
+			rest, again = readAtMost, readEvery
 		} else if w.atLeast > 0 {
 			again = w.atLeast
 		}
@@ -113,16 +114,16 @@ func (w *watcher) until(ctx context.Context, look func(context.Context) (done bo
 	}
 }
 
-// watch says of each change that there is a reason to look again, until the end.
+// watch notes each change as a reason to read again, until ctx ends.
 func (w *watcher) watch(ctx context.Context, what watched, changed chan<- struct{}) {
-	tell := func() {
+	notify := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // nobody has looked since
+		default: // the change before is not read yet
 		}
 	}
 	for ctx.Err() == nil {
-		// A watch that begins now tells first of what is there.
+		// A new watch begins with the objects that exist.
 		list, ok := what.list.DeepCopyObject().(client.ObjectList)
 		if !ok {
 			return
@@ -130,29 +131,30 @@ func (w *watcher) watch(ctx context.Context, what watched, changed chan<- struct
 		if events, err := w.api.Watch(ctx, list, what.opts...); err == nil {
 			for event := range events.ResultChan() {
 				if event.Type == watch.Error {
-					break // too old, or broken: the next one begins with what is there
+					break // too old, or broken: the next watch begins with the objects that exist
 				}
-				tell()
+				notify()
 			}
 			events.Stop()
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookEvery):
-			tell() // what changed meanwhile
+		case <-time.After(readEvery):
+			notify() // there may be changes meanwhile
 		}
 	}
 }
 
-// passes reports whether looking again may mend an error: the API server restarts or is busy, or the network is down.
+// passes reports whether a retry may solve an error: the API server restarts or is busy, or the network is down.
 func passes(err error) bool {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
-		return apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-			apierrors.IsServiceUnavailable(err) || apierrors.IsUnexpectedServerError(err) || apierrors.IsResourceExpired(err) || status.Status().Code >= 500
+		return apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+			apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsUnexpectedServerError(err) ||
+			apierrors.IsResourceExpired(err) || status.Status().Code >= 500
 	}
 	known := (*remedied)(nil)
 	return !errors.As(err, &known) && !meta.IsNoMatchError(err)
 }
 
-// tellTrouble prints an error of a look that is made again.
-func (c *connection) tellTrouble(err error) { printError(c.ErrOut, "trying again: ", err) }
+// printTrouble prints the error of a read that is retried.
+func (c *connection) printTrouble(err error) { printError(c.ErrOut, "trying again: ", err) }

@@ -29,15 +29,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
-// Judgement is what is said of a policy.
+// Judgement is the result of validating a policy.
 type Judgement struct {
-	// Valid: its spec can be used. Accepted: it also counts wherever it selects.
+	// Valid: its spec is correct. Accepted: it also counts for every workload that it selects.
 	Valid, Accepted bool
 	Reason, Message string
 }
 
-// Judge says whether a policy is in force. overFor is a workload for which it is one
-// too many; empty for none.
+// Judge validates a policy. overFor is a workload for which too many policies count, and this
+// policy does not; empty for none.
 func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
 	problem, reason := "", v1alpha1.ReasonInvalidPolicy
 	if isTooLarge(p) {
@@ -58,8 +58,8 @@ func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
 	}
 	if overFor != "" {
 		return Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: fmt.Sprintf(
-			"at most %d policies and %d checks count for a workload, those of the operator's namespace first, older ones first; this one does not %s"+
-				"narrow its selector, or remove others", MaxPolicies, MaxChecks, forWorkload(overFor))}
+			"at most %d policies and %d checks count for a workload, policies of the operator's namespace first, older policies first; "+
+				"this policy does not count %snarrow its selector, or remove other policies", MaxPolicies, MaxChecks, forWorkload(overFor))}
 	}
 	if p.Spec.Mode == v1alpha1.ModeDisabled {
 		return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it is disabled, so nothing is checked"}
@@ -67,8 +67,8 @@ func Judge(p *v1alpha1.DefensePolicy, operator, overFor string) Judgement {
 	return Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "it applies to releases that begin from now on"}
 }
 
-// SetAside notes in the status of a policy that one process evaluates none of its rules until
-// then. It reports whether that generation is in force, and is to be written.
+// SetAside sets the condition that one process evaluates no rules of the policy until a time, unless
+// another generation is in force. It reports whether the status is to be written.
 func SetAside(p *v1alpha1.DefensePolicy, of rules.Policy, now, until time.Time) bool {
 	if p.UID != of.UID || p.Status.InForceGeneration != of.Generation {
 		return false
@@ -81,8 +81,8 @@ func SetAside(p *v1alpha1.DefensePolicy, of rules.Policy, now, until time.Time) 
 	})
 }
 
-// StaysAside is how long a policy stays set aside. It removes the condition when that is over,
-// or another generation is in force.
+// StaysAside returns how long a policy stays set aside. It removes the condition when that time is
+// over, or if another generation is in force.
 func StaysAside(s *v1alpha1.DefensePolicyStatus, now time.Time) time.Duration {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSetAside)
 	if c == nil {
@@ -98,7 +98,7 @@ func StaysAside(s *v1alpha1.DefensePolicyStatus, now time.Time) time.Duration {
 
 func forWorkload(name string) string { return "for " + name + ": " }
 
-// ReportedFor reports whether a policy is reported to be one too many for this workload.
+// ReportedFor reports whether the status of a policy says that it does not count for a workload.
 func ReportedFor(p *v1alpha1.DefensePolicy, name string) bool {
 	c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAccepted)
 	return c != nil && c.Reason == v1alpha1.ReasonTooMany && strings.Contains(c.Message, forWorkload(name))

@@ -14,8 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package policy says which checks of DefensePolicies count for a workload. It
-// decides from what it is given, and reads nothing.
+// Package policy decides which checks of DefensePolicies count for a workload, by pure functions.
 package policy
 
 import (
@@ -35,24 +34,23 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// How many count for one workload: those of the operator's namespace first, older
-// policies before younger ones.
+// Limits for one workload. Policies of the operator's namespace count first, then older policies
+// before younger ones.
 const (
-	// MaxPolicies is how many policies.
+	// MaxPolicies is the number of policies.
 	MaxPolicies = 8
-	// MaxChecks is how many checks of them.
+	// MaxChecks is the number of their checks.
 	MaxChecks = 32
 )
 
-// typeServer is the check type altershield. It is not made by itself: the server is asked
-// anyway.
+// typeServer is the check type altershield. It starts no check: the server is asked anyway.
 const typeServer = "altershield"
 
 // Check is one check of a policy.
 type Check struct {
 	// Name is namespace/policy/check.
 	Name string
-	// Generation of the policy that it is of, and UID of that policy.
+	// Generation and UID of the policy.
 	Generation int64
 	UID        types.UID
 	// Type of the check.
@@ -63,27 +61,27 @@ type Check struct {
 	Mode v1alpha1.PolicyMode
 	// Background: nothing waits for it.
 	Background bool
-	// Delay before it begins, and Deadline, from when its stage began.
+	// Delay and Deadline count from the start of its stage.
 	Delay, Deadline time.Duration
-	// OnNoData is what it means that it is inconclusive, or has no data.
+	// OnNoData is the consequence if it is inconclusive, or has no data.
 	OnNoData v1alpha1.OnSilence
-	// OnError is what it means that it could not be measured.
+	// OnError is the consequence if it could not be measured.
 	OnError v1alpha1.OnSilence
 	// Timeout of one call.
 	Timeout time.Duration
-	// Suggestion for who reads that it failed.
+	// Suggestion is shown with a failure.
 	Suggestion string
 	// PodHealth is set for that type, with the defaults of the API.
 	PodHealth *v1alpha1.PodHealthCheck
-	// Probe is set for that type, with the defaults of the API; its Service only where that
+	// Probe is set for that type, with the defaults of the API; its Service is set only if it
 	// is the target.
 	Probe *v1alpha1.ProbeCheck
 	// Cel is set for that type.
 	Cel *v1alpha1.CelCheck
 }
 
-// Accepted says why a policy is not accepted; empty when it is. What a schema can
-// tell, the API server has refused.
+// Accepted returns why a policy is not accepted; empty if it is. It does not repeat validations of
+// the CRD schema.
 func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
 	return cmp.Or(selectorsAccepted(p, operator), expressionsAccepted(&p.Spec))
 }
@@ -93,7 +91,7 @@ func isTooLarge(p *v1alpha1.DefensePolicy) bool {
 	return p.Annotations[v1alpha1.TooLargeMark] != ""
 }
 
-// expressionsAccepted says what is wrong with the expressions of a policy.
+// expressionsAccepted returns the first problem of the expressions of a policy; empty if there is none.
 func expressionsAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 	for i := range spec.Checks {
 		if c := spec.Checks[i].Cel; c != nil {
@@ -123,9 +121,10 @@ func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem stri
 	return ""
 }
 
-// inForce is what counts of a policy for a workload, if it selects it: its spec, or the last
-// one that was accepted, which alone counts where somebody waits. Expressions are compiled only
-// where the policy is of concern, and nobody has said yet whether they can be.
+// inForce returns the spec of a policy that counts for a workload; nil if it does not select the
+// workload. It is the current spec, or the last accepted spec if the current one is not accepted, or
+// if a user waits. Expressions are compiled only if the policy selects the workload, and was not
+// judged yet.
 func inForce(p *v1alpha1.DefensePolicy, operator string, w Workload, waits bool) (*v1alpha1.DefensePolicySpec, int64) {
 	if p.Spec.Mode == v1alpha1.ModeDisabled {
 		return nil, 0
@@ -144,34 +143,33 @@ func inForce(p *v1alpha1.DefensePolicy, operator string, w Workload, waits bool)
 	return spec, generation
 }
 
-// Workload is what policies select by.
+// Workload has the properties of a workload that policies select by.
 type Workload struct {
 	// Namespace of the workload, and its labels.
 	Namespace       string
 	NamespaceLabels map[string]string
 	// Labels of the workload.
 	Labels map[string]string
-	// Began is when the release began: policies that are younger do not count for
-	// it. Zero for all.
+	// Began is the start of the release: younger policies do not count for it. Zero lets
+	// all policies count.
 	Began time.Time
 }
 
-// Selection is what counts for a workload.
+// Selection has the checks and settings of policies that count for a workload.
 type Selection struct {
 	Checks []Check
-	// ServerSilenceBy is the first check that fails what the server gives no verdict
-	// on; empty for none.
+	// ServerSilenceBy is the first check that fails releases without a verdict of the server;
+	// empty for none.
 	ServerSilenceBy string
-	// Hold is the strictest of the policies that hold, and HoldAtMost the longest time
-	// of them; none of them holds where Hold does not.
+	// Hold is the strictest hold of the policies, HoldAtMost the longest time of their holds.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
-	// Policies are namespace/name@generation of those that count, and Over
-	// namespace/name of those that are too many.
+	// Policies has namespace/name@generation of the policies that count, Over namespace/name
+	// of the policies that are too many.
 	Policies, Over []string
 }
 
-// At are the checks of some stages.
+// At returns the checks at the given stages.
 func (s Selection) At(stages ...v1alpha1.PolicyStage) (at []Check) {
 	for i := range s.Checks {
 		if slices.Contains(stages, s.Checks[i].Stage) {
@@ -181,8 +179,8 @@ func (s Selection) At(stages ...v1alpha1.PolicyStage) (at []Check) {
 	return at
 }
 
-// Sort puts policies into the order in which they count: those of the operator
-// first, older ones before younger ones.
+// Sort sorts policies in the order in which they count: policies of the operator's namespace first,
+// older policies before younger ones.
 func Sort(policies []v1alpha1.DefensePolicy, operator string) {
 	slices.SortFunc(policies, func(a, b v1alpha1.DefensePolicy) int {
 		if of := a.Namespace == operator; of != (b.Namespace == operator) {
@@ -195,22 +193,21 @@ func Sort(policies []v1alpha1.DefensePolicy, operator string) {
 	})
 }
 
-// AtAdmission says which checks at the stage Admission count for a workload. Who asks
-// waits, so that only what was accepted counts: a policy that nobody has judged yet
-// counts as it was before.
+// AtAdmission returns the checks at the stage Admission that count for a workload. A user waits,
+// so only accepted specs count: a policy that was not judged yet counts with its previous spec.
 func AtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) []Check {
 	return choose(policies, operator, w, true).At(v1alpha1.StageAdmission)
 }
 
-// HoldAtAdmission says whether the rollout of a release of a workload waits, and for how
-// long at most. It goes by what was accepted, as AtAdmission does.
+// HoldAtAdmission returns whether the rollout of a release is held, and for how long at most. Only
+// accepted specs count, as in AtAdmission.
 func HoldAtAdmission(policies []v1alpha1.DefensePolicy, operator string, w Workload) (until v1alpha1.HoldUntil, atMost time.Duration) {
 	s := choose(policies, operator, w, true)
 	return s.Hold, s.HoldAtMost
 }
 
-// Select says which checks count for a workload, of policies that are sorted. None
-// takes away from another.
+// Select returns the checks of sorted policies that count for a workload. Policies do not override
+// one another.
 func Select(policies []v1alpha1.DefensePolicy, operator string, w Workload) Selection {
 	return choose(policies, operator, w, false)
 }
@@ -245,8 +242,7 @@ func choose(policies []v1alpha1.DefensePolicy, operator string, w Workload, wait
 	return s
 }
 
-// holdOf is what a spec in force has rollouts wait for: what changes nothing holds
-// nothing up.
+// holdOf returns the hold of a spec in force. A policy that does not enforce does not hold.
 func holdOf(spec *v1alpha1.DefensePolicySpec) (until v1alpha1.HoldUntil, atMost time.Duration) {
 	if spec.Hold == nil || cmp.Or(spec.Mode, v1alpha1.ModeEnforce) != v1alpha1.ModeEnforce {
 		return v1alpha1.HoldNone, 0
@@ -254,8 +250,8 @@ func holdOf(spec *v1alpha1.DefensePolicySpec) (until v1alpha1.HoldUntil, atMost 
 	return spec.Hold.Until, durationOr(spec.Hold.MaxDuration, settings.DefaultHold)
 }
 
-// Find finds a check of a workload by its name, also one that is over what counts, or
-// of a policy that is younger than the release; nil when there is none any more.
+// Find finds a check of a workload by its name, even if its policy is one too many, or is younger
+// than the release; nil if it no longer exists.
 func Find(policies []v1alpha1.DefensePolicy, operator string, w Workload, name string) *Check {
 	for i := range policies {
 		p := &policies[i]
@@ -281,9 +277,8 @@ func selects(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, operat
 	return matches(spec.WorkloadSelector, w.Labels) && (p.Namespace != operator || matches(spec.NamespaceSelector, w.NamespaceLabels))
 }
 
-// matches reports whether a selector that was accepted selects something with these labels;
-// one that is not there selects everything. It is not parsed for that: there may be a
-// thousand of them.
+// matches reports whether an accepted selector selects an object with these labels; nil selects
+// everything. It does not parse the selector: there may be a thousand of them.
 func matches(selector *metav1.LabelSelector, of map[string]string) bool {
 	if selector == nil {
 		return true
@@ -312,7 +307,7 @@ func meets(r *metav1.LabelSelectorRequirement, of map[string]string) bool {
 	}
 }
 
-// Defaults of the API, for objects that the API server did not default.
+// Defaults of the API, for objects without the defaults of the API server.
 const (
 	defaultDeadline = 15 * time.Minute
 	defaultDuration = 2 * time.Minute
@@ -321,11 +316,11 @@ const (
 )
 
 const (
-	// MaxAtAdmission is how long a check at the stage Admission takes at most, which is
-	// also its default: somebody waits for it.
+	// MaxAtAdmission is the longest timeout of a check at the stage Admission, and its default,
+	// because a user waits for it.
 	MaxAtAdmission = 2 * time.Second
-	// slippedDeadline is that of such a check of a release that admission did not see.
-	// It lets pass what it cannot measure, so that a release waits for it but shortly.
+	// slippedDeadline is the deadline of such a check if admission did not see the release. It is
+	// short, since the release passes without a result.
 	slippedDeadline = time.Minute
 )
 
@@ -347,7 +342,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		if c.Mode == v1alpha1.ModeObserve || spec.Mode == v1alpha1.ModeObserve {
 			check.Mode = v1alpha1.ModeObserve
 		}
-		// What changes nothing holds nothing up.
+		// A check that changes nothing delays nothing.
 		check.Background = !ptr.Deref(c.Wait, true) || check.Mode == v1alpha1.ModeObserve
 		switch {
 		case c.PodHealth != nil:
@@ -359,14 +354,14 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 		case c.Altershield != nil:
 			check.Type = typeServer
 		default:
-			continue // of a later release, by which this one was replaced
+			continue // a type of a later version of the operator
 		}
 		checks = append(checks, check)
 	}
 	return checks
 }
 
-// podHealthOf is a check of type podHealth with the defaults of the API.
+// podHealthOf returns a check of type podHealth with the defaults of the API.
 func podHealthOf(c *v1alpha1.PodHealthCheck) *v1alpha1.PodHealthCheck {
 	if c == nil {
 		return nil
@@ -379,7 +374,7 @@ func podHealthOf(c *v1alpha1.PodHealthCheck) *v1alpha1.PodHealthCheck {
 	return &with
 }
 
-// probeOf is a check of type probe with the defaults of the API.
+// probeOf returns a check of type probe with the defaults of the API.
 func probeOf(c *v1alpha1.ProbeCheck) *v1alpha1.ProbeCheck {
 	if c == nil {
 		return nil
@@ -393,7 +388,7 @@ func probeOf(c *v1alpha1.ProbeCheck) *v1alpha1.ProbeCheck {
 	return &with
 }
 
-// Rules names the policy of a check with rules.
+// Rules returns the policy of a check with rules.
 func (c *Check) Rules(operator string) rules.Policy {
 	of := strings.Split(c.Name, "/")
 	return rules.Policy{Namespace: of[0], Name: of[1], UID: c.UID, Generation: c.Generation, Operators: c.IsOf(operator)}
@@ -402,7 +397,7 @@ func (c *Check) Rules(operator string) rules.Policy {
 // IsOf reports whether the check is of a policy in a namespace.
 func (c *Check) IsOf(namespace string) bool { return strings.HasPrefix(c.Name, namespace+"/") }
 
-// failsSilence reports whether no verdict fails what is checked.
+// failsSilence reports whether the check fails releases without a verdict.
 func (c *Check) failsSilence() bool {
 	return c.Mode == v1alpha1.ModeEnforce && c.OnError == v1alpha1.SilenceFails
 }
@@ -413,13 +408,13 @@ func NamesServer(p *v1alpha1.DefensePolicy) bool {
 	return slices.ContainsFunc(p.Spec.Checks, named) || p.Status.InForce != nil && slices.ContainsFunc(p.Status.InForce.Checks, named)
 }
 
-// MayHold reports whether a policy may have rollouts wait, where it counts.
+// MayHold reports whether a policy may hold rollouts.
 func MayHold(p *v1alpha1.DefensePolicy) bool {
 	holds := func(spec *v1alpha1.DefensePolicySpec) bool { return spec.Hold != nil && spec.Hold.Until.Holds() }
 	return holds(&p.Spec) || p.Status.InForce != nil && holds(p.Status.InForce)
 }
 
-// Due is when a check has seen all it is to see, from when its stage began.
+// Due returns when a check has all its results, after the start of its stage.
 func (c *Check) Due() time.Duration {
 	switch {
 	case c.Probe != nil:
@@ -431,8 +426,8 @@ func (c *Check) Due() time.Duration {
 	}
 }
 
-// AfterSuccess reports whether the check is made of pods that come after their release
-// succeeded, too: of what becomes of pods, and not of what was released.
+// AfterSuccess reports whether the check also runs on pods that are created after their release
+// succeeded: it checks pods, not the released template.
 func (c *Check) AfterSuccess() bool { return c.Cel == nil }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
@@ -442,13 +437,11 @@ func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	return d.Duration
 }
 
-// DefaultName is the name of the policy that is made when it is missing, in the
-// operator's namespace.
+// DefaultName is the name of the policy that the operator creates in its namespace if it is missing.
 const DefaultName = "default"
 
-// Default is the policy that counts out of the box: a release whose pods crash, run out
-// of memory or cease to be Ready for good after they were Ready, is caught, and none is
-// held up by it.
+// Default returns the default policy: it fails a release whose pods crash, run out of memory, or
+// cease to be Ready for good after they were Ready. It delays no release.
 func Default(operator string) *v1alpha1.DefensePolicy {
 	most := intstr.FromString("10%")
 	return &v1alpha1.DefensePolicy{

@@ -37,9 +37,9 @@ import (
 
 const operator = "operator"
 
-// TestTypes: each type of check that a policy can have is known by its name, described, and shown in a sample.
+// TestTypes: each type of check has a name, a section in the docs, and a sample.
 func TestTypes(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/policies.md")
+	docs, err := os.ReadFile("../../docs/reference/checks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +68,8 @@ func TestTypes(t *testing.T) {
 		if checks := checksOf(&p, &p.Spec, 1); len(checks) != 1 || checks[0].Type != name {
 			t.Errorf("%s: checksOf gives %+v", name, checks)
 		}
-		if !strings.Contains(string(docs), "\n### "+name+"\n") {
-			t.Errorf("docs/policies.md has no section %s", name)
+		if !strings.Contains(string(docs), "\n## "+name+"\n") {
+			t.Errorf("docs/reference/checks.md has no section %s", name)
 		}
 		if !strings.Contains(samples.String(), "  "+name+":") {
 			t.Errorf("config/samples/policies has no check of the type %s", name)
@@ -82,7 +82,7 @@ func TestTypes(t *testing.T) {
 
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// made is a policy of one check, made so long after now.
+// made returns a policy of one check, created some time after now.
 func made(namespace, name string, after time.Duration, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.DefensePolicy {
 	p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(after)),
@@ -110,7 +110,7 @@ func mode(m v1alpha1.PolicyMode) func(*v1alpha1.DefensePolicy) {
 	return func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = m }
 }
 
-// invalid has a selector that cannot be read, and was accepted before.
+// invalid sets a selector that is not valid; an earlier spec was accepted.
 func invalid(before *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
 	return func(p *v1alpha1.DefensePolicy) {
 		p.Spec.WorkloadSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}
@@ -118,14 +118,14 @@ func invalid(before *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
 	}
 }
 
-// byRule is a policy of one check by a rule.
+// byRule sets one check by a rule.
 func byRule(rule string) func(*v1alpha1.DefensePolicy) {
 	return func(p *v1alpha1.DefensePolicy) {
 		p.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule}}}}}
 	}
 }
 
-// holding has rollouts wait; for the time that is the default where none is given.
+// holding sets a hold; without a time, the default counts.
 func holding(until v1alpha1.HoldUntil, atMost time.Duration) func(*v1alpha1.DefensePolicy) {
 	return func(p *v1alpha1.DefensePolicy) {
 		p.Spec.Hold = &v1alpha1.PolicyHold{Until: until}
@@ -135,23 +135,22 @@ func holding(until v1alpha1.HoldUntil, atMost time.Duration) func(*v1alpha1.Defe
 	}
 }
 
-// withoutChecks leaves a policy its hold alone.
+// withoutChecks removes all checks; a hold stays.
 func withoutChecks(p *v1alpha1.DefensePolicy) { p.Spec.Checks = nil }
 
-// wasJudged says that the spec as it is now was accepted.
+// wasJudged marks the current spec as accepted.
 func wasJudged(p *v1alpha1.DefensePolicy) {
 	p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), p.Generation
 }
 
-// before says that a spec was accepted as generation 1, and that the present one is of
-// generation 2.
+// before marks a spec as accepted in generation 1; the current spec is generation 2.
 func before(spec *v1alpha1.DefensePolicySpec) func(*v1alpha1.DefensePolicy) {
 	return func(p *v1alpha1.DefensePolicy) {
 		p.Status.InForce, p.Status.InForceGeneration, p.Generation = spec, 1, 2
 	}
 }
 
-// tooLarge is what the cache leaves of a policy that is too large.
+// tooLarge removes the spec, as the cache does for a policy that is too large.
 func tooLarge(p *v1alpha1.DefensePolicy) {
 	p.Annotations, p.Spec = map[string]string{v1alpha1.TooLargeMark: "true"}, v1alpha1.DefensePolicySpec{}
 }
@@ -163,43 +162,62 @@ func many(n int, namespace string) (policies []v1alpha1.DefensePolicy) {
 	return policies
 }
 
-// TestSelect: which checks count for the workload shop/web with the label app: web.
+// TestSelect has the checks that count for the workload shop/web with the label app: web.
 func TestSelect(t *testing.T) {
+	podsBefore := v1alpha1.DefensePolicySpec{Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}
 	for name, test := range map[string]struct {
 		policies []v1alpha1.DefensePolicy
 		began    time.Time
 		checks   []string
 		over     int
 	}{
-		"none":                         {},
-		"of the namespace":             {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0)}, checks: []string{"shop/p/a"}},
-		"of another namespace":         {policies: []v1alpha1.DefensePolicy{made("other", "p", 0)}},
-		"of the operator's first":      {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0), made(operator, "z", time.Hour)}, checks: []string{"operator/z/a", "shop/p/a"}},
-		"older ones first":             {policies: []v1alpha1.DefensePolicy{made("shop", "a", time.Hour), made("shop", "b", 0)}, checks: []string{"shop/b/a", "shop/a/a"}},
-		"that selects it":              {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, selecting("app", "web"))}, checks: []string{"shop/p/a"}},
-		"that selects another":         {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, selecting("app", "api"))}},
-		"that selects its namespace":   {policies: []v1alpha1.DefensePolicy{made(operator, "p", 0, ofNamespaces("team", "shop"))}, checks: []string{"operator/p/a"}},
+		"none":                 {},
+		"of the namespace":     {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0)}, checks: []string{"shop/p/a"}},
+		"of another namespace": {policies: []v1alpha1.DefensePolicy{made("other", "p", 0)}},
+		"of the operator's first": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0), made(operator, "z", time.Hour)},
+			checks:   []string{"operator/z/a", "shop/p/a"},
+		},
+		"older ones first": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "a", time.Hour), made("shop", "b", 0)},
+			checks:   []string{"shop/b/a", "shop/a/a"},
+		},
+		"that selects it":      {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, selecting("app", "web"))}, checks: []string{"shop/p/a"}},
+		"that selects another": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, selecting("app", "api"))}},
+		"that selects its namespace": {
+			policies: []v1alpha1.DefensePolicy{made(operator, "p", 0, ofNamespaces("team", "shop"))},
+			checks:   []string{"operator/p/a"},
+		},
 		"that selects other ones":      {policies: []v1alpha1.DefensePolicy{made(operator, "p", 0, ofNamespaces("team", "bank"))}},
 		"disabled":                     {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, mode(v1alpha1.ModeDisabled))}},
 		"made after the release began": {policies: []v1alpha1.DefensePolicy{made("shop", "p", time.Second)}, began: now},
 		"made in the same second":      {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0)}, began: now, checks: []string{"shop/p/a"}},
 		"not accepted, and never was":  {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(nil))}},
-		"not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
-			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
-		"disabled, and not accepted any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{
-			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}), mode(v1alpha1.ModeDisabled))}},
+		"no longer accepted": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&podsBefore))}, checks: []string{"shop/p/before"},
+		},
+		"disabled, and no longer accepted": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, invalid(&podsBefore), mode(v1alpha1.ModeDisabled))},
+		},
 		"too large": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, tooLarge)}},
-		"too large, and accepted before": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, tooLarge, before(&v1alpha1.DefensePolicySpec{
-			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
-		"a rule":                       {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has(pod.spec)"))}, checks: []string{"shop/p/rule"}},
+		"too large, and accepted before": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, tooLarge, before(&podsBefore))}, checks: []string{"shop/p/before"},
+		},
+		"a rule": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has(pod.spec)"))},
+			checks:   []string{"shop/p/rule"},
+		},
 		"a rule that does not compile": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("))}},
-		"a rule that does not any more": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&v1alpha1.DefensePolicySpec{
-			Checks: []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}, checks: []string{"shop/p/before"}},
-		"a rule that does not, and selected another before": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&v1alpha1.DefensePolicySpec{
-			WorkloadSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}},
-			Checks:           []v1alpha1.PolicyCheck{{Name: "before", PodHealth: &v1alpha1.PodHealthCheck{}}}}))}},
+		"a rule that no longer compiles": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&podsBefore))}, checks: []string{"shop/p/before"},
+		},
+		"a rule that does not compile, and another selector before": {
+			policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, byRule("has("), before(&v1alpha1.DefensePolicySpec{
+				WorkloadSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}}, Checks: podsBefore.Checks,
+			}))},
+		},
 		"of a namespace that selects namespaces": {policies: []v1alpha1.DefensePolicy{made("shop", "p", 0, ofNamespaces("team", "bank"))}},
-		"of the same name, which takes nothing away": {
+		"of the same name, which overrides nothing": {
 			policies: []v1alpha1.DefensePolicy{made(operator, "default", 0), made("shop", "default", 0, mode(v1alpha1.ModeDisabled))},
 			checks:   []string{"operator/default/a"}},
 		"a thousand of the namespace, and one of the operator's": {policies: append(many(1000, "shop"), made(operator, "p", 0)),
@@ -210,7 +228,9 @@ func TestSelect(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			Sort(test.policies, operator)
-			web := Workload{Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began}
+			web := Workload{
+				Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began,
+			}
 			s := Select(test.policies, operator, web)
 			var checks []string
 			for i := range s.Checks {
@@ -228,8 +248,8 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// TestModes: nothing waits for what changes nothing, and a check is never stricter than
-// its policy.
+// TestModes: a check that does not enforce runs in the background, and is never stricter than its
+// policy.
 func TestModes(t *testing.T) {
 	for _, test := range []struct {
 		policy, check v1alpha1.PolicyMode
@@ -253,7 +273,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestProbe: how a probe takes its time, and what it means that it could not be made.
+// TestProbe has the times of a probe, and the consequence if it could not be made.
 func TestProbe(t *testing.T) {
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 	for name, test := range map[string]struct {
@@ -274,7 +294,7 @@ func TestProbe(t *testing.T) {
 			},
 			policy: v1alpha1.SilenceFails, due: 105 * time.Second, timeout: 5 * time.Second, onError: v1alpha1.SilencePasses,
 		},
-		"as the policy says": {
+		"with onError of the policy": {
 			check:  v1alpha1.PolicyCheck{Probe: &v1alpha1.ProbeCheck{}},
 			policy: v1alpha1.SilenceFails, due: 20 * time.Second, timeout: 10 * time.Second, onError: v1alpha1.SilenceFails,
 		},
@@ -292,7 +312,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestMatches: a selector selects what its parsed form does.
+// TestMatches: a selector selects the same objects as its parsed form.
 func TestMatches(t *testing.T) {
 	var selectors []*metav1.LabelSelector
 	for _, op := range []metav1.LabelSelectorOperator{
@@ -324,29 +344,48 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestJudge: what is said of a policy names the place and the remedy.
+// TestJudge: the message about a policy names the field and the remedy.
 func TestJudge(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  v1alpha1.DefensePolicy
 		overFor string
 		want    Judgement
 	}{
-		"accepted": {policy: made("shop", "p", 0), want: Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "from now on"}},
-		"disabled": {policy: made("shop", "p", 0, mode(v1alpha1.ModeDisabled)), want: Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "disabled"}},
-		"too many": {policy: made("shop", "p", 0), overFor: "shop/web", want: Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: "shop/web"}},
+		"accepted": {
+			policy: made("shop", "p", 0),
+			want:   Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "from now on"},
+		},
+		"disabled": {
+			policy: made("shop", "p", 0, mode(v1alpha1.ModeDisabled)),
+			want:   Judgement{Valid: true, Accepted: true, Reason: v1alpha1.ReasonInForce, Message: "disabled"},
+		},
+		"too many": {
+			policy: made("shop", "p", 0), overFor: "shop/web",
+			want: Judgement{Valid: true, Reason: v1alpha1.ReasonTooMany, Message: "shop/web"},
+		},
 		"a rule that does not compile": {policy: made("shop", "p", 0, func(p *v1alpha1.DefensePolicy) {
-			p.Spec.Checks = append(p.Spec.Checks, v1alpha1.PolicyCheck{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: "has("}}}})
-		}), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[1].cel.rules[0].expression: it does not compile: line 1, column 5: "}},
-		"a rule that is not bool, and one before": {policy: made("shop", "p", 0, byRule("1"), before(&v1alpha1.DefensePolicySpec{})),
+			p.Spec.Checks = append(p.Spec.Checks,
+				v1alpha1.PolicyCheck{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: "has("}}}})
+		}), want: Judgement{
+			Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[1].cel.rules[0].expression: it does not compile: line 1, column 5: ",
+		}},
+		"a rule that is not bool, and an earlier spec": {policy: made("shop", "p", 0, byRule("1"), before(&v1alpha1.DefensePolicySpec{})),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "generation 1 stays in force"}},
-		"a function of an earlier version": {policy: made("shop", "p", 0, byRule("['a'].join('') == 'a'"), func(p *v1alpha1.DefensePolicy) {
-			p.Generation, p.Status.InForceGeneration, p.Status.InForce = 4, 4, p.Spec.DeepCopy()
-		}), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[0].cel.rules[0].expression: the function join with 1 arguments is not available in policies; " +
-			"docs/policies.md lists the functions; until it is corrected, this check ends as Error"}},
+		"a function of an earlier version": {
+			policy: made("shop", "p", 0, byRule("['a'].join('') == 'a'"), func(p *v1alpha1.DefensePolicy) {
+				p.Generation, p.Status.InForceGeneration, p.Status.InForce = 4, 4, p.Spec.DeepCopy()
+			}),
+			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[0].cel.rules[0].expression: " +
+				"the function join with 1 arguments is not available in policies; docs/reference/checks.md lists the functions; " +
+				"until it is corrected, this check ends as Error"},
+		},
 		"selects namespaces": {policy: made("shop", "p", 0, ofNamespaces("a", "b")),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.namespaceSelector"}},
-		"a selector that cannot be read": {policy: made("shop", "p", 0, invalid(nil)), want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.workloadSelector"}},
-		"which was accepted before": {policy: made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{})),
+		"an invalid selector": {
+			policy: made("shop", "p", 0, invalid(nil)),
+			want:   Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.workloadSelector"},
+		},
+		"an invalid selector, and an earlier spec": {policy: made("shop", "p", 0, invalid(&v1alpha1.DefensePolicySpec{})),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "generation 1 stays in force"}},
 		"too large": {policy: made("shop", "p", 0, tooLarge), want: Judgement{Reason: v1alpha1.ReasonTooLarge, Message: "split it"}},
 		"too large, and accepted before": {policy: made("shop", "p", 0, tooLarge, before(&v1alpha1.DefensePolicySpec{})),
@@ -354,15 +393,16 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Judge(&test.policy, operator, test.overFor)
-			if got.Valid != test.want.Valid || got.Accepted != test.want.Accepted || got.Reason != test.want.Reason || !strings.Contains(got.Message, test.want.Message) {
+			if got.Valid != test.want.Valid || got.Accepted != test.want.Accepted || got.Reason != test.want.Reason ||
+				!strings.Contains(got.Message, test.want.Message) {
 				t.Errorf("got %+v", got)
 			}
 		})
 	}
 }
 
-// TestOnlySelectedIsCompiled: of a thousand policies whose rules nobody has compiled,
-// those are that select the workload.
+// TestOnlySelectedIsCompiled: of a thousand policies, only the rules of policies that select the
+// workload are compiled.
 func TestOnlySelectedIsCompiled(t *testing.T) {
 	var policies []v1alpha1.DefensePolicy
 	for i := range 1000 {
@@ -382,7 +422,7 @@ func TestOnlySelectedIsCompiled(t *testing.T) {
 	if n := rules.Compiled() - compiled; n != 3 {
 		t.Errorf("%d were compiled", n)
 	}
-	// Those that were judged need not be compiled at all.
+	// Rules of judged policies are not compiled at all.
 	for i := range policies {
 		policies[i].Spec.WorkloadSelector = nil
 		policies[i].Status.InForce, policies[i].Status.InForceGeneration = &policies[i].Spec, policies[i].Generation
@@ -396,7 +436,7 @@ func TestOnlySelectedIsCompiled(t *testing.T) {
 	}
 }
 
-// TestServerSilence: a policy may only make no verdict of the server count for more.
+// TestServerSilence: a policy may only make the consequence of a missing verdict stricter.
 func TestServerSilence(t *testing.T) {
 	server := func(mode v1alpha1.PolicyMode, onError, ofCheck v1alpha1.OnSilence) v1alpha1.DefensePolicySpec {
 		return v1alpha1.DefensePolicySpec{Mode: mode, OnError: onError, Checks: []v1alpha1.PolicyCheck{
@@ -408,11 +448,11 @@ func TestServerSilence(t *testing.T) {
 		spec v1alpha1.DefensePolicySpec
 		by   string
 	}{
-		"named":                  {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, "")},
-		"fails":                  {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, v1alpha1.SilenceFails), by: "shop/p/server"},
-		"as the policy says":     {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, ""), by: "shop/p/server"},
-		"the check knows better": {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, v1alpha1.SilencePasses)},
-		"in observe mode":        {spec: server(v1alpha1.ModeObserve, v1alpha1.SilenceFails, "")},
+		"named":                 {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, "")},
+		"fails":                 {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceDefault, v1alpha1.SilenceFails), by: "shop/p/server"},
+		"onError of the policy": {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, ""), by: "shop/p/server"},
+		"onError of the check":  {spec: server(v1alpha1.ModeEnforce, v1alpha1.SilenceFails, v1alpha1.SilencePasses)},
+		"in observe mode":       {spec: server(v1alpha1.ModeObserve, v1alpha1.SilenceFails, "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}, Spec: tt.spec}
@@ -424,8 +464,8 @@ func TestServerSilence(t *testing.T) {
 	}
 }
 
-// TestAtAdmission: only what was accepted counts, nothing is compiled for it, and a check
-// takes no longer than somebody may wait.
+// TestAtAdmission: only accepted specs count, nothing is compiled, and the timeout of a check is
+// bounded.
 func TestAtAdmission(t *testing.T) {
 	atAdmission := func(name string, timeout time.Duration) v1alpha1.DefensePolicySpec {
 		c := v1alpha1.PolicyCheck{Name: name, Stage: v1alpha1.StageAdmission, OnError: v1alpha1.SilencePasses,
@@ -433,7 +473,9 @@ func TestAtAdmission(t *testing.T) {
 		if timeout > 0 {
 			c.Timeout = &metav1.Duration{Duration: timeout}
 		}
-		return v1alpha1.DefensePolicySpec{OnError: v1alpha1.SilenceFails, Checks: []v1alpha1.PolicyCheck{c, {Name: "pods", PodHealth: &v1alpha1.PodHealthCheck{}}}}
+		return v1alpha1.DefensePolicySpec{
+			OnError: v1alpha1.SilenceFails, Checks: []v1alpha1.PolicyCheck{c, {Name: "pods", PodHealth: &v1alpha1.PodHealthCheck{}}},
+		}
 	}
 	before, now := atAdmission("before", 0), atAdmission("now", time.Second)
 	for name, test := range map[string]struct {
@@ -443,11 +485,14 @@ func TestAtAdmission(t *testing.T) {
 		want       string
 		timeout    time.Duration
 	}{
-		"accepted":                {spec: now, inForce: &now, generation: 2, want: "shop/p/now", timeout: time.Second},
-		"not judged yet":          {spec: now, inForce: &before, generation: 1, want: "shop/p/before", timeout: MaxAtAdmission},
-		"never judged":            {spec: now},
-		"disabled since":          {spec: v1alpha1.DefensePolicySpec{Mode: v1alpha1.ModeDisabled, Checks: now.Checks}, inForce: &before, generation: 1},
-		"of a time without limit": {spec: atAdmission("long", time.Minute), inForce: ptr.To(atAdmission("long", time.Minute)), generation: 2, want: "shop/p/long", timeout: MaxAtAdmission},
+		"accepted":       {spec: now, inForce: &now, generation: 2, want: "shop/p/now", timeout: time.Second},
+		"not judged yet": {spec: now, inForce: &before, generation: 1, want: "shop/p/before", timeout: MaxAtAdmission},
+		"never judged":   {spec: now},
+		"disabled since": {spec: v1alpha1.DefensePolicySpec{Mode: v1alpha1.ModeDisabled, Checks: now.Checks}, inForce: &before, generation: 1},
+		"of a time without limit": {
+			spec: atAdmission("long", time.Minute), inForce: ptr.To(atAdmission("long", time.Minute)), generation: 2,
+			want: "shop/p/long", timeout: MaxAtAdmission,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", Generation: 2}, Spec: test.spec}
@@ -474,8 +519,8 @@ func TestAtAdmission(t *testing.T) {
 	}
 }
 
-// TestHold: of the policies that count for shop/web the strictest hold counts, for the
-// longest time of those that hold. At admission only what was accepted counts.
+// TestHold: the strictest hold of the policies for shop/web counts, for the longest time of their
+// holds. At admission only accepted specs count.
 func TestHold(t *testing.T) {
 	const none, first, every = v1alpha1.HoldNone, v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch
 	type policies = []v1alpha1.DefensePolicy
@@ -485,35 +530,48 @@ func TestHold(t *testing.T) {
 		began    time.Time
 		until    v1alpha1.HoldUntil
 		atMost   time.Duration
-		// unjudged: nobody has said yet whether the policies are accepted.
+		// unjudged: the policies were not judged yet.
 		unjudged bool
-		// atAdmission, where it is another one there.
+		// atAdmission is the hold at admission, if it differs.
 		atAdmission *v1alpha1.HoldUntil
 	}{
-		"no policy":               {},
-		"without a hold":          {policies: policies{made("shop", "p", 0)}},
-		"that does not hold":      {policies: policies{made("shop", "p", 0, holding(none, time.Hour))}},
-		"one":                     {policies: policies{made("shop", "p", 0, holding(first, time.Hour))}, until: first, atMost: time.Hour},
-		"without checks":          {policies: policies{made("shop", "p", 0, holding(first, 0), withoutChecks)}, until: first, atMost: 30 * time.Minute},
-		"of the operator's":       {policies: policies{made(operator, "p", 0, holding(every, 0))}, until: every, atMost: 30 * time.Minute},
-		"that enforces":           {policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeEnforce))}, until: every, atMost: 30 * time.Minute},
+		"no policy":          {},
+		"without a hold":     {policies: policies{made("shop", "p", 0)}},
+		"that does not hold": {policies: policies{made("shop", "p", 0, holding(none, time.Hour))}},
+		"one":                {policies: policies{made("shop", "p", 0, holding(first, time.Hour))}, until: first, atMost: time.Hour},
+		"without checks": {
+			policies: policies{made("shop", "p", 0, holding(first, 0), withoutChecks)},
+			until:    first, atMost: 30 * time.Minute,
+		},
+		"of the operator's": {policies: policies{made(operator, "p", 0, holding(every, 0))}, until: every, atMost: 30 * time.Minute},
+		"that enforces": {
+			policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeEnforce))},
+			until:    every, atMost: 30 * time.Minute,
+		},
 		"that observes":           {policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeObserve))}},
 		"that is disabled":        {policies: policies{made("shop", "p", 0, holding(every, 0), mode(v1alpha1.ModeDisabled))}},
 		"that selects another":    {policies: policies{made("shop", "p", 0, holding(every, 0), selecting("app", "api"))}},
 		"that selects other ones": {policies: policies{made(operator, "p", 0, holding(every, 0), ofNamespaces("team", "bank"))}},
 		"of another namespace":    {policies: policies{made("other", "p", 0, holding(every, 0))}},
-		"the strictest of two": {policies: policies{made(operator, "p", 0, holding(every, time.Minute)), made("shop", "p", 0, holding(first, time.Hour))},
-			until: every, atMost: time.Hour},
-		"which may be the other": {policies: policies{made(operator, "p", 0, holding(first, time.Minute)), made("shop", "p", 0, holding(every, time.Hour))},
-			until: every, atMost: time.Hour},
+		"the strictest of two": {
+			policies: policies{made(operator, "p", 0, holding(every, time.Minute)), made("shop", "p", 0, holding(first, time.Hour))},
+			until:    every, atMost: time.Hour,
+		},
+		"the strictest is the second": {
+			policies: policies{made(operator, "p", 0, holding(first, time.Minute)), made("shop", "p", 0, holding(every, time.Hour))},
+			until:    every, atMost: time.Hour,
+		},
 		"the time of one that does not hold": {policies: policies{made(operator, "p", 0, holding(first, time.Minute)),
 			made("shop", "p", 0, holding(none, time.Hour)), made("shop", "q", 0, holding(every, time.Hour), mode(v1alpha1.ModeObserve))},
 			until: first, atMost: time.Minute},
 		"one too many":                 {policies: append(many(MaxPolicies, "shop"), made("shop", "p", 0, holding(every, 0)))},
 		"made after the release began": {policies: policies{made("shop", "p", time.Second, holding(every, 0))}, began: now},
-		"made in the same second":      {policies: policies{made("shop", "p", 0, holding(every, 0))}, began: now, until: every, atMost: 30 * time.Minute},
-		"not accepted, and never was":  {policies: policies{made("shop", "p", 0, holding(every, 0), invalid(nil))}, unjudged: true},
-		"not accepted any more": {policies: policies{made("shop", "p", 0, holding(every, time.Hour), invalid(&held))}, unjudged: true,
+		"made in the same second": {
+			policies: policies{made("shop", "p", 0, holding(every, 0))}, began: now,
+			until: every, atMost: 30 * time.Minute,
+		},
+		"not accepted, and never was": {policies: policies{made("shop", "p", 0, holding(every, 0), invalid(nil))}, unjudged: true},
+		"no longer accepted": {policies: policies{made("shop", "p", 0, holding(every, time.Hour), invalid(&held))}, unjudged: true,
 			until: first, atMost: 30 * time.Minute},
 		"not judged yet, and laxer before": {policies: policies{made("shop", "p", 0, holding(every, 0), before(&held))}, unjudged: true,
 			until: every, atMost: 30 * time.Minute, atAdmission: ptr.To(first)},
@@ -527,7 +585,9 @@ func TestHold(t *testing.T) {
 				}
 			}
 			Sort(test.policies, operator)
-			web := Workload{Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began}
+			web := Workload{
+				Namespace: "shop", NamespaceLabels: map[string]string{"team": "shop"}, Labels: map[string]string{"app": "web"}, Began: test.began,
+			}
 			s := Select(test.policies, operator, web)
 			if s.Hold != test.until || s.HoldAtMost != test.atMost {
 				t.Errorf("%q for %s, want %q for %s", s.Hold, s.HoldAtMost, test.until, test.atMost)

@@ -34,7 +34,7 @@ import (
 // ServerCheck is the name of the check by AlterShield Server.
 const ServerCheck = "altershield"
 
-// CheckIsOver says that a check has said what it had to say.
+// CheckIsOver reports whether a check has its result.
 func CheckIsOver(c *v1alpha1.CheckStatus) bool {
 	switch c.Phase {
 	case "", v1alpha1.CheckPending, v1alpha1.CheckRunning:
@@ -44,7 +44,7 @@ func CheckIsOver(c *v1alpha1.CheckStatus) bool {
 	}
 }
 
-// FindCheck finds a check by its name; nil when there is none.
+// FindCheck finds a check by its name; nil for none.
 func FindCheck(checks []v1alpha1.CheckStatus, name string) *v1alpha1.CheckStatus {
 	i := slices.IndexFunc(checks, func(c v1alpha1.CheckStatus) bool { return c.Name == name })
 	if i < 0 {
@@ -53,8 +53,7 @@ func FindCheck(checks []v1alpha1.CheckStatus, name string) *v1alpha1.CheckStatus
 	return &checks[i]
 }
 
-// SetCheck puts a check among the others. The time at which it ended is that of
-// its first end.
+// SetCheck adds or replaces a check by its name. A check keeps the time of its first end.
 func SetCheck(checks *[]v1alpha1.CheckStatus, c v1alpha1.CheckStatus, now time.Time) {
 	c.Message = wording.Shortened(c.Message, maxCheckMessage)
 	c.FailedPods = c.FailedPods[:min(len(c.FailedPods), MaxFailedPods)]
@@ -78,7 +77,7 @@ const maxCheckMessage = 1024
 // MaxFailedPods is the limit of the API for the pods that a check names.
 const MaxFailedPods = 20
 
-// ChecksOver says that all checks of these names are over.
+// ChecksOver reports whether all checks of these names are over.
 func ChecksOver(checks []v1alpha1.CheckStatus, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool {
 		c := FindCheck(checks, name)
@@ -86,8 +85,7 @@ func ChecksOver(checks []v1alpha1.CheckStatus, names []string) bool {
 	})
 }
 
-// FailedCheck is the first check beside the server's that failed, and is not only
-// observed; nil for none.
+// FailedCheck returns the first failed check in enforce mode, except the server's; nil for none.
 func FailedCheck(checks []v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
 	for i := range checks {
 		if c := &checks[i]; c.Name != ServerCheck && c.Phase == v1alpha1.CheckFailed && c.Mode != v1alpha1.ModeObserve {
@@ -97,12 +95,13 @@ func FailedCheck(checks []v1alpha1.CheckStatus) *v1alpha1.CheckStatus {
 	return nil
 }
 
-// SilentCheck is the first of these names that ended without a verdict where that
-// fails; nil for none.
+// SilentCheck returns the first check of these names that ended without a verdict and fails for this reason; nil for
+// none.
 func SilentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails bool) *v1alpha1.CheckStatus {
 	for _, name := range names {
 		c := FindCheck(checks, name)
-		if c == nil || c.Mode == v1alpha1.ModeObserve || c.OnSilence == v1alpha1.SilencePasses || c.OnSilence != v1alpha1.SilenceFails && !silenceFails {
+		if c == nil || c.Mode == v1alpha1.ModeObserve || c.OnSilence == v1alpha1.SilencePasses ||
+			c.OnSilence != v1alpha1.SilenceFails && !silenceFails {
 			continue
 		}
 		if hasNoVerdict(c) {
@@ -112,7 +111,7 @@ func SilentCheck(checks []v1alpha1.CheckStatus, names []string, silenceFails boo
 	return nil
 }
 
-// NamesOf are the names of checks beside the server's.
+// NamesOf returns the names of checks, except the server's.
 func NamesOf(checks []v1alpha1.CheckStatus) (names []string) {
 	for i := range checks {
 		if name := checks[i].Name; name != ServerCheck {
@@ -122,15 +121,15 @@ func NamesOf(checks []v1alpha1.CheckStatus) (names []string) {
 	return names
 }
 
-// DescribeCheck is a check in one line, as the message of a verdict.
+// DescribeCheck describes a check in one line, like the message of a verdict.
 func DescribeCheck(c *v1alpha1.CheckStatus) string {
 	return c.Name + ": " + cmp.Or(c.Message, c.Reason, string(c.Phase))
 }
 
-// IsPending says that a check of a policy waits for those of the stage before.
+// IsPending reports whether a check of a policy waits for the checks of the stage before.
 func IsPending(c *v1alpha1.CheckStatus) bool { return c.Type != "" && c.Phase == v1alpha1.CheckPending }
 
-// Begun is a check that begins now.
+// Begun returns the status of the check when it begins now.
 func (b *BeginCheck) Begun(now time.Time) v1alpha1.CheckStatus {
 	c := b.Status
 	c.Phase = v1alpha1.CheckRunning
@@ -142,32 +141,31 @@ func (b *BeginCheck) Begun(now time.Time) v1alpha1.CheckStatus {
 	return c
 }
 
-// CheckGoesOn says that a check of a policy may still come to something. One in the
-// background has its deadline: it was written down as watching, and stays so.
+// CheckGoesOn reports whether a check of a policy may still get a result. A check in the background stays in the phase
+// Watching, so its deadline decides.
 func CheckGoesOn(c *v1alpha1.CheckStatus, now time.Time) bool {
 	return CheckMayGoOn(c) && (c.Phase != v1alpha1.CheckWatching || now.Before(times.OrZero(c.Deadline)))
 }
 
-// CheckMayGoOn says so whatever the time is.
+// CheckMayGoOn is CheckGoesOn at any time.
 func CheckMayGoOn(c *v1alpha1.CheckStatus) bool {
 	return c.Type != "" && c.Phase != v1alpha1.CheckPending && (!CheckIsOver(c) || c.Phase == v1alpha1.CheckWatching)
 }
 
-// FailedReleaseCheck is the check of a policy that fails the release as a whole; nil for none.
-// One without a verdict does where that was written down when it ended.
+// FailedReleaseCheck returns the check of a policy that fails the release as a whole; nil for none. A check without a
+// verdict fails it if that was recorded when the check ended.
 func FailedReleaseCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckStatus {
 	return cmp.Or(FailedCheck(s.Checks), SilentCheck(s.Checks, NamesOf(s.Checks), false))
 }
 
-// IsUnderWay says that a release has begun, has not ended, and that no check of its
-// order fails.
+// IsUnderWay reports whether a release has begun and not ended, and no check of its order fails.
 func IsUnderWay(c *v1alpha1.ChangeWorkload) bool {
 	s := &c.Status
 	return s.Attempt > 0 && s.ObservedRelease == c.Spec.Release && IsOpen(s.Status) && len(s.UnclaimedVerdicts) == 0 &&
 		FailedOrderCheck(s) == nil && FailedReleaseCheck(s) == nil
 }
 
-// hasNoVerdict says that a check ended without one.
+// hasNoVerdict reports whether a check ended without a verdict.
 func hasNoVerdict(c *v1alpha1.CheckStatus) bool {
 	switch c.Phase {
 	case v1alpha1.CheckError, v1alpha1.CheckNoData, v1alpha1.CheckInconclusive:
@@ -177,7 +175,7 @@ func hasNoVerdict(c *v1alpha1.CheckStatus) bool {
 	}
 }
 
-// EventOf is the event that tells what happened to a check; empty for none.
+// EventOf returns the reason of the event about a change of a check; empty for none.
 func EventOf(before, now *v1alpha1.CheckStatus) string {
 	switch {
 	case now.Phase == before.Phase && now.Reason == before.Reason && slices.Equal(now.FailedPods, before.FailedPods):
@@ -197,12 +195,10 @@ func EventOf(before, now *v1alpha1.CheckStatus) string {
 	}
 }
 
-// The checks of policies of a release as a whole, beside the checks of its order. They
-// begin with a write of its release, and what they come to is put into the status by
-// [NoteReleaseCheck]; what that means for the release is decided in internal/defense.
+// Checks of policies of a release as a whole, without the checks of its order. They begin with a write of the release;
+// [NoteReleaseCheck] writes their results to the status, and internal/defense decides the consequence.
 
-// BeginChecks writes down the checks that begin at a stage of the release, unless
-// some did before: which there are does not change.
+// BeginChecks adds the checks that begin at a stage of the release, unless the stage already has checks.
 func BeginChecks(s *v1alpha1.ChangeWorkloadStatus, begin []BeginCheck, now time.Time, stage v1alpha1.PolicyStage) {
 	if len(ChecksAt(s, stage)) > 0 {
 		return
@@ -214,7 +210,7 @@ func BeginChecks(s *v1alpha1.ChangeWorkloadStatus, begin []BeginCheck, now time.
 	}
 }
 
-// ChecksAt are the checks of policies that began at a stage of the release.
+// ChecksAt returns the checks of policies that began at a stage of the release.
 func ChecksAt(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) (at []*v1alpha1.CheckStatus) {
 	for i := range s.Checks {
 		if c := &s.Checks[i]; c.Stage == stage {
@@ -224,7 +220,7 @@ func ChecksAt(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) (at 
 	return at
 }
 
-// WaitsForCheck is the first check of a stage that the release waits for; nil for none.
+// WaitsForCheck returns the first check of a stage that the release waits for; nil for none.
 func WaitsForCheck(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage) *v1alpha1.CheckStatus {
 	for _, c := range ChecksAt(s, stage) {
 		if !c.Background && !CheckIsOver(c) {
@@ -234,21 +230,20 @@ func WaitsForCheck(s *v1alpha1.ChangeWorkloadStatus, stage v1alpha1.PolicyStage)
 	return nil
 }
 
-// FailsRelease says that a check in the status of a release fails it as a whole.
+// FailsRelease reports whether a check in the status of a release fails the release as a whole.
 func FailsRelease(c *v1alpha1.CheckStatus) bool {
 	return FailedReleaseCheck(&v1alpha1.ChangeWorkloadStatus{Checks: []v1alpha1.CheckStatus{*c}}) != nil
 }
 
-// CancelWaiting gives up the checks that a release waits for, where another one has
-// failed it: as with a batch, the first failure decides.
+// CancelWaiting cancels the awaited checks of a release if another check has failed it: as for a batch, the first
+// failure decides.
 func CancelWaiting(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
 	if FailedReleaseCheck(s) != nil {
 		giveUp(s, now, "another check failed first", func(c *v1alpha1.CheckStatus) bool { return !c.Background })
 	}
 }
 
-// MayBeginChecks says that checks of policies may begin with the next write of a
-// release.
+// MayBeginChecks reports whether checks of policies may begin with the next write of a release.
 func MayBeginChecks(change *v1alpha1.ChangeWorkload) bool {
 	s := &change.Status
 	return s.Attempt == 0 || s.ObservedRelease < change.Spec.Release ||
@@ -256,21 +251,19 @@ func MayBeginChecks(change *v1alpha1.ChangeWorkload) bool {
 			!slices.ContainsFunc(s.Checks, func(c v1alpha1.CheckStatus) bool { return c.Stage == v1alpha1.StageReleasePost })
 }
 
-// ReleaseChecksGoOn says that checks of policies of a release as a whole may still come
-// to something.
+// ReleaseChecksGoOn reports whether checks of policies of a release as a whole may still get a result.
 func ReleaseChecksGoOn(change *v1alpha1.ChangeWorkload, now time.Time) bool {
 	return IsCurrentAttempt(change) &&
 		slices.ContainsFunc(change.Status.Checks, func(c v1alpha1.CheckStatus) bool { return CheckGoesOn(&c, now) })
 }
 
-// IsCurrentAttempt says that a release is at the attempt that is to be verified.
+// IsCurrentAttempt reports whether the status of a release is of its current, verified attempt.
 func IsCurrentAttempt(change *v1alpha1.ChangeWorkload) bool {
 	return change.DeletionTimestamp == nil && change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release &&
 		IsVerified(change.Status.Status)
 }
 
-// ReleaseCheckInput is what a decision about a check of a release as a whole is made
-// from.
+// ReleaseCheckInput is the input of a decision about a check of a release as a whole.
 type ReleaseCheckInput struct {
 	Now      time.Time
 	Settings settings.Settings
@@ -278,17 +271,16 @@ type ReleaseCheckInput struct {
 	Change *v1alpha1.ChangeWorkload
 }
 
-// ReleaseCheckPlan is what to do about it.
+// ReleaseCheckPlan is the plan for the check.
 type ReleaseCheckPlan struct {
-	// Status is set when it is to be written.
+	// Status is the status to write; nil for none.
 	Status *v1alpha1.ChangeWorkloadStatus
-	// Events say what was done; they are emitted after the status is written.
+	// Events are emitted after the status is written.
 	Events []Event
 }
 
-// NoteReleaseCheck puts what a check of a policy came to into the status of a release,
-// and whether one without a verdict fails it: a setting that is changed later fails no
-// release after the fact.
+// NoteReleaseCheck writes the result of a check of a policy to the status of a release, and whether a missing verdict
+// fails it: a later change of the setting fails no release in retrospect.
 func NoteReleaseCheck(in ReleaseCheckInput, c v1alpha1.CheckStatus) (plan ReleaseCheckPlan) {
 	known := FindCheck(in.Change.Status.Checks, c.Name)
 	if known == nil || !CheckGoesOn(known, in.Now) && CheckIsOver(known) || !IsCurrentAttempt(in.Change) {
@@ -314,7 +306,7 @@ func NoteReleaseCheck(in ReleaseCheckInput, c v1alpha1.CheckStatus) (plan Releas
 	return plan
 }
 
-// CancelChecks gives up the checks of a release that ends: it ends for good.
+// CancelChecks cancels the checks of a release that ends.
 func CancelChecks(s *v1alpha1.ChangeWorkloadStatus, now time.Time) {
 	giveUp(s, now, "the release ended before the check was over", func(*v1alpha1.CheckStatus) bool { return true })
 }
@@ -331,9 +323,8 @@ func giveUp(s *v1alpha1.ChangeWorkloadStatus, now time.Time, why string, which f
 
 // BeginCheck is a check to begin, of a batch or of a release as a whole.
 type BeginCheck struct {
-	// Status has its name, type and mode, and how pods are.
+	// Status has the name, type and mode of the check, and the state of pods.
 	Status v1alpha1.CheckStatus
-	// Due is when it has seen all it is to see, and Deadline when it gives up, from
-	// when it is written down.
+	// Due is how long the check watches, and Deadline how long it waits for a result, both from its begin.
 	Due, Deadline time.Duration
 }

@@ -30,8 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// CurrentStatus is a copy of the status of a release. Conditions of earlier builds are where this
-// build expects them: those of the order in orderSteps, and those that exist no longer nowhere.
+// CurrentStatus returns a copy of the status of a release, with conditions of earlier builds as this build expects
+// them: the order's conditions in orderSteps, and obsolete ones removed.
 func CurrentStatus(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 	s := change.Status.DeepCopy()
 	steps := map[string]string{
@@ -59,7 +59,7 @@ func CurrentStatus(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStat
 	return s
 }
 
-// formerReasons are reasons of earlier builds that a decision reads.
+// formerReasons maps reasons of earlier builds that a decision reads.
 var formerReasons = map[string]string{
 	"BlockDenied": v1alpha1.ReasonWriteDenied, "Brake": v1alpha1.ReasonRollbackLimit, "PodsFail": v1alpha1.ReasonPodsFailing,
 	"Timeout": v1alpha1.ReasonNoVerdict, "PolledNotPassed": v1alpha1.ReasonNoVerdict, "SubmitFailed": v1alpha1.ReasonNotSubmitted,
@@ -69,11 +69,12 @@ var formerReasons = map[string]string{
 const (
 	kindRelease = "ChangeWorkload"
 	kindBatch   = "ChangePod"
-	// kindStep is of the steps of an order, which the catalog does not have.
+	// kindStep is the kind of the steps of an order, which the catalog does not have.
 	kindStep = ""
 )
 
-// Conditions sets the conditions of one object, at one time. The catalog has the sentence of each, a caller its detail.
+// Conditions sets the conditions of one object, at one time. The catalog has the sentence of each condition, and a
+// caller its detail.
 type Conditions struct {
 	kind       string
 	list       *[]metav1.Condition
@@ -108,24 +109,23 @@ func (c Conditions) Set(kind string, status metav1.ConditionStatus, reason, form
 // Detail returns the message of a condition of a release without the sentence of the catalog.
 func Detail(c *metav1.Condition) string { return v1alpha1.Detail(kindRelease, c) }
 
-// SetReason sets a condition unless it says the same already in other words: the
-// text of an error differs from try to try, and no write is worth that.
+// SetReason sets a condition unless it already has this status and reason: a changed error text is no reason to write.
 func (c Conditions) SetReason(kind string, status metav1.ConditionStatus, reason, message string) {
 	if known := meta.FindStatusCondition(*c.list, kind); known == nil || known.Status != status || known.Reason != reason {
 		c.Set(kind, status, reason, "%s", message)
 	}
 }
 
-// Event is an event to emit after the write that it is about has succeeded.
+// Event is an event to emit after its write has succeeded.
 type Event struct {
 	// Type is corev1.EventTypeNormal or EventTypeWarning.
 	Type            string
 	Reason, Message string
 	// OfRelease: the event is on the release, too, not only on the workload.
 	OfRelease bool
-	// Settings are those by which an event DefenseChanged says that the defense is lowered.
+	// Settings are the settings that lower the defense, of an event DefenseChanged.
 	Settings []string
-	// Act tells the event from others of its reason: it is a part of the event's action.
+	// Act distinguishes the event from others of its reason: it is a part of the event's action.
 	Act string
 }
 

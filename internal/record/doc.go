@@ -14,11 +14,11 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package record has what the records of a release say, ChangeWorkloads and ChangePods: their names, states, conditions and checks. It
-// decides nothing but what is written of a check; packages of decisions share it.
+// Package record reads and writes the records of a release, ChangeWorkloads and ChangePods: their names, states,
+// conditions and checks. Packages that decide share it; it only decides the write of a check.
 //
 //	names.go      names of records
 //	states.go     states of releases, batches and orders, verdicts, overrides, and numbers of batches
 //	conditions.go conditions, and events
-//	checks.go     what checks of policies come to
+//	checks.go     results of checks of policies
 package record

@@ -28,19 +28,19 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ReleaseName is the name of the ChangeWorkload of one version of the workload.
+// ReleaseName returns the name of the ChangeWorkload of one version of the workload.
 func ReleaseName(w *workload.Workload, version string) string {
 	return ChangeWorkloadName(w.Name, versionOfKind(w.GVK.GroupKind(), version))
 }
 
-// BatchName is the name of the n-th batch, from 1, of one version of the workload.
+// BatchName returns the name of the n-th batch, from 1, of one version of the workload.
 func BatchName(w *workload.Workload, version string, n int32) string {
 	return ChangePodName(w.Name, versionOfKind(w.GVK.GroupKind(), version), n)
 }
 
-// versionOfKind tells the versions of workloads of one name and of different kinds
-// apart in names: {kind}-{version}, with the beginning of a hash of the group after the
-// kind where that is not apps. Those of Deployments go without.
+// versionOfKind distinguishes, in names, versions of workloads of one name and of different kinds: {kind}-{version},
+// with the beginning of a hash of the group after a kind outside the group apps. Versions of Deployments stay as they
+// are.
 func versionOfKind(gk schema.GroupKind, version string) string {
 	kind := strings.ToLower(gk.Kind)
 	switch {
@@ -54,28 +54,25 @@ func versionOfKind(gk schema.GroupKind, version string) string {
 	}
 }
 
-// ChangeWorkloadName is the name of the ChangeWorkload of one version of a
-// Deployment: {workload}--x--{version}.
+// ChangeWorkloadName returns the name of the ChangeWorkload of one version of a Deployment: {workload}--x--{version}.
 func ChangeWorkloadName(workload, version string) string {
 	suffix := nameSeparator + version
 	return Shorten(workload, maxNameLength-len(suffix)) + suffix
 }
 
-// ChangePodName is the name of the n-th batch, from 1, of one version of a
-// Deployment: {changeworkload}--x--{n}.
+// ChangePodName returns the name of the n-th batch, from 1, of one version of a Deployment: {changeworkload}--x--{n}.
 func ChangePodName(workload, version string, n int32) string {
 	suffix := fmt.Sprintf("%s%s%s%d", nameSeparator, version, nameSeparator, n)
 	return Shorten(workload, maxNameLength-len(suffix)) + suffix
 }
 
-// WorkloadNameLabelValue is the name of a workload as a label value.
+// WorkloadNameLabelValue returns the name of a workload as a label value.
 func WorkloadNameLabelValue(workload string) string {
 	return Shorten(workload, maxLabelLength)
 }
 
-// Shorten returns name as it is when it fits, else cut at an alphanumeric and
-// followed by 8 hexadecimal digits of its SHA-256, so that two long names with
-// the same beginning stay two.
+// Shorten returns name if it fits, else cut at an alphanumeric and followed by 8 hexadecimal digits of its SHA-256, so
+// two long names with the same beginning stay different.
 func Shorten(name string, limit int) string {
 	if len(name) <= limit {
 		return name
@@ -86,7 +83,7 @@ func Shorten(name string, limit int) string {
 	return cut + "-" + hash
 }
 
-// Parts of names and ids. NameHashLength is how many digits of a hash stand for what is left out.
+// Parts of names and ids. NameHashLength is the number of hash digits that replace the cut part.
 const (
 	maxNameLength   = 253
 	maxLabelLength  = 63

@@ -31,12 +31,13 @@ func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 253)
 	twin := strings.Repeat("a", 252) + "b"
 	for name, test := range map[string]struct{ got, want string }{
-		"changeworkload":         {ChangeWorkloadName("sleep", version), "sleep--x--c6c45d23c098bdf181853a85b60b5d74"},
-		"changepod":              {ChangePodName("sleep", version, 5), "sleep--x--c6c45d23c098bdf181853a85b60b5d74--x--5"},
-		"label":                  {WorkloadNameLabelValue("sleep"), "sleep"},
-		"label of 63 stays":      {WorkloadNameLabelValue(long[:63]), long[:63]},
-		"longest that stays":     {ChangeWorkloadName(long[:216], version), long[:216] + "--x--" + version},
-		"cut at an alphanumeric": {WorkloadNameLabelValue(strings.Repeat("a", 50) + strings.Repeat("-.", 10) + "z"), strings.Repeat("a", 50) + "-aaa14cb7"},
+		"changeworkload":     {ChangeWorkloadName("sleep", version), "sleep--x--c6c45d23c098bdf181853a85b60b5d74"},
+		"changepod":          {ChangePodName("sleep", version, 5), "sleep--x--c6c45d23c098bdf181853a85b60b5d74--x--5"},
+		"label":              {WorkloadNameLabelValue("sleep"), "sleep"},
+		"label of 63 stays":  {WorkloadNameLabelValue(long[:63]), long[:63]},
+		"longest that stays": {ChangeWorkloadName(long[:216], version), long[:216] + "--x--" + version},
+		"cut at an alphanumeric": {WorkloadNameLabelValue(strings.Repeat("a", 50) + strings.Repeat("-.", 10) + "z"),
+			strings.Repeat("a", 50) + "-aaa14cb7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.got != test.want {
@@ -45,7 +46,8 @@ func TestNames(t *testing.T) {
 		})
 	}
 	for _, workload := range []string{"s", long, twin, long[:217], strings.Repeat("a.", 126) + "a"} {
-		for _, name := range []string{ChangeWorkloadName(workload, version), ChangePodName(workload, version, 1), ChangePodName(workload, version, 99999)} {
+		for _, name := range []string{ChangeWorkloadName(workload, version), ChangePodName(workload, version, 1),
+			ChangePodName(workload, version, 99999)} {
 			if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 				t.Errorf("%q is no name: %v", name, problems)
 			}
@@ -59,8 +61,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesOfKinds: workloads of one name, of one template even, do not take each
-// other's names.
+// TestNamesOfKinds: workloads of one name, even with one template, have different names.
 func TestNamesOfKinds(t *testing.T) {
 	const version = "c6c45d23c098bdf181853a85b60b5d74"
 	names := map[string]string{}

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// IsOpen says whether a release in this state has not ended.
+// IsOpen reports whether a release in this state has not ended.
 func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 	switch s {
 	case v1alpha1.ChangeWorkloadInit, v1alpha1.ChangeWorkloadRunning, v1alpha1.ChangeWorkloadTimeOutPreThreshold:
@@ -40,14 +40,13 @@ func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 	}
 }
 
-// IsVerified says whether pods of a release in this state are verified: until
-// it ends, and also after Success and while it is suspended, because pods come
-// later too.
+// IsVerified reports whether pods of a release in this state are verified: until it ends, and also after Success and
+// while it is suspended, because pods come later, too.
 func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {
 	return IsOpen(s) || s == v1alpha1.ChangeWorkloadSuccess || s == v1alpha1.ChangeWorkloadSuspend
 }
 
-// AnyOpen says that a release that began has not ended.
+// AnyOpen reports whether a release that began has not ended.
 func AnyOpen(changes []v1alpha1.ChangeWorkload) bool {
 	for i := range changes {
 		if changes[i].Status.Attempt > 0 && IsOpen(changes[i].Status.Status) {
@@ -57,8 +56,8 @@ func AnyOpen(changes []v1alpha1.ChangeWorkload) bool {
 	return false
 }
 
-// SucceededAt is when an attempt first succeeded; zero where it did not. A record of an older
-// build says that only while it is a success.
+// SucceededAt returns when an attempt first succeeded; zero if it did not. A record of an older build has this time
+// only while its state is Success.
 func SucceededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
 	switch {
 	case s.SuccessTimeUnix > 0:
@@ -70,8 +69,7 @@ func SucceededAt(s *v1alpha1.ChangeWorkloadStatus) time.Time {
 	}
 }
 
-// BatchNumber reads the number of a batch, from 1, out of its name; 0 for a name
-// that is none of ours.
+// BatchNumber returns the number of a batch, from 1, from its name; 0 for a foreign name.
 func BatchNumber(b *v1alpha1.ChangePod) int32 {
 	i := strings.LastIndex(b.Name, nameSeparator)
 	if i < 0 {
@@ -84,9 +82,8 @@ func BatchNumber(b *v1alpha1.ChangePod) int32 {
 	return int32(n)
 }
 
-// BatchResults splits the pods of a batch that is done by their verdicts.
-// Results count for pods of the batch only, by UID where the result has one; a
-// pod without a result passes.
+// BatchResults splits the pods of a batch that is done by their verdicts. Only results for pods of the batch count, by
+// UID if the result has one; a pod without a result passes.
 func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResult) {
 	for _, info := range batch.Spec.PodInfos {
 		result := v1alpha1.PodResult{PodInfo: info}
@@ -95,7 +92,7 @@ func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResul
 			if r.Pod != info.Pod || r.UID != "" && r.UID != info.UID {
 				continue
 			}
-			// A failing entry is never hidden by another one of the same pod.
+			// Another entry of the same pod never hides a failing entry.
 			if !VerdictFails(result.Verdict) {
 				result.Verdict, result.Message = r.Verdict, r.Message
 			}
@@ -109,14 +106,14 @@ func BatchResults(batch *v1alpha1.ChangePod) (passed, failed []v1alpha1.PodResul
 	return passed, failed
 }
 
-// IsOfAttempt says that a batch is of the attempt that its release is at.
+// IsOfAttempt reports whether a batch is of the current attempt of its release.
 func IsOfAttempt(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
 	return change != nil && change.DeletionTimestamp == nil &&
 		batch.Spec.Attempt == change.Status.Attempt && batch.Spec.Release == change.Status.ObservedRelease
 }
 
-// OrderIsOpen reports whether the server knows the order of a release and was not
-// notified how it ended, as far as the status of the release says.
+// OrderIsOpen reports whether, according to the status of the release, the server knows its order and was not notified
+// of its end.
 func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
 	switch s.OrderStage {
 	case v1alpha1.OrderPreWait, v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait, v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish:
@@ -126,7 +123,7 @@ func OrderIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
 	}
 }
 
-// FailedOrderCheck is the failing verdict on the order itself; nil when there is none.
+// FailedOrderCheck returns the failing verdict on the order itself; nil for none.
 func FailedOrderCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckVerdict {
 	for _, v := range []*v1alpha1.CheckVerdict{s.OrderPreVerdict, s.OrderPostVerdict} {
 		if v != nil && VerdictFails(v.Verdict) {
@@ -136,8 +133,7 @@ func FailedOrderCheck(s *v1alpha1.ChangeWorkloadStatus) *v1alpha1.CheckVerdict {
 	return nil
 }
 
-// OrderWaits says that something about the order of a release may still be to
-// do.
+// OrderWaits reports whether the order of a release may still need a request.
 func OrderWaits(change *v1alpha1.ChangeWorkload) bool {
 	switch change.Status.OrderStage {
 	case v1alpha1.OrderNone, v1alpha1.OrderRefused, v1alpha1.OrderEnded:
@@ -147,8 +143,8 @@ func OrderWaits(change *v1alpha1.ChangeWorkload) bool {
 	}
 }
 
-// OrderPreIsLate says that a verdict on the order's PRE check is of no use any
-// more: once its end was submitted the server always says that it passed.
+// OrderPreIsLate reports whether a verdict on the order's PRE check comes too late: after its end was submitted, the
+// server always reports that it passed.
 func OrderPreIsLate(stage v1alpha1.OrderStage) bool {
 	switch stage {
 	case v1alpha1.OrderPostSubmitted, v1alpha1.OrderPostFinish, v1alpha1.OrderEnded:
@@ -158,8 +154,7 @@ func OrderPreIsLate(stage v1alpha1.OrderStage) bool {
 	}
 }
 
-// CountingBatches are the batches of the attempt a release is at that count by
-// themselves.
+// CountingBatches returns the batches of the current attempt of a release that count by themselves.
 func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod) (counting []*v1alpha1.ChangePod) {
 	f, folded := change.Status.Folded, Numbers(nil)
 	if f != nil {
@@ -173,8 +168,7 @@ func CountingBatches(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangeP
 	return counting
 }
 
-// IsCurrentBatch says that a batch is of the attempt its release is at, and that the
-// release is verified.
+// IsCurrentBatch reports whether a batch is of the current attempt of its release, and the release is verified.
 func IsCurrentBatch(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
 	return IsOfAttempt(change, batch) && IsVerified(change.Status.Status)
 }
@@ -184,7 +178,7 @@ type Numbers []numberRange
 
 type numberRange struct{ first, last int32 }
 
-// ParseNumbers reads what [Numbers.String] wrote. What it cannot read is left out.
+// ParseNumbers reads the output of [Numbers.String], without unreadable parts.
 func ParseNumbers(s string) (n Numbers) {
 	for part := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(part, "-")
@@ -212,12 +206,12 @@ func (n Numbers) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Has says whether a number is among them.
+// Has reports whether the set has a number.
 func (n Numbers) Has(number int32) bool {
 	return slices.ContainsFunc(n, func(r numberRange) bool { return r.first <= number && number <= r.last })
 }
 
-// UpTo is how many numbers there are up to this one.
+// UpTo returns how many numbers of the set are at most last.
 func (n Numbers) UpTo(last int32) (count int) {
 	for _, r := range n {
 		count += int(max(min(r.last, last)-r.first+1, 0))
@@ -240,7 +234,7 @@ func (n Numbers) With(first, last int32) Numbers {
 	return joined
 }
 
-// Without is n without a number.
+// Without returns n without a number.
 func (n Numbers) Without(number int32) (left Numbers) {
 	for _, r := range n {
 		if !(Numbers{r}).Has(number) {
@@ -257,8 +251,8 @@ func (n Numbers) Without(number int32) (left Numbers) {
 	return left
 }
 
-// Bounded joins ranges while there are too many of them, unless a batch exists in between, and
-// then leaves out the lowest. It returns the number that the ranges are complete from.
+// Bounded joins ranges while there are too many of them, unless a batch exists in between, and then drops the lowest.
+// It returns the number from which the ranges are complete.
 func (n Numbers) Bounded(exists func(first, last int32) bool, from int32) (Numbers, int32) {
 	for i := 0; len(n) > MaxRanges && i+1 < len(n); {
 		if exists(n[i].last+1, n[i+1].first-1) {
@@ -273,18 +267,17 @@ func (n Numbers) Bounded(exists func(first, last int32) bool, from int32) (Numbe
 	return n, from
 }
 
-// IsFolded reports whether the counts of a batch are kept in the status of its release: it is
-// about to be removed, or was.
+// IsFolded reports whether the counts of a batch are in the status of its release: it is about to be deleted, or was.
 func IsFolded(f *v1alpha1.FoldedBatches, folded Numbers, b *v1alpha1.ChangePod) bool {
 	return f != nil && (folded.Has(BatchNumber(b)) || RemovingIndex(f, b) >= 0)
 }
 
-// RemovingIndex is where in what is being removed a batch is; -1 for nowhere.
+// RemovingIndex returns the index of a batch in the list Removing; -1 for none.
 func RemovingIndex(f *v1alpha1.FoldedBatches, b *v1alpha1.ChangePod) int {
 	return slices.IndexFunc(f.Removing, func(r v1alpha1.FoldedBatch) bool { return r.UID == string(b.UID) })
 }
 
-// FoldedEntry finds the entry of a batch that was folded; nil when it is none.
+// FoldedEntry finds the entry of a folded batch; nil for none.
 func FoldedEntry(s *v1alpha1.ChangeWorkloadStatus, id string) *v1alpha1.FoldedEntry {
 	if s.Folded == nil || id == "" {
 		return nil
@@ -305,7 +298,7 @@ func ConditionMessage(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	return ""
 }
 
-// ReasonOf returns the reason of a condition; empty where there is none.
+// ReasonOf returns the reason of a condition; empty for none.
 func ReasonOf(s *v1alpha1.ChangeWorkloadStatus, kind string) string {
 	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil {
 		return c.Reason
@@ -326,7 +319,7 @@ func EndedUnverified(b *v1alpha1.ChangePod) bool {
 	return b.Status.Status == v1alpha1.ChangePodExecuteDone && ServerSilent(&b.Status)
 }
 
-// ServerSilent says that the server gave no verdict on a batch in time.
+// ServerSilent reports whether the server gave no verdict on a batch in time.
 func ServerSilent(s *v1alpha1.ChangePodStatus) bool {
 	switch v1alpha1.ChangePodStatusType(s.Message) {
 	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout:
@@ -336,28 +329,25 @@ func ServerSilent(s *v1alpha1.ChangePodStatus) bool {
 	}
 }
 
-// ParseBlockedBy reads off the annotations of a workload which release it is blocked
-// because of, and its record. A block that an older build set names no record, and one
-// that a user set names nothing.
+// ParseBlockedBy returns the version, the release and the record that block a workload, from its annotations. A block
+// of an older build names no record, and a block of a user names nothing.
 func ParseBlockedBy(annotations map[string]string) (version, release, record string) {
 	fields := strings.Fields(annotations[v1alpha1.SuspendedByAnnotation])
 	fields = append(fields, "", "", "")
 	return fields[0], fields[1], fields[2]
 }
 
-// MaxRanges bounds the ranges that the numbers of folded batches are kept in. The API
-// takes 8192 bytes, and a range at most 22.
+// MaxRanges bounds the ranges of the numbers of folded batches. The API takes 8192 bytes, and a range has at most 22.
 const MaxRanges = 200
 
-// IsWorse says that a verdict replaces the stored one. Otherwise the first verdict
-// stays. A failure replaces a verdict that the server delivered as a pass, or that
-// it did not deliver, so no earlier verdict hides a failure. When the server
-// repeats a failure that somebody corrected, the correction stays.
+// IsWorse reports whether a verdict replaces the stored one; otherwise the first verdict stays. A failure replaces a
+// verdict that the server delivered as a pass, or did not deliver, so no earlier verdict hides a failure. If the server
+// repeats a failure that a user corrected, the correction stays.
 func IsWorse(stored *v1alpha1.CheckVerdict, v v1alpha1.CheckVerdict) bool {
 	return stored == nil || VerdictFails(v.Verdict) && !VerdictFails(stored.Delivered)
 }
 
-// FailureOf says which check failed, and why.
+// FailureOf describes which check failed, and why.
 func FailureOf(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) string {
 	if v.LatePre {
 		return wording.Cut(v.Message)
@@ -375,7 +365,7 @@ type Override struct {
 	User            string
 }
 
-// String is the value of OverrideAnnotation.
+// String returns the value of OverrideAnnotation.
 func (o Override) String() string {
 	return strings.Join([]string{o.Version, o.ResourceVersion, o.User}, " ")
 }
@@ -389,19 +379,19 @@ func ParseOverride(value string) (Override, bool) {
 	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
 }
 
-// BatchFails says that a pod of a batch that is done failed.
+// BatchFails reports whether a pod of a batch that is done failed.
 func BatchFails(batch *v1alpha1.ChangePod) bool {
 	return batch.Status.Status == v1alpha1.ChangePodExecuteDone &&
 		slices.ContainsFunc(batch.Status.PodResults, func(r v1alpha1.PodResult) bool { return VerdictFails(r.Verdict) })
 }
 
-// MaxText is the limit of the API for texts that are kept of a release.
+// MaxText is the limit of the API for texts about a release.
 const MaxText = 512
 
-// NoReason stands for what a server does not say.
+// NoReason replaces a missing reason of the server.
 const NoReason = "the server gave no reason"
 
-// Describe is a verdict on a pod in one line.
+// Describe describes a verdict on a pod in one line.
 func Describe(r *v1alpha1.PodResult) string {
 	s := fmt.Sprintf("pod %s: %s", r.Pod, r.Verdict)
 	if r.Message != "" {
@@ -410,8 +400,8 @@ func Describe(r *v1alpha1.PodResult) string {
 	return s
 }
 
-// VerdictFails says whether a verdict fails its pod: "pass", "none" (no rule
-// was triggered) and the empty string do not, everything else does.
+// VerdictFails reports whether a verdict fails its pod: "pass", "none" (no rule was triggered) and the empty string do
+// not, everything else does.
 func VerdictFails(verdict string) bool {
 	switch verdict {
 	case VerdictPass, VerdictNone, "":
@@ -421,22 +411,20 @@ func VerdictFails(verdict string) bool {
 	}
 }
 
-// Verdicts, as the server words them.
+// Verdicts in the words of the server.
 const (
 	// VerdictPass means rules were triggered and passed.
 	VerdictPass = "pass"
-	// VerdictNone means no rule was triggered, or nobody was asked.
+	// VerdictNone means no rule was triggered, or the server was not asked.
 	VerdictNone = "none"
 	// VerdictFail means a check failed.
 	VerdictFail = "fail"
-	// VerdictInconclusive does not pass: the server could not decide, or did
-	// not in time.
+	// VerdictInconclusive does not pass: the server could not decide, or not in time.
 	VerdictInconclusive = "inconc"
 )
 
-// RankOfStuck ranks the reasons why a release whose pods are stuck is not rolled back;
-// 0 is no such reason. A reason only replaces one of a lower rank. So a pod that
-// crashes, and is ready for moments, does not make the reasons alternate.
+// RankOfStuck ranks the reasons why a release with stuck pods is not rolled back; 0 is no such reason. A reason only
+// replaces a reason of a lower rank, so the reasons do not alternate while a crashing pod is Ready for moments.
 func RankOfStuck(reason string) int {
 	return slices.Index([]string{
 		v1alpha1.ReasonStillWaiting, v1alpha1.ReasonTolerated, v1alpha1.ReasonRollbackRefused, v1alpha1.ReasonRollbackLimit,

@@ -14,12 +14,12 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package rollback decides whether the pods of a release come up, what is rolled back, and which pods are evicted, by pure functions of
-// what was observed and of the time.
+// Package rollback decides whether the pods of a release come up, which releases are rolled back, and
+// which pods are evicted. Its functions are pure: their input is the state that was read, and the time.
 //
-//	quarantine.go history.go versions that are denied, and versions to go back to
+//	quarantine.go history.go versions that are denied, and targets of rollbacks
 //	start.go                 whether the pods of a release come up
-//	limit.go                 how many rollbacks there may be
-//	rollback.go              what is rolled back
-//	fate.go evict.go         versions that were left, and pods of them that are stuck
+//	limit.go                 how many rollbacks are allowed
+//	rollback.go              which releases are rolled back
+//	fate.go evict.go         abandoned versions, and stuck pods of these versions
 package rollback

@@ -36,49 +36,48 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// A controller that replaces pods one after the other may wait for ever for one of a
-// version that was left, by a rollback or by a fix: it is never ready, and is not replaced
-// before it is. Such a pod is evicted.
+// A controller that replaces pods one after the other may wait forever for a pod of an abandoned
+// version, which a rollback or a fix replaced: the pod never becomes Ready, and the controller
+// replaces only Ready pods. The operator evicts such a pod.
 
-// EvictAfter is how long a pod has to have been not Ready since the version it is of was
-// left.
+// EvictAfter is how long a pod has to be not Ready since its version was abandoned.
 const EvictAfter = 30 * time.Second
 
-// madeAgainAfter is how long after its version was left a pod has to have been made to
-// have been made again of it: a controller, or a clock, may be behind.
-const madeAgainAfter = time.Minute
+// recreatedAfter is how long after its version was abandoned a pod has to be created to count as
+// recreated: a controller or a clock may be behind.
+const recreatedAfter = time.Minute
 
-// EvictionPlan is what to do about pods that are stuck.
+// EvictionPlan is the result of DecideEviction.
 type EvictionPlan struct {
-	// Idle: nothing is stuck, or nothing is to be done about it.
+	// Idle: no pod is stuck, or the operator may not act.
 	Idle bool
 	// NeedsLive: read workload and pods from the API server and decide again.
 	NeedsLive bool
-	// Waits is what is waited for before the next pod is evicted.
+	// Waits is what has to happen before the next pod is evicted.
 	Waits string
-	// Stuck is the pod to be evicted, and Evict says that it is: else Block tells why not.
-	// Left is why its version was left.
+	// Stuck is a stuck pod. Evict: it is evicted; otherwise Block is why not. Left is why its version
+	// was abandoned.
 	Stuck *workload.Place
 	Evict bool
 	Block *EvictionBlock
 	Left  Leaving
-	// RequeueAfter says when to look again, if nothing happens before.
+	// RequeueAfter is when to decide again, if nothing happens before.
 	RequeueAfter time.Duration
 }
 
-// MayNeedEviction reports whether a version of a workload was left by a later release, so
-// that pods of it may be stuck.
+// MayNeedEviction reports whether a later release replaced a version of a workload, so that pods of
+// that version may be stuck.
 func MayNeedEviction(w *workload.Workload) bool {
 	return w.Release() > 1 || w.Annotations[v1alpha1.QuarantineReasonAnnotation] != ""
 }
 
-// DecideEviction says which pod of a workload is evicted, so that its controller gets on.
+// DecideEviction decides which pod of a workload is evicted so that its controller continues.
 //
-// That a version was left the workload itself says, by its quarantine, or the records of
-// its releases: a restarted operator, and another replica, decide the same. One pod goes at a time, the last one
-// first, and only while every pod of the current version is available that the controller
-// would make before: what comes of one eviction is seen before the next. In their order,
-// those after it may need the one that is stuck.
+// The quarantine of the workload, or the records of its releases, tell which versions were
+// abandoned: a restarted operator, and another replica, decide the same. One pod is evicted at a
+// time, the last one first, and only while all pods of the current version that the controller
+// would create before it are available, so the effect of an eviction is known before the next. In
+// order, later pods may need the stuck pod.
 func DecideEviction(in EvictionInput) EvictionPlan {
 	if in.mayEvict() && in.unclear() {
 		return EvictionPlan{Waits: "the template to be seen by its controller, and recorded", RequeueAfter: LookAgain}
@@ -115,18 +114,18 @@ func DecideEviction(in EvictionInput) EvictionPlan {
 	return plan
 }
 
-// choose takes the last pod of those that are to go and would be made of another version;
-// why says that there is none. In their order nothing is won before the first one goes.
+// choose returns the last pod that is due and would be recreated from another version; why is set
+// if there is none. In order, no eviction helps before the first pod is replaced.
 func (in *EvictionInput) choose(stuck []*workload.Place, toGo func(*workload.Place) bool) (chosen *workload.Place, why *obstacle) {
 	first := stuck[len(stuck)-1]
-	if why = in.madeAgain(first, stuck); why != nil && in.Places.Ordered {
+	if why = in.recreates(first, stuck); why != nil && in.Places.Ordered {
 		return first, why
 	}
 	for _, p := range stuck {
 		if !toGo(p) {
 			continue
 		}
-		is := in.madeAgain(p, stuck)
+		is := in.recreates(p, stuck)
 		if is == nil {
 			return p, nil
 		}
@@ -137,47 +136,52 @@ func (in *EvictionInput) choose(stuck []*workload.Place, toGo func(*workload.Pla
 	return chosen, why
 }
 
-// obstacle is why a pod is not evicted. The command, if there is one, removes the cause;
-// byHand says that the pod is to be deleted then.
+// obstacle is why a pod is not evicted. command, if set, removes the obstacle; byHand: the user
+// should delete the pod then.
 type obstacle struct {
 	reason, why, command string
 	byHand               bool
 }
 
-// madeAgain says why a pod would be made again of a version that was left. Below the
-// partition of a hold, its controller makes a pod of the revision before. It does so, too,
-// where the update strategy has no partition at all, of as many pods, the first ones, as
-// are of that revision. A pod of a version of which nothing is known stays, too.
-// Whatever the reason, a pod that was made long after its version
-// was left tells that it happens.
-func (in *EvictionInput) madeAgain(p *workload.Place, stuck []*workload.Place) *obstacle {
+// recreates returns why a pod would be recreated from an abandoned version; nil if it would not. A
+// controller creates the previous revision for pods below the partition of a hold. Without a
+// partition in the update strategy, it does so for the first pods, as many as are of that revision.
+// A pod of an unknown version stays, too. A pod that was created long after its version was
+// abandoned shows that it was recreated.
+func (in *EvictionInput) recreates(p *workload.Place, stuck []*workload.Place) *obstacle {
 	w, left, again := in.Workload, in.fates(p.Version), in.fates(in.Places.Kept).Fate == FateBad
 	switch {
 	case left.Fate == FateUnknown:
 		return &obstacle{
 			reason: v1alpha1.ReasonNotEvicted,
-			why:    "neither a record nor the history of successes has its version, so it may be a good one", byHand: true,
+			why:    "neither a record nor the history of successes has its version, so the version may be good", byHand: true,
 		}
 	case again && p.Index < w.Pace.Partition:
 		return &obstacle{
-			why:     "its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md)",
-			command: fmt.Sprintf("annotate --overwrite %s %sholding=disabled", wording.ShellWord(w.Kind()+"/"+w.Name), v1alpha1.SettingAnnotationPrefix),
+			why: "its controller recreates it from an abandoned version while the rollout is held; " +
+				"end the hold, and it is evicted (if a policy holds, see docs/tasks/hold-rollouts.md)",
+			command: fmt.Sprintf("annotate --overwrite %s %sholding=disabled", wording.ShellWord(w.Kind()+"/"+w.Name),
+				v1alpha1.SettingAnnotationPrefix),
 		}
 	case again && w.Bare && p.Index < in.kept(p, stuck):
 		return &obstacle{
-			why:     "its controller makes it of such a version again, because the update strategy has no partition; give it one, and the pod is evicted",
+			why: "its controller recreates it from an abandoned version, because the update strategy has no partition; " +
+				"set one, and the pod is evicted",
 			command: w.Words.GoOn,
 		}
-	case p.Created.Before(left.At.Add(madeAgainAfter)):
+	case p.Created.Before(left.At.Add(recreatedAfter)):
 		return nil
 	case w.Bare:
-		return &obstacle{why: "its controller made it of that version again; give the update strategy a partition", command: w.Words.GoOn, byHand: true}
+		return &obstacle{
+			why:     "its controller recreated it from that version; set a partition in the update strategy",
+			command: w.Words.GoOn, byHand: true,
+		}
 	}
-	return &obstacle{why: "its controller made it of that version again", byHand: true}
+	return &obstacle{why: "its controller recreated it from that version", byHand: true}
 }
 
-// kept is how many pods are of the revision before when one of those that are stuck is
-// made again. In their order, all of these have gone by then.
+// kept returns how many pods are of the previous revision when one of the stuck pods is recreated.
+// In order, all stuck pods have been replaced by then.
 func (in *EvictionInput) kept(p *workload.Place, stuck []*workload.Place) (n int32) {
 	for i := range in.Places.Pods {
 		other := &in.Places.Pods[i]
@@ -189,24 +193,24 @@ func (in *EvictionInput) kept(p *workload.Place, stuck []*workload.Place) (n int
 	return n
 }
 
-// mayEvict reports whether pods of the workload are replaced by its controller, and that the
-// operator may do something about it.
+// mayEvict reports whether the controller replaces pods of the workload and the operator may evict
+// them.
 func (in *EvictionInput) mayEvict() bool {
 	w := in.Workload
 	return in.Enrolled && !w.Deleting && !workload.OptedOut(w.Labels) && !in.Settings.Observe && w.ObservingOwner() == "" &&
 		!w.Paused && !w.OnDelete
 }
 
-// unclear: nothing is known of the pods, because the controller has yet to see the
-// template, or that is not recorded yet.
+// unclear reports whether the pods are not known yet: the controller has not observed the template,
+// or the release is not recorded.
 func (in *EvictionInput) unclear() bool {
 	w := in.Workload
 	return w.Rollout.Stale || w.Revision == "" || w.RecordedVersion() != w.Version
 }
 
-// stuck are the pods that are not Ready and of a version that is not known to be good, the
-// last one first. Those that a user's partition keeps, or that are too many, their controller does
-// not replace. That of a hold keeps none: the rollout that it paces waits for them.
+// stuck returns the pods that are not Ready and whose version is not known to be good, the last one
+// first. The controller does not replace pods that a user's partition keeps, or surplus pods. The
+// partition of a hold keeps no pod here: the rollout that it holds waits for these pods.
 func (in *EvictionInput) stuck() (stuck []*workload.Place) {
 	if !in.mayEvict() {
 		return nil
@@ -221,13 +225,13 @@ func (in *EvictionInput) stuck() (stuck []*workload.Place) {
 	return stuck
 }
 
-// has says that the workload is to have a pod at a place.
+// has reports whether the workload should have a pod at this place.
 func (in *EvictionInput) has(p *workload.Place) bool {
 	return p.Index >= 0 && p.Index < in.Workload.Replicas
 }
 
-// waits is what keeps a pod from being evicted for now: the controller is at work, or when
-// the version was left is not recorded yet.
+// waits returns what delays an eviction: the controller is at work, or the time of the abandonment
+// is not recorded yet.
 func (in *EvictionInput) waits(stuck []*workload.Place) string {
 	for _, p := range stuck {
 		if l := in.fates(p.Version); l.Fate == FateBad && l.At.IsZero() {
@@ -247,16 +251,16 @@ func (in *EvictionInput) waits(stuck []*workload.Place) string {
 	return in.waitsForFirst(stuck)
 }
 
-// isBehind says that a pod is made only after one of the current version that is not
-// available. The first that is stuck, which the controller waits for, never is.
+// isBehind reports whether the controller creates a pod only after a pod of the current version
+// that is not available. The first stuck pod, for which the controller waits, is never behind.
 func (in *EvictionInput) isBehind(stuck *workload.Place) bool {
 	return in.Places.Ordered && slices.ContainsFunc(in.Places.Pods, func(p workload.Place) bool {
 		return p.Current && in.has(&p) && p.Index < stuck.Index && !in.available(&p)
 	})
 }
 
-// waitsForFirst: the controller waits for the first pod that is not available. One that is
-// not there it makes; where it makes all of them at once, whichever that is.
+// waitsForFirst returns the first pod that is not available, for which the controller waits; it
+// creates a missing pod. If the controller creates all pods at once, only a missing pod counts.
 func (in *EvictionInput) waitsForFirst(stuck []*workload.Place) string {
 	at := map[int32]*workload.Place{}
 	for i := range in.Places.Pods {
@@ -266,7 +270,7 @@ func (in *EvictionInput) waitsForFirst(stuck []*workload.Place) string {
 		p := at[index]
 		switch {
 		case p == nil:
-			return "the pod " + in.Workload.Name + " number " + strconv.Itoa(int(index)+1) + " to be made"
+			return "the pod " + in.Workload.Name + " number " + strconv.Itoa(int(index)+1) + " to be created"
 		case !in.Places.Ordered || in.available(p):
 		case slices.Contains(stuck, p):
 			return ""
@@ -277,13 +281,13 @@ func (in *EvictionInput) waitsForFirst(stuck []*workload.Place) string {
 	return ""
 }
 
-// available says that a pod has been Ready for as long as the workload wants.
+// available reports whether a pod has been Ready for the minReadySeconds of the workload.
 func (in *EvictionInput) available(p *workload.Place) bool {
 	return p.Ready && p.Live() && !p.Bounded(p.ReadySince, in.Now).Add(in.Workload.MinReady).After(in.Now)
 }
 
-// tooYoung is how long until a pod may be evicted: the first that is stuck, where the
-// controller waits for that one, else any.
+// tooYoung returns how long until a pod may be evicted: in order the first stuck pod, for which the
+// controller waits, otherwise any pod.
 func (in *EvictionInput) tooYoung(stuck []*workload.Place, due func(*workload.Place) time.Time) time.Duration {
 	if in.Places.Ordered {
 		return due(stuck[len(stuck)-1]).Sub(in.Now)
@@ -297,7 +301,7 @@ func (in *EvictionInput) tooYoung(stuck []*workload.Place, due func(*workload.Pl
 	return first.Sub(in.Now)
 }
 
-// stuckSince is since when a pod has not been Ready.
+// stuckSince returns since when a pod has not been Ready.
 func stuckSince(p *workload.Place, now time.Time) time.Time {
 	if p.UnreadySince.IsZero() {
 		return p.Created
@@ -305,31 +309,33 @@ func stuckSince(p *workload.Place, now time.Time) time.Time {
 	return p.Bounded(p.UnreadySince, now)
 }
 
-// describeStuck says of a pod what is stuck.
+// describeStuck describes a stuck pod.
 func describeStuck(w *workload.Workload, plan *EvictionPlan) string {
-	return fmt.Sprintf("pod %s is not ready and of version %s, which was left (%s), and the %s does not replace it",
+	return fmt.Sprintf("pod %s of version %s, which was abandoned (%s), is not ready, and the %s does not replace it",
 		plan.Stuck.Name, cmp.Or(plan.Stuck.Version, "unknown"), plan.Left.Cause, w.Kind())
 }
 
-// Evicted is the event of a pod that was evicted.
+// Evicted returns the event of an eviction.
 func Evicted(w *workload.Workload, plan *EvictionPlan) record.Event {
 	return record.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventPodEvicted,
 		Message: fmt.Sprintf("version %s: %s: it was evicted", w.Version, describeStuck(w, plan))}
 }
 
-// EvictionBlock is why a pod that is stuck stays, as the condition EvictionBlocked has it.
+// EvictionBlock is why a stuck pod is not evicted, for the condition EvictionBlocked.
 type EvictionBlock struct{ Reason, Message string }
 
-// BlockedEviction is that of a plan: reason and why are what is in the way.
+// BlockedEviction returns the block of a plan; reason and why are the obstacle.
 func BlockedEviction(w *workload.Workload, plan *EvictionPlan, reason, why string) *EvictionBlock {
-	return &EvictionBlock{Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), wording.Brief(why), deleteByHand(plan.Stuck))}
+	return &EvictionBlock{
+		Reason: reason, Message: fmt.Sprintf("%s: %s%s", describeStuck(w, plan), wording.Brief(why), deleteByHand(plan.Stuck)),
+	}
 }
 
 func deleteByHand(p *workload.Place) string {
-	return ". If the application bears it, delete the pod yourself: " + wording.Kubectl(deletePod+wording.ShellWord(p.Name), p.Namespace)
+	return ". If the application tolerates it, delete the pod yourself: " + wording.Kubectl(deletePod+wording.ShellWord(p.Name), p.Namespace)
 }
 
-// block tells of an obstacle.
+// block returns the block because of an obstacle.
 func (o *obstacle) block(w *workload.Workload, plan *EvictionPlan) *EvictionBlock {
 	why := fmt.Sprintf("%s: %s", describeStuck(w, plan), o.why)
 	if o.command != "" {
@@ -343,8 +349,8 @@ func (o *obstacle) block(w *workload.Workload, plan *EvictionPlan) *EvictionBloc
 
 const deletePod = "delete pod "
 
-// PodToDelete is the pod that the message of the condition EvictionBlocked names at its end.
-// What refused the eviction is quoted before that, and may say anything.
+// PodToDelete returns the pod that a message of the condition EvictionBlocked names at its end. The
+// message may quote a refusal with any text before that.
 func PodToDelete(message string) (pod string, ok bool) {
 	at := strings.LastIndex(message, deletePod)
 	if at < 0 {
@@ -354,10 +360,11 @@ func PodToDelete(message string) (pod string, ok bool) {
 	return pod, len(validation.IsDNS1123Subdomain(pod)) == 0
 }
 
-// NoteEviction writes what is in the way of an eviction, or that nothing is any more, into the
-// status of the release that a workload is at. changed says that the status is to be
-// written, and the event, if there is one, that it is new.
-func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, generation int64, now time.Time, block *EvictionBlock) (changed bool, event *record.Event) {
+// NoteEviction writes the block of an eviction, or that it is over, into the status of the current
+// release of a workload. changed: the status has to be written. event is set if the block is new.
+func NoteEviction(
+	status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, generation int64, now time.Time, block *EvictionBlock,
+) (changed bool, event *record.Event) {
 	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked)
 	blocked := said != nil && said.Status == metav1.ConditionTrue
 	c := record.ConditionsOfRelease(status, generation, now)
@@ -371,24 +378,27 @@ func NoteEviction(status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, g
 		return false, nil
 	}
 	if !blocked || said.Reason != block.Reason {
-		event = &record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventEvictionBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message)}
+		event = &record.Event{
+			Type: corev1.EventTypeWarning, Reason: v1alpha1.EventEvictionBlocked, Message: fmt.Sprintf("version %s: %s", w.Version, block.Message),
+		}
 	}
 	c.Set(v1alpha1.ConditionEvictionBlocked, metav1.ConditionTrue, block.Reason, "%s", block.Message)
 	return true, event
 }
 
 const (
-	// firstEvictionRetry and maxEvictionRetry are between how long and how long an eviction
-	// that was refused waits for the next try.
+	// firstEvictionRetry and maxEvictionRetry bound how long a refused eviction waits for the next
+	// try.
 	firstEvictionRetry = 10 * time.Second
 	maxEvictionRetry   = 5 * time.Minute
 )
 
-// RetryEviction is when an eviction that was refused is tried again: after as long as it has
-// been refused.
+// RetryEviction returns how long a refused eviction waits for the next try: as long as it has been
+// refused.
 func RetryEviction(status *v1alpha1.ChangeWorkloadStatus, now time.Time) time.Duration {
 	refused := time.Duration(0)
-	if said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked); said != nil && said.Status == metav1.ConditionTrue {
+	if said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionEvictionBlocked); said != nil &&
+		said.Status == metav1.ConditionTrue {
 		refused = now.Sub(said.LastTransitionTime.Time)
 	}
 	return min(max(refused, firstEvictionRetry), maxEvictionRetry)

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// podAt is a pod of three that is available and of the version that was restored.
+// podAt returns an available pod of three, of the restored version.
 func podAt(index int32, more ...func(*workload.Place)) workload.Place {
 	p := workload.Place{
 		Pod: workload.Pod{
@@ -47,14 +47,14 @@ func podAt(index int32, more ...func(*workload.Place)) workload.Place {
 	return p
 }
 
-// sticks makes it one of the version that was left, which was never ready.
+// sticks changes a pod to one of the abandoned version that was never Ready.
 func sticks(p *workload.Place) {
 	p.Version, p.Current, p.Ready, p.ReadySince = versionB, false, false, time.Time{}
 	p.UnreadySince = p.Created
 }
 
-// stuckSet is version A, restored a minute ago from version B, of which the last pod is
-// stuck.
+// stuckSet returns a StatefulSet at version A, restored a minute ago from version B; the last pod,
+// of version B, is stuck.
 func stuckSet() EvictionInput {
 	reasons, err := json.Marshal(map[string]QuarantineReason{
 		versionB: {Time: testNow.Add(-time.Minute).UTC().Format(time.RFC3339), Cause: v1alpha1.ReasonNeverStarted, Release: 2, To: versionA},
@@ -80,15 +80,15 @@ func releaseOf(version string, number int64) (c v1alpha1.ChangeWorkload) {
 	return c
 }
 
-// recordOf is the record of a release of a version, which began a minute ago.
+// recordOf returns the record of a release of a version that began a minute ago.
 func recordOf(version string, number int64, state v1alpha1.ChangeWorkloadStatusType) v1alpha1.ChangeWorkload {
 	c := releaseOf(version, number)
 	c.Status.Status, c.Status.ObservedRelease, c.Status.StartTimeUnix = state, number, testNow.Add(-time.Minute).Unix()
 	return c
 }
 
-// TestEvictByRecord: a version that a user left by a fix is none of any quarantine. Its
-// record says whether a pod of it that is stuck may go.
+// TestEvictByRecord covers versions that a fix replaced, which are in no quarantine: their record
+// decides whether a stuck pod may be evicted.
 func TestEvictByRecord(t *testing.T) {
 	for name, test := range map[string]struct {
 		state   v1alpha1.ChangeWorkloadStatusType
@@ -138,7 +138,7 @@ func TestEvictByRecord(t *testing.T) {
 			in.Past.Changes[0].Status.StartTimeUnix = testNow.Add(-29 * time.Second).Unix()
 		}, want: "waits"},
 		"it is ready": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) { in.Places.Pods[2].Ready = true }, want: "idle"},
-		"it was made again": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) {
+		"it was recreated": {state: v1alpha1.ChangeWorkloadSuspend, change: func(in *EvictionInput) {
 			in.Past.Changes[0].Status.StartTimeUnix -= 100
 			in.Places.Pods[2].Created = testNow.Add(-time.Minute)
 		}, want: "Recreated"},
@@ -176,14 +176,14 @@ func TestEvictByRecord(t *testing.T) {
 				t.Errorf("got %q, want %q; %+v", got, test.want, plan)
 			}
 			if plan.Block != nil && !strings.HasSuffix(plan.Block.Message, " -n shop") {
-				t.Errorf("it does not say what to type: %s", plan.Block.Message)
+				t.Errorf("the message has no command: %s", plan.Block.Message)
 			}
 		})
 	}
 }
 
 func TestDecideEviction(t *testing.T) {
-	// reason changes why version B was left.
+	// reason changes why version B was abandoned.
 	reason := func(in *EvictionInput, change func(*QuarantineReason)) {
 		var reasons map[string]QuarantineReason
 		if err := json.Unmarshal([]byte(in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation]), &reasons); err != nil {
@@ -199,30 +199,30 @@ func TestDecideEviction(t *testing.T) {
 		in.Workload.Annotations[v1alpha1.QuarantineReasonAnnotation] = string(data)
 	}
 	rfc := func(ago time.Duration) string { return testNow.Add(-ago).UTC().Format(time.RFC3339) }
-	// complete makes version B that of the pods that are not updated yet: all were of it.
+	// complete sets version B as the version of pods that are not updated yet: all pods were of it.
 	complete := func(in *EvictionInput) { in.Places.Kept = versionB }
 	bare := func(in *EvictionInput) {
 		complete(in)
 		in.Workload.Bare = true
 	}
 	isB := func(p *workload.Place) { p.Version, p.Current = versionB, false }
-	made := func(afterLeft time.Duration) func(*workload.Place) {
+	created := func(after time.Duration) func(*workload.Place) {
 		return func(p *workload.Place) {
-			p.Created = testNow.Add(-time.Minute + afterLeft)
+			p.Created = testNow.Add(-time.Minute + after)
 			p.UnreadySince = p.Created
 		}
 	}
 	const idle, unclear = "idle", "the template to be seen by its controller, and recorded"
 	for name, test := range map[string]struct {
 		change func(*EvictionInput)
-		// want is the pod that is evicted, idle, or what is waited for.
+		// want is the evicted pod, idle, or what is waited for.
 		want string
 		in   time.Duration
 	}{
 		"stuck":                     {func(*EvictionInput) {}, "evict web-2", LookAgain},
 		"from the cache":            {func(in *EvictionInput) { in.Live = false }, "needs live", 0},
-		"the setting is off":        {func(in *EvictionInput) { in.Settings.Eviction = false }, "tell web-2", LookAgain},
-		"pods made all at once":     {func(in *EvictionInput) { in.Places.Ordered = false }, "evict web-2", LookAgain},
+		"the setting is off":        {func(in *EvictionInput) { in.Settings.Eviction = false }, "block web-2", LookAgain},
+		"pods created all at once":  {func(in *EvictionInput) { in.Places.Ordered = false }, "evict web-2", LookAgain},
 		"with another kind's names": {func(in *EvictionInput) { in.Workload.GVK.Kind = "CloneSet" }, "evict web-2", LookAgain},
 
 		"not enrolled":    {func(in *EvictionInput) { in.Enrolled = false }, idle, 0},
@@ -243,28 +243,32 @@ func TestDecideEviction(t *testing.T) {
 			in.Workload.Rollout.Stale, in.Workload.Labels[v1alpha1.DefenseLabel] = true, v1alpha1.DefenseDisabled
 		}, idle, 0},
 
-		"nothing was left": {func(in *EvictionInput) {
+		"nothing was abandoned": {func(in *EvictionInput) {
 			in.Workload.Annotations = map[string]string{v1alpha1.ReleaseAnnotation: "3"}
-		}, "tell web-2", LookAgain},
+		}, "block web-2", LookAgain},
 		"quarantine without reason": {func(in *EvictionInput) {
 			delete(in.Workload.Annotations, v1alpha1.QuarantineReasonAnnotation)
-		}, "tell web-2", LookAgain},
+		}, "block web-2", LookAgain},
 		"reason without quarantine": {func(in *EvictionInput) {
 			delete(in.Workload.Annotations, v1alpha1.QuarantinedAnnotation)
-		}, "tell web-2", LookAgain},
-		"a reason of somebody else": {func(in *EvictionInput) {
+		}, "block web-2", LookAgain},
+		"a reason of another writer": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = "Mine" })
-		}, "tell web-2", LookAgain},
-		"a time of somebody else": {func(in *EvictionInput) {
+		}, "block web-2", LookAgain},
+		"a time of another writer": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = "yesterday" })
-		}, "tell web-2", LookAgain},
-		"of this release": {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "tell web-2", LookAgain},
+		}, "block web-2", LookAgain},
+		"of this release": {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Release = 3 }) }, "block web-2", LookAgain},
 		"overridden": {func(in *EvictionInput) {
 			ParseQuarantine(in.Workload.Annotations, testNow).Override(versionB, "ann").Annotate(in.Workload.Annotations)
-		}, "tell web-2", LookAgain},
-		"its time is over":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", LookAgain},
-		"a user went back":        {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", LookAgain},
-		"a user released over it": {func(in *EvictionInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", LookAgain},
+		}, "block web-2", LookAgain},
+		"its time is over": {
+			func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Until = rfc(time.Second) }) }, "evict web-2", LookAgain,
+		},
+		"a user went back": {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.By = "ann" }) }, "evict web-2", LookAgain},
+		"a user released over it": {
+			func(in *EvictionInput) { in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "7" }, "evict web-2", LookAgain,
+		},
 		"it came back, and is remembered": {func(in *EvictionInput) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
 			in.Past.History = []workload.Revision{{Version: versionA, Release: 8}, {Version: versionB, Release: 7}}
@@ -273,68 +277,78 @@ func TestDecideEviction(t *testing.T) {
 			in.Workload.Annotations[v1alpha1.ReleaseAnnotation] = "8"
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 8), recordOf(versionB, 7, v1alpha1.ChangeWorkloadSuccess)}
 		}, idle, 0},
-		"it was released before it was left": {func(in *EvictionInput) {
+		"it was released before it was abandoned": {func(in *EvictionInput) {
 			in.Past.History = []workload.Revision{{Version: versionA, Release: 3}, {Version: versionB, Release: 1}}
 			in.Past.Changes = []v1alpha1.ChangeWorkload{releaseOf(versionA, 3), releaseOf(versionB, 2)}
 		}, "evict web-2", LookAgain},
-		"left because it failed": {func(in *EvictionInput) {
+		"abandoned because it failed": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonVerificationFailed })
 		}, "evict web-2", LookAgain},
-		"left on request": {func(in *EvictionInput) {
+		"abandoned on request": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Cause = v1alpha1.ReasonRollbackRequested })
 		}, "evict web-2", LookAgain},
-		"left just now":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(10 * time.Second) }) }, "a pod to be stuck for longer", 20 * time.Second},
-		"left 30 s ago":            {func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(EvictAfter) }) }, "evict web-2", LookAgain},
-		"not ready since just now": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(-5 * time.Second) }, "a pod to be stuck for longer", 25 * time.Second},
-		"made just now": {func(in *EvictionInput) {
+		"abandoned just now": {
+			func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(10 * time.Second) }) }, "a pod to be stuck for longer",
+			20 * time.Second,
+		},
+		"abandoned 30 s ago": {
+			func(in *EvictionInput) { reason(in, func(r *QuarantineReason) { r.Time = rfc(EvictAfter) }) }, "evict web-2", LookAgain,
+		},
+		"not ready since just now": {
+			func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(-5 * time.Second) }, "a pod to be stuck for longer",
+			25 * time.Second,
+		},
+		"created just now": {func(in *EvictionInput) {
 			in.Places.Pods[2].Created, in.Places.Pods[2].UnreadySince = testNow.Add(-time.Second), time.Time{}
 		}, "a pod to be stuck for longer", 29 * time.Second},
-		"a kubelet's clock is ahead": {func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", LookAgain},
+		"a kubelet's clock is ahead": {
+			func(in *EvictionInput) { in.Places.Pods[2].UnreadySince = testNow.Add(time.Hour) }, "evict web-2", LookAgain,
+		},
 
-		"it became ready":            {func(in *EvictionInput) { in.Places.Pods[2].Ready = true }, idle, 0},
-		"it is terminating":          {func(in *EvictionInput) { in.Places.Pods[2].Terminating = true }, idle, 0},
-		"it ended":                   {func(in *EvictionInput) { in.Places.Pods[2].Ended = true }, idle, 0},
-		"of the current revision":    {func(in *EvictionInput) { in.Places.Pods[2].Current = true }, idle, 0},
-		"of the version restored":    {func(in *EvictionInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
-		"of a version not known":     {func(in *EvictionInput) { in.Places.Pods[2].Version = "" }, "tell web-2", LookAgain},
-		"of a version that is free":  {func(in *EvictionInput) { in.Places.Pods[2].Version = "cccc" }, "tell web-2", LookAgain},
-		"kept by a partition":        {func(in *EvictionInput) { in.Workload.Partition = 3 }, idle, 0},
-		"the first a partition lets": {func(in *EvictionInput) { in.Workload.Partition = 2 }, "evict web-2", LookAgain},
-		"held, and the one before is made again": {func(in *EvictionInput) {
+		"it became ready":             {func(in *EvictionInput) { in.Places.Pods[2].Ready = true }, idle, 0},
+		"it is terminating":           {func(in *EvictionInput) { in.Places.Pods[2].Terminating = true }, idle, 0},
+		"it ended":                    {func(in *EvictionInput) { in.Places.Pods[2].Ended = true }, idle, 0},
+		"of the current revision":     {func(in *EvictionInput) { in.Places.Pods[2].Current = true }, idle, 0},
+		"of the version restored":     {func(in *EvictionInput) { in.Places.Pods[2].Version = versionA }, idle, 0},
+		"of a version not known":      {func(in *EvictionInput) { in.Places.Pods[2].Version = "" }, "block web-2", LookAgain},
+		"of a version that is free":   {func(in *EvictionInput) { in.Places.Pods[2].Version = "cccc" }, "block web-2", LookAgain},
+		"kept by a partition":         {func(in *EvictionInput) { in.Workload.Partition = 3 }, idle, 0},
+		"the first above a partition": {func(in *EvictionInput) { in.Workload.Partition = 2 }, "evict web-2", LookAgain},
+		"held, and the one before is recreated": {func(in *EvictionInput) {
 			in.Places.Kept, in.Workload.Pace.Partition = versionA, 3
 		}, "evict web-2", LookAgain},
-		"held, and it would be made again": {func(in *EvictionInput) {
+		"held, and it would be recreated": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition = 3
-		}, "made again web-2", LookAgain},
-		"held, and it would be made again, told from the cache": {func(in *EvictionInput) {
+		}, "recreated web-2", LookAgain},
+		"held, and it would be recreated, from the cache": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Live = 3, false
 		}, "needs live", 0},
-		"held, and it is let be updated": {func(in *EvictionInput) {
+		"held, and it may be updated": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition = 2
 		}, "evict web-2", LookAgain},
-		"held, and the first of two would be made again": {func(in *EvictionInput) {
+		"held, and the first of two would be recreated": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1] = 2, podAt(1, sticks)
-		}, "made again web-1", LookAgain},
-		"held, and one of two would be made again, all at once": {func(in *EvictionInput) {
+		}, "recreated web-1", LookAgain},
+		"held, and one of two would be recreated, all at once": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 2, podAt(1, sticks), false
 		}, "evict web-2", LookAgain},
-		"held, and both would be made again, all at once": {func(in *EvictionInput) {
+		"held, and both would be recreated, all at once": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Places.Pods[1], in.Places.Ordered = 3, podAt(1, sticks), false
-		}, "made again web-2", LookAgain},
+		}, "recreated web-2", LookAgain},
 		"held, and the setting is off": {func(in *EvictionInput) {
 			complete(in)
 			in.Workload.Pace.Partition, in.Settings.Eviction = 3, false
-		}, "made again web-2", LookAgain},
+		}, "recreated web-2", LookAgain},
 		"no partition, others are as before": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []workload.Place{podAt(0, sticks), podAt(1, isB), podAt(2, isB)}
-		}, "made again web-0", LookAgain},
+		}, "recreated web-0", LookAgain},
 		"no partition, those before it are as before": {func(in *EvictionInput) {
 			bare(in)
 			in.Places.Pods = []workload.Place{podAt(0, isB), podAt(1, isB), podAt(2, sticks)}
@@ -351,42 +365,47 @@ func TestDecideEviction(t *testing.T) {
 			bare(in)
 			in.Places.Kept, in.Places.Pods = versionA, []workload.Place{podAt(0, sticks), podAt(1), podAt(2)}
 		}, "evict web-0", LookAgain},
-		"made just after it was left": {func(in *EvictionInput) {
+		"created just after it was abandoned": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
-			made(-time.Second)(&in.Places.Pods[2])
+			created(-time.Second)(&in.Places.Pods[2])
 		}, "evict web-2", LookAgain},
-		"made again": {func(in *EvictionInput) {
+		"recreated": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
-			made(0)(&in.Places.Pods[2])
-		}, "made again web-2", LookAgain},
-		"made again, and no partition": {func(in *EvictionInput) {
+			created(0)(&in.Places.Pods[2])
+		}, "recreated web-2", LookAgain},
+		"recreated, and no partition": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
 			bare(in)
 			in.Places.Kept = versionA
-			made(0)(&in.Places.Pods[2])
-		}, "made again web-2", LookAgain},
-		"the first of two made again": {func(in *EvictionInput) {
+			created(0)(&in.Places.Pods[2])
+		}, "recreated web-2", LookAgain},
+		"the first of two recreated": {func(in *EvictionInput) {
 			reason(in, func(r *QuarantineReason) { r.Time = rfc(2 * time.Minute) })
-			in.Places.Pods[1] = podAt(1, sticks, made(0))
-		}, "made again web-1", LookAgain},
+			in.Places.Pods[1] = podAt(1, sticks, created(0))
+		}, "recreated web-1", LookAgain},
 
-		"too many":                 {func(in *EvictionInput) { in.Workload.Replicas = 2 }, idle, 0},
-		"none of the set's":        {func(in *EvictionInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
-		"scaled up, pods not made": {func(in *EvictionInput) { in.Workload.Replicas = 5 }, "evict web-2", LookAgain},
-		"scaled up, all at once":   {func(in *EvictionInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be made", LookAgain},
-		"another is terminating":   {func(in *EvictionInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", LookAgain},
+		"too many":                    {func(in *EvictionInput) { in.Workload.Replicas = 2 }, idle, 0},
+		"none of the set's":           {func(in *EvictionInput) { in.Places.Pods[2].Index = -1 }, idle, 0},
+		"scaled up, pods not created": {func(in *EvictionInput) { in.Workload.Replicas = 5 }, "evict web-2", LookAgain},
+		"scaled up, all at once": {
+			func(in *EvictionInput) { in.Workload.Replicas, in.Places.Ordered = 5, false }, "the pod web number 4 to be created", LookAgain,
+		},
+		"another is terminating": {func(in *EvictionInput) { in.Places.Pods[0].Terminating = true }, "the pod web-0 to be gone", LookAgain},
 		"one too many is terminating": {func(in *EvictionInput) {
 			in.Places.Pods = append(in.Places.Pods, podAt(3, func(p *workload.Place) { p.Terminating = true }))
 		}, "the pod web-3 to be gone", LookAgain},
-		"another ended":             {func(in *EvictionInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", LookAgain},
-		"one before it is not made": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be made", LookAgain},
-		"a restored one not ready":  {func(in *EvictionInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", LookAgain},
+		"another ended": {func(in *EvictionInput) { in.Places.Pods[0].Ended = true }, "the pod web-0 to be replaced", LookAgain},
+		"one before it is not created": {
+			func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(2, sticks)} }, "the pod web number 2 to be created",
+			LookAgain,
+		},
+		"a restored one not ready": {func(in *EvictionInput) { in.Places.Pods[0].Ready = false }, "the pod web-0 to be available", LookAgain},
 		"a restored one too young": {func(in *EvictionInput) {
 			in.Workload.MinReady, in.Places.Pods[0].ReadySince = time.Minute, testNow.Add(-time.Second)
 		}, "the pod web-0 to be available", LookAgain},
 		"another version before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
-		}, "tell web-0", LookAgain},
+		}, "block web-0", LookAgain},
 		"another version that succeeded before it": {func(in *EvictionInput) {
 			in.Places.Pods[0].Current, in.Places.Pods[0].Version, in.Places.Pods[0].Ready = false, "cccc", false
 			in.Past.History = []workload.Revision{{Version: "cccc", Release: 1}}
@@ -406,15 +425,19 @@ func TestDecideEviction(t *testing.T) {
 			in.Workload.Replicas = 4
 			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Ready = false }), podAt(3, sticks)}
 		}, "evict web-1", LookAgain},
-		"one of the version left after it is ready": {func(in *EvictionInput) {
-			in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Version, p.Current = versionB, false })}
+		"a pod of the abandoned version after it is ready": {func(in *EvictionInput) {
+			in.Places.Pods = []workload.Place{
+				podAt(0), podAt(1, sticks), podAt(2, func(p *workload.Place) { p.Version, p.Current = versionB, false }),
+			}
 		}, "evict web-1", LookAgain},
 
 		"two are stuck: the last one": {func(in *EvictionInput) { in.Places.Pods[1] = podAt(1, sticks) }, "evict web-2", LookAgain},
 		"two are stuck, in any order": {func(in *EvictionInput) {
 			in.Places.Pods = []workload.Place{podAt(2, sticks), podAt(0), podAt(1, sticks)}
 		}, "evict web-2", LookAgain},
-		"the last of two is gone": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks)} }, "evict web-1", LookAgain},
+		"the last of two is gone": {
+			func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0), podAt(1, sticks)} }, "evict web-1", LookAgain,
+		},
 		"of two the last is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks)
 			in.Places.Pods[2].UnreadySince = testNow
@@ -422,8 +445,12 @@ func TestDecideEviction(t *testing.T) {
 		"of two the first is too young": {func(in *EvictionInput) {
 			in.Places.Pods[1] = podAt(1, sticks, func(p *workload.Place) { p.UnreadySince = testNow.Add(-20 * time.Second) })
 		}, "a pod to be stuck for longer", 10 * time.Second},
-		"all are stuck":                   {func(in *EvictionInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", LookAgain},
-		"all were, and the first is left": {func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0, sticks)} }, "evict web-0", LookAgain},
+		"all are stuck": {
+			func(in *EvictionInput) { in.Places.Pods[0], in.Places.Pods[1] = podAt(0, sticks), podAt(1, sticks) }, "evict web-2", LookAgain,
+		},
+		"all were, and the first remains": {
+			func(in *EvictionInput) { in.Places.Pods = []workload.Place{podAt(0, sticks)} }, "evict web-0", LookAgain,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stuckSet()
@@ -436,11 +463,11 @@ func TestDecideEviction(t *testing.T) {
 			case plan.NeedsLive:
 				got = "needs live"
 			case plan.Block != nil && plan.Block.Reason == v1alpha1.ReasonRecreated && !plan.Evict:
-				got = "made again " + plan.Stuck.Name
+				got = "recreated " + plan.Stuck.Name
 			case plan.Evict:
 				got = "evict " + plan.Stuck.Name
 			case plan.Stuck != nil:
-				got = "tell " + plan.Stuck.Name
+				got = "block " + plan.Stuck.Name
 			}
 			if got != test.want || plan.RequeueAfter != test.in {
 				t.Errorf("got %q and again in %s, want %q in %s", got, plan.RequeueAfter, test.want, test.in)
@@ -449,9 +476,10 @@ func TestDecideEviction(t *testing.T) {
 	}
 }
 
-// TestMadeAgain says what is told where to evict a pod brings nothing.
-func TestMadeAgain(t *testing.T) {
-	const stuck = "pod web-0 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: "
+// TestRecreated covers the messages if an eviction changes nothing.
+func TestRecreated(t *testing.T) {
+	const stuck = "pod web-0 of version " + versionB + ", which was abandoned (NeverStarted), is not ready, " +
+		"and the statefulset does not replace it: "
 	const patch = "patch statefulset/web"
 	again := func(in *EvictionInput) {
 		in.Places.Pods[0].Created, in.Places.Pods[0].UnreadySince = testNow, testNow
@@ -462,19 +490,22 @@ func TestMadeAgain(t *testing.T) {
 		pod    string
 	}{
 		"held": {func(in *EvictionInput) { in.Places.Kept, in.Workload.Pace.Partition = versionB, 3 },
-			"its controller makes it of such a version again while the rollout is held; let that go on, and it is evicted (where a policy holds, see docs/holding.md): " +
+			"its controller recreates it from an abandoned version while the rollout is held; " +
+				"end the hold, and it is evicted (if a policy holds, see docs/tasks/hold-rollouts.md): " +
 				"kubectl annotate --overwrite statefulset/web altershield.defense.antgroup.com/holding=disabled -n shop", ""},
 		"no partition": {func(in *EvictionInput) {
 			in.Places.Kept, in.Workload.Bare = versionB, true
 			in.Places.Pods[1].Version, in.Places.Pods[1].Current = versionB, false
-		}, "its controller makes it of such a version again, because the update strategy has no partition; give it one, and the pod is evicted: kubectl patch statefulset/web -n shop", ""},
-		"made again, and no partition": {func(in *EvictionInput) {
+		}, "its controller recreates it from an abandoned version, because the update strategy has no partition; " +
+			"set one, and the pod is evicted: kubectl patch statefulset/web -n shop", ""},
+		"recreated, and no partition": {func(in *EvictionInput) {
 			again(in)
 			in.Workload.Bare = true
-		}, "its controller made it of that version again; give the update strategy a partition: kubectl patch statefulset/web -n shop. " +
-			"If the application bears it, delete the pod yourself: kubectl delete pod web-0 -n shop", "web-0"},
-		"made again": {again,
-			"its controller made it of that version again. If the application bears it, delete the pod yourself: kubectl delete pod web-0 -n shop", "web-0"},
+		}, "its controller recreated it from that version; set a partition in the update strategy: kubectl patch statefulset/web -n shop. " +
+			"If the application tolerates it, delete the pod yourself: kubectl delete pod web-0 -n shop", "web-0"},
+		"recreated": {again,
+			"its controller recreated it from that version. " +
+				"If the application tolerates it, delete the pod yourself: kubectl delete pod web-0 -n shop", "web-0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stuckSet()
@@ -484,7 +515,7 @@ func TestMadeAgain(t *testing.T) {
 			test.change(&in)
 			plan := DecideEviction(in)
 			if plan.Block == nil || plan.Block.Message != stuck+test.want {
-				t.Fatalf("it is told %+v\nwant %s", plan.Block, stuck+test.want)
+				t.Fatalf("block %+v\nwant %s", plan.Block, stuck+test.want)
 			}
 			if pod, _ := PodToDelete(plan.Block.Message); pod != test.pod {
 				t.Errorf("it names the pod %q to delete, want %q", pod, test.pod)
@@ -508,9 +539,12 @@ func TestNoteEviction(t *testing.T) {
 		}
 		return said
 	}
-	refused := BlockedEviction(in.Workload, &plan, v1alpha1.ReasonDisruptionBudget, "the disruption budget web needs 3 healthy pods and has 2 currently")
-	want := "pod web-2 is not ready and of version " + versionB + ", which was left (NeverStarted), and the statefulset does not replace it: " +
-		"the disruption budget web needs 3 healthy pods and has 2 currently. If the application bears it, delete the pod yourself: kubectl delete pod web-2 -n shop"
+	refused := BlockedEviction(in.Workload, &plan, v1alpha1.ReasonDisruptionBudget,
+		"the disruption budget web needs 3 healthy pods and has 2 currently")
+	want := "pod web-2 of version " + versionB + ", which was abandoned (NeverStarted), is not ready, " +
+		"and the statefulset does not replace it: " +
+		"the disruption budget web needs 3 healthy pods and has 2 currently. " +
+		"If the application tolerates it, delete the pod yourself: kubectl delete pod web-2 -n shop"
 	if refused.Message != want {
 		t.Errorf("it says %q", refused.Message)
 	}
@@ -527,7 +561,8 @@ func TestNoteEviction(t *testing.T) {
 	if pod, ok := PodToDelete("the setting eviction is off"); ok {
 		t.Errorf("it names the pod %q", pod)
 	}
-	if e := Evicted(in.Workload, &plan); e.Reason != v1alpha1.EventPodEvicted || !strings.Contains(e.Message, "pod web-2") || !strings.Contains(e.Message, versionB) {
+	if e := Evicted(in.Workload, &plan); e.Reason != v1alpha1.EventPodEvicted || !strings.Contains(e.Message, "pod web-2") ||
+		!strings.Contains(e.Message, versionB) {
 		t.Errorf("its event is %+v", e)
 	}
 	off := BlockedEviction(in.Workload, &plan, v1alpha1.ReasonNotEvicted, "the setting eviction is off")
@@ -551,7 +586,8 @@ func TestNoteEviction(t *testing.T) {
 	}
 	since := testNow.Add(7 * time.Minute)
 	for refusedFor, want := range map[time.Duration]time.Duration{
-		0: 10 * time.Second, 10 * time.Second: 10 * time.Second, time.Minute: time.Minute, time.Hour: 5 * time.Minute, -time.Hour: 10 * time.Second,
+		0: 10 * time.Second, 10 * time.Second: 10 * time.Second, time.Minute: time.Minute, time.Hour: 5 * time.Minute,
+		-time.Hour: 10 * time.Second,
 	} {
 		if got := RetryEviction(&status, since.Add(refusedFor)); got != want {
 			t.Errorf("refused for %s it is tried again in %s, want %s", refusedFor, got, want)

@@ -27,27 +27,27 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Fate is what became of a version of a workload.
+// Fate is the outcome of a version of a workload.
 type Fate int
 
 const (
-	// FateUnknown means that nothing is known of it.
+	// FateUnknown is a version without a record and without a history.
 	FateUnknown Fate = iota
-	// FateGood means that it is the one to run, or succeeded, or is in its user's hands.
+	// FateGood is a version that is current, or that succeeded.
 	FateGood
-	// FateBad means that it failed, was rolled back, or never succeeded.
+	// FateBad is a version that failed, was rolled back, or never succeeded.
 	FateBad
 )
 
-// Leaving is why, and when, a workload left a version.
+// Leaving is why, and when, a workload abandoned a version.
 type Leaving struct {
 	Fate Fate
-	// At is when; zero while that is not known. Cause is one word for a message.
+	// At is when; zero if it is not known. Cause is one word for a message.
 	At    time.Time
 	Cause string
 }
 
-// Causes of a Leaving that no quarantine tells.
+// Causes of a Leaving that are not from a quarantine.
 const (
 	causeFailed         = "Failed"
 	causeRolledBack     = "RolledBack"
@@ -55,11 +55,10 @@ const (
 	causeUnknown        = "Unknown"
 )
 
-// left says of each version of the workload why it was left: by a rollback, by a user who
-// went back, or by a release over it. The quarantine says so before the records do, which
-// may be gone.
+// left returns why the workload abandoned each version: by a rollback, an undo, or a later release.
+// The quarantine comes before the records, which may be deleted.
 func (in *EvictionInput) left() func(version string) Leaving {
-	q := ParseQuarantine(in.Workload.Annotations, time.Time{}) // with what is over
+	q := ParseQuarantine(in.Workload.Annotations, time.Time{}) // with quarantines that are over
 	return func(version string) Leaving {
 		if version == in.Workload.Version {
 			return Leaving{Fate: FateGood}
@@ -71,13 +70,13 @@ func (in *EvictionInput) left() func(version string) Leaving {
 	}
 }
 
-// leftByQuarantine is what the quarantine says of a version, before the release that the
-// workload is at. One that was released again after it is judged by its record.
+// leftByQuarantine returns why a version is in quarantine because of a release before the current
+// one. A version that was released again later is judged by its record.
 func (in *EvictionInput) leftByQuarantine(q Quarantine, version string) (Leaving, bool) {
 	r, held := q.Reason(version)
 	switch r.Cause {
 	case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
-	default: // somebody else's writing
+	default: // not written by the operator
 		return Leaving{}, false
 	}
 	at, err := time.Parse(time.RFC3339, r.Time)
@@ -87,15 +86,15 @@ func (in *EvictionInput) leftByQuarantine(q Quarantine, version string) (Leaving
 	return Leaving{Fate: FateBad, At: at, Cause: r.Cause}, true
 }
 
-// releasedAfter says that a version was released again after the release of a number.
+// releasedAfter reports whether a version was released again after the release with this number.
 func (p *Past) releasedAfter(version string, number int64) bool {
 	return slices.ContainsFunc(p.History, func(r workload.Revision) bool { return r.Version == version && r.Release > number }) ||
 		slices.ContainsFunc(p.Changes, func(c v1alpha1.ChangeWorkload) bool { return c.Spec.Reversion == version && c.Spec.Release > number })
 }
 
-// leftByRecord is what the record of its last release says of a version, and the history
-// of successes. It was left when the release began that the workload is at. In one cache,
-// the record of that release is not seen before a Success that came earlier.
+// leftByRecord returns the fate of a version by the record of its last release, and the history of
+// successes. The version was abandoned when the current release began. A cache that has the record
+// of the current release has an earlier Success, too.
 func (in *EvictionInput) leftByRecord(version string) Leaving {
 	last, begun := (*v1alpha1.ChangeWorkload)(nil), time.Time{}
 	for i := range in.Past.Changes {
@@ -129,22 +128,21 @@ func (in *EvictionInput) leftByRecord(version string) Leaving {
 	}
 }
 
-// EvictionInput is what a decision about pods that are stuck is made from.
+// EvictionInput is the input of DecideEviction.
 type EvictionInput struct {
 	Now time.Time
-	// After is how long a pod has to have been stuck.
+	// After is how long a pod has to be stuck.
 	After    time.Duration
 	Settings settings.Settings
 	Workload *workload.Workload
-	// Enrolled says that the namespace is enrolled.
+	// Enrolled: the namespace is enrolled.
 	Enrolled bool
 	Places   workload.Places
-	// Past may be behind.
+	// Past comes from a cache and may be behind.
 	Past Past
-	// Live says that workload and pods were read from the API server, not from caches
-	// that may be behind.
+	// Live: workload and pods were read from the API server, not from caches.
 	Live bool
 
-	// fates says of each version why it was left.
+	// fates returns why a version was abandoned.
 	fates func(version string) Leaving
 }

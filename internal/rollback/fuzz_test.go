@@ -29,13 +29,13 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// FuzzQuarantine: whatever the annotations hold, each of the last ten versions that
-// are listed is in quarantine, or its time is over, and no other is known. What is written again is bounded, and reads as it
-// did.
+// FuzzQuarantine: with any annotations, each of the last ten listed versions is in quarantine, or
+// its quarantine is over, and no other version is known. A quarantine that is written is bounded,
+// and reads the same.
 func FuzzQuarantine(f *testing.F) {
 	reason, err := json.Marshal(map[string]QuarantineReason{
 		"a": {Time: "2026-01-01T00:00:00Z", Cause: v1alpha1.ReasonNeverStarted, Until: "2026-01-01T01:00:00Z", Times: 3, Release: 7, To: "z"},
-		"b": {Cause: v1alpha1.ReasonRollbackRequested, Overridden: "somebody", Release: 8},
+		"b": {Cause: v1alpha1.ReasonRollbackRequested, Overridden: "ann", Release: 8},
 	})
 	if err != nil {
 		f.Fatal(err)
@@ -67,10 +67,10 @@ func FuzzQuarantine(f *testing.F) {
 		if !with.Holds(newest) || len(with.Versions) > maxQuarantined {
 			t.Fatalf("the newest is not in quarantine, or too many are: %v", with.Versions)
 		}
-		if free := with.Override(newest, "somebody"); free.Holds(newest) || !free.Overridden(newest) {
+		if free := with.Override(newest, "ann"); free.Holds(newest) || !free.Overridden(newest) {
 			t.Fatal("an override does not end it")
 		}
-		for _, changed := range []Quarantine{with, with.Override(newest, "somebody"), with.Without(newest)} {
+		for _, changed := range []Quarantine{with, with.Override(newest, "ann"), with.Without(newest)} {
 			written := maps.Clone(read)
 			changed.Annotate(written)
 			again := ParseQuarantine(written, now)

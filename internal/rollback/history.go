@@ -26,12 +26,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// BaselineRelease is the number of the release, in the history, that a workload
-// was at before its first defended one.
+// BaselineRelease is the number, in the history, of the version before the first defended release.
 const BaselineRelease int64 = 0
 
-// NewestSuccess is the version a workload with these annotations, and at this
-// version, would be rolled back to; empty when there is none.
+// NewestSuccess returns the version to which a workload with this version and these annotations
+// would be rolled back; empty for none.
 func NewestSuccess(history []workload.Revision, current string, annotations map[string]string, now time.Time) string {
 	if r := NewestRevision(history, current, ParseQuarantine(annotations, now)); r != nil {
 		return r.Version
@@ -39,8 +38,8 @@ func NewestSuccess(history []workload.Revision, current string, annotations map[
 	return ""
 }
 
-// NewestRevision is the newest version in a history that is neither current nor
-// in quarantine, of equals the last; nil when there is none.
+// NewestRevision returns the newest version in a history that is neither current nor in quarantine,
+// of equals the last; nil for none.
 func NewestRevision(history []workload.Revision, current string, q Quarantine) *workload.Revision {
 	var newest *workload.Revision
 	for i := range history {
@@ -52,9 +51,8 @@ func NewestRevision(history []workload.Revision, current string, q Quarantine) *
 	return newest
 }
 
-// provenSuccess is where a rollback goes that nobody asked for: the newest
-// version that is proven, of those that are not known to be bad; an unproven one
-// only when there is no other.
+// provenSuccess returns the target of a rollback that no user requested: the newest proven version
+// that is not known to be bad, or the newest unproven version if there is no proven version.
 func provenSuccess(history []workload.Revision, current string, q Quarantine, changes []v1alpha1.ChangeWorkload) *workload.Revision {
 	var proven, unproven []workload.Revision
 	for _, r := range history {
@@ -72,17 +70,18 @@ func provenSuccess(history []workload.Revision, current string, q Quarantine, ch
 	return NewestRevision(unproven, current, q)
 }
 
-// knownBad says that a version failed, was rolled back, or that its pods failed soon
-// after it had succeeded.
+// knownBad reports whether a version failed, was rolled back, or had failing pods soon after its
+// success.
 func knownBad(version string, changes []v1alpha1.ChangeWorkload) bool {
 	return slices.ContainsFunc(changes, func(c v1alpha1.ChangeWorkload) bool {
-		return c.Spec.Reversion == version && (c.Status.Status == v1alpha1.ChangeWorkloadSuspend || c.Status.Status == v1alpha1.ChangeWorkloadRollback ||
-			meta.IsStatusConditionFalse(c.Status.Conditions, v1alpha1.ConditionProven))
+		return c.Spec.Reversion == version &&
+			(c.Status.Status == v1alpha1.ChangeWorkloadSuspend || c.Status.Status == v1alpha1.ChangeWorkloadRollback ||
+				meta.IsStatusConditionFalse(c.Status.Conditions, v1alpha1.ConditionProven))
 	})
 }
 
-// Past is what a decision knows of the releases of a workload. It comes from a
-// cache: for the decision, a release that is not in it did not happen.
+// Past are the known releases of a workload. They come from a cache: a decision ignores releases
+// that are not in it.
 type Past struct {
 	// Changes are the ChangeWorkloads of the workload.
 	Changes []v1alpha1.ChangeWorkload

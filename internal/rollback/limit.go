@@ -31,26 +31,26 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// limitEntry is the last rollback of one workload that the rollback limit let through.
+// limitEntry is the last rollback of a workload that the rollback limit allowed.
 type limitEntry struct {
 	// Time is when, in Unix seconds.
 	Time int64 `json:"time"`
-	// UID is the workload's, and Release the number of the release that is left.
+	// UID is the UID of the workload, and Release the number of the release that was rolled back.
 	UID     types.UID `json:"uid"`
 	Release int64     `json:"release"`
-	// Namespace of the workload. Entries of older builds have none.
+	// Namespace is the namespace of the workload; empty in entries of older builds.
 	Namespace string `json:"namespace,omitempty"`
 }
 
 const (
-	// limitBackOff is how much longer than usual a release gets that the rollback limit
-	// held back: the longest time a kubelet waits before it tries again.
+	// limitBackOff is the extra time of a release that the rollback limit delayed: the longest time
+	// that a kubelet waits before it retries.
 	limitBackOff = workload.MaxBackOff
-	// maxLimitEntries bounds what is remembered. A setting above it counts as this number.
+	// maxLimitEntries bounds the entries. A larger setting counts as this number.
 	maxLimitEntries = 500
 )
 
-// ParseLimit reads what LimitAnnotation holds. What cannot be read is nothing.
+// ParseLimit reads the value of LimitAnnotation; an invalid value is an empty Limit.
 func ParseLimit(value string) Limit {
 	var b Limit
 	if json.Unmarshal([]byte(value), &b.taken) != nil {
@@ -60,7 +60,7 @@ func ParseLimit(value string) Limit {
 	return b
 }
 
-// String is what LimitAnnotation holds.
+// String returns the value of LimitAnnotation.
 func (b Limit) String() string {
 	data, err := json.Marshal(b.taken)
 	if err != nil {
@@ -69,9 +69,9 @@ func (b Limit) String() string {
 	return string(data)
 }
 
-// Take makes room for a rollback of a workload. ok is false where there is none, else
-// changed says whether it was not counted yet. The last rollback of a workload replaces
-// its earlier ones: each needs a new release of its user, and all of them count as one.
+// Take counts a rollback of a workload. ok is false if the limit does not allow it; otherwise
+// changed reports whether it was not counted yet. The last rollback of a workload replaces its
+// earlier ones: each needs a new release by a user, and together they count as one.
 func (b Limit) Take(s settings.Settings, now time.Time, w *workload.Workload) (after Limit, changed, ok bool) {
 	entry := limitEntry{Time: now.Unix(), UID: w.UID, Release: w.Release(), Namespace: w.Namespace}
 	if slices.ContainsFunc(b.taken, func(e limitEntry) bool { return e.UID == entry.UID && e.Release == entry.Release }) {
@@ -80,17 +80,17 @@ func (b Limit) Take(s settings.Settings, now time.Time, w *workload.Workload) (a
 	if _, full := b.full(s, now, w); full != "" {
 		return b, false, false
 	}
-	// An entry that is over still says since when there is room, which matters to a
-	// release that waited for it.
+	// An expired entry still tells since when there is room, which matters to a release that waited
+	// for it.
 	over := now.Add(-s.LimitWindow - s.RollbackAfter - limitBackOff).Unix()
 	taken := slices.DeleteFunc(slices.Clone(b.taken), func(e limitEntry) bool { return e.UID == entry.UID || e.Time < over })
 	taken = append(taken, entry)
 	return Limit{taken: taken[max(0, len(taken)-maxLimitEntries):]}, true, true
 }
 
-// full says why there is no room for a rollback of a workload; empty where there is room.
-// from is since when, or from when on, there is room. All workloads of one namespace get half of
-// it, rounded up, so that one namespace does not use up what the others need.
+// full returns why the limit does not allow a rollback of a workload; empty if it does. from is the
+// time from which there is room. All workloads of a namespace get half of the limit, rounded up, so
+// that one namespace does not use up the limit of the others.
 func (b Limit) full(s settings.Settings, now time.Time, w *workload.Workload) (from time.Time, why string) {
 	used := func(e limitEntry) bool { return e.UID == w.UID && time.Unix(e.Time, 0).Add(s.LimitWindow).After(now) }
 	if !s.Limit || slices.ContainsFunc(b.taken, used) {
@@ -104,14 +104,15 @@ func (b Limit) full(s settings.Settings, now time.Time, w *workload.Workload) (f
 	case of.After(now):
 		why = fmt.Sprintf("%d rollbacks without a request were made in the last %s, and more are not allowed", limit, s.LimitWindow)
 	case ofNamespace.After(now):
-		why = fmt.Sprintf("%d workloads of the namespace were rolled back by the operator in the last %s, and one namespace takes at most half of %d",
+		why = fmt.Sprintf(
+			"%d workloads of the namespace were rolled back by the operator in the last %s, and one namespace takes at most half of %d",
 			share, s.LimitWindow, limit)
 	}
 	return times.Latest(of, ofNamespace), why
 }
 
-// roomFrom is the time from which fewer than limit entries are within the window: once the
-// last but so many is old enough. Zero where there are fewer anyway.
+// roomFrom returns the time from which fewer than limit entries are within the window; zero if
+// there are fewer anyway.
 func roomFrom(taken []limitEntry, limit int, window time.Duration) time.Time {
 	if len(taken) < limit {
 		return time.Time{}
@@ -119,9 +120,9 @@ func roomFrom(taken []limitEntry, limit int, window time.Duration) time.Time {
 	return time.Unix(taken[len(taken)-limit].Time, 0).Add(window)
 }
 
-// Limited says why a rollback that nobody asked for has to wait, if it has, and
-// for how long. A release that the rollback limit held back once gets some time of its own
-// when there is room again: what ended the outage may be over.
+// Limited returns why, and for how long, a rollback that no user requested has to wait; empty if it
+// need not wait. A release that the rollback limit delayed gets some extra time when there is room
+// again: the outage may have ended.
 func Limited(
 	status *v1alpha1.ChangeWorkloadStatus, w *workload.Workload, b Limit, s settings.Settings, now time.Time,
 ) (why string, left time.Duration) {
@@ -141,6 +142,6 @@ func Limited(
 	return "", 0
 }
 
-// Limit is the memory of the rollbacks that nobody asked for, of all workloads of
-// the cluster, the oldest first.
+// Limit has the rollbacks that no user requested, of all workloads of the cluster, the oldest
+// first.
 type Limit struct{ taken []limitEntry }

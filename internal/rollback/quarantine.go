@@ -30,30 +30,28 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// maxQuarantined is how many versions of a workload are in quarantine at most;
-// newer ones displace older ones.
+// maxQuarantined is the largest number of versions in the quarantine of a workload; newer versions
+// displace older ones.
 const maxQuarantined = 10
 
-// Quarantine are the versions of a workload that were rolled back, the oldest
-// first. They are not released again but by an override.
+// Quarantine has the versions of a workload that were rolled back, the oldest first. Only an
+// override releases them again.
 type Quarantine struct {
 	Versions []string
 	Reasons  map[string]QuarantineReason
-	// over are the versions whose time is over, which are free to come back.
+	// over are the versions whose quarantine is over; they may be released again.
 	over []string
 }
 
-// QuarantineReason says when and why a version was rolled back. It is what
-// QuarantineReasonAnnotation holds for each.
+// QuarantineReason is when and why a version was rolled back, as in QuarantineReasonAnnotation.
 type QuarantineReason struct {
 	// Time is when, as RFC 3339.
 	Time string `json:"time"`
-	// Pod is the first pod that failed or was stuck, if one was, and Container the
-	// one of it that did.
+	// Pod is the first pod that failed or was stuck, if any, and Container its container that did.
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
-	// Cause is the reason of the condition RolledBack; Reason is one word, too:
-	// what the pod was stuck at, or its verdict.
+	// Cause is the reason of the condition RolledBack. Reason, also one word, is the cause of the
+	// stuck pod, or its verdict.
 	Cause   string `json:"cause"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -61,19 +59,17 @@ type QuarantineReason struct {
 	// version that was restored.
 	Release int64  `json:"release"`
 	To      string `json:"to"`
-	// Until is when the quarantine ends by itself, as RFC 3339 and by the clock of
-	// the API server; empty for never. Times is how often the version was rolled
-	// back because it never started.
+	// Until is when the quarantine ends, as RFC 3339 and by the clock of the API server; empty for
+	// never. Times is how often the version was rolled back because it never started.
 	Until string `json:"until,omitempty"`
 	Times int    `json:"times,omitempty"`
-	// Overridden is who released the version again by an override, which ended
-	// its quarantine.
+	// Overridden is the user who released the version by an override, which ended its quarantine.
 	Overridden string `json:"overridden,omitempty"`
-	// By is the user who went back, where it was not the operator that did.
+	// By is the user who undid the release; empty for the operator.
 	By string `json:"by,omitempty"`
 }
 
-// String is one line for a message.
+// String returns one line for a message.
 func (r QuarantineReason) String() string {
 	parts := []string{r.Cause}
 	if r.Pod != "" {
@@ -85,9 +81,8 @@ func (r QuarantineReason) String() string {
 	return strings.Join(append(parts, wording.NonEmpty(r.Reason, r.Message)...), ": ")
 }
 
-// ParseQuarantine reads the quarantine off the annotations of a workload. A
-// version without a reason is in quarantine all the same; one whose time is over
-// is not, but what is known of it is kept.
+// ParseQuarantine reads the quarantine from the annotations of a workload. A version without a
+// reason is in quarantine, too. A version whose quarantine is over is not, but its reason is kept.
 func ParseQuarantine(annotations map[string]string, now time.Time) Quarantine {
 	q := Quarantine{Reasons: map[string]QuarantineReason{}}
 	_ = json.Unmarshal([]byte(annotations[v1alpha1.QuarantineReasonAnnotation]), &q.Reasons) // no reason is better than no quarantine
@@ -104,8 +99,8 @@ func ParseQuarantine(annotations map[string]string, now time.Time) Quarantine {
 	return q
 }
 
-// listed are the last versions of a comma separated list, each once. The operator lists
-// no more than that; somebody else may write a list of any length.
+// listed returns the last versions of a comma separated list, each once. The operator lists at most
+// maxQuarantined; a user may write a list of any length.
 func listed(list string) []string {
 	var versions []string
 	seen := map[string]bool{"": true}
@@ -118,19 +113,19 @@ func listed(list string) []string {
 	return versions[max(0, len(versions)-maxQuarantined):]
 }
 
-// isOver says that the time of a quarantine has passed.
+// isOver reports whether a quarantine is over.
 func (r QuarantineReason) isOver(now time.Time) bool {
 	until, err := time.Parse(time.RFC3339, r.Until)
 	return err == nil && !until.After(now)
 }
 
-// times is how often a version was rolled back because it never started.
+// times returns how often a version was rolled back because it never started.
 func (q Quarantine) times(version string) int { return q.Reasons[version].Times }
 
-// Holds says that a version is in quarantine.
+// Holds reports whether a version is in quarantine.
 func (q Quarantine) Holds(version string) bool { return slices.Contains(q.Versions, version) }
 
-// Reason says why a version is in quarantine, if it is known.
+// Reason returns why a version is in quarantine, if it is known.
 func (q Quarantine) Reason(version string) (QuarantineReason, bool) {
 	r, ok := q.Reasons[version]
 	return r, ok && q.Holds(version)
@@ -148,14 +143,13 @@ func (q Quarantine) With(version string, reason QuarantineReason) Quarantine {
 	return changed
 }
 
-// Overridden says that somebody ended the quarantine of a version by an override.
+// Overridden reports whether an override ended the quarantine of a version.
 func (q Quarantine) Overridden(version string) bool { return q.OverriddenBy(version) != "" }
 
-// OverriddenBy is the user who released a version again by an override; empty for none.
+// OverriddenBy returns the user who released a version by an override; empty for none.
 func (q Quarantine) OverriddenBy(version string) string { return q.Reasons[version].Overridden }
 
-// Restored reports whether a release of this version and number was made by a rollback or
-// by an undo.
+// Restored reports whether a rollback or an undo made the release of this version with this number.
 func (q Quarantine) Restored(version string, release int64) bool {
 	for _, r := range q.Reasons {
 		if r.To == version && r.Release+1 == release {
@@ -165,7 +159,7 @@ func (q Quarantine) Restored(version string, release int64) bool {
 	return false
 }
 
-// Override ends the quarantine of a version, and remembers that.
+// Override ends the quarantine of a version, and records the user.
 func (q Quarantine) Override(version, user string) Quarantine {
 	reason := q.Reasons[version]
 	changed := q.Without(version)
@@ -188,8 +182,8 @@ func (q Quarantine) Without(version string) Quarantine {
 	return changed
 }
 
-// Annotate writes the quarantine into annotations. Of the versions that were
-// overridden, and of those whose time is over, the last ones are kept.
+// Annotate writes the quarantine into annotations. It keeps the last of the versions that were
+// overridden, and of the versions whose quarantine is over.
 func (q Quarantine) Annotate(annotations map[string]string) {
 	over := q.over[max(0, len(q.over)+len(q.Versions)-maxQuarantined):]
 	kept := map[string]QuarantineReason{}
@@ -221,22 +215,22 @@ func (q Quarantine) Annotate(annotations map[string]string) {
 	set(v1alpha1.QuarantineReasonAnnotation, string(reasons), len(kept) > 0 && err == nil)
 }
 
-// RolledBack says that a release was rolled back, and why.
+// RolledBack returns why a release was rolled back, and whether it was.
 func RolledBack(w *workload.Workload, change *v1alpha1.ChangeWorkload) (QuarantineReason, bool) {
 	if w == nil {
 		return QuarantineReason{}, false
 	}
-	// Also of one that is over.
+	// A quarantine that is over counts, too.
 	r, ok := ParseQuarantine(w.Annotations, time.Time{}).Reason(change.Spec.Reversion)
 	switch r.Cause {
 	case v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested:
 		return r, ok && r.Release == change.Spec.Release
-	default: // somebody else's writing
+	default: // not written by the operator
 		return r, false
 	}
 }
 
-// DescribeQuarantine says of a version in quarantine when and why.
+// DescribeQuarantine returns when and why a version was rolled back.
 func DescribeQuarantine(version string, q Quarantine) string {
 	r, ok := q.Reasons[version]
 	if !ok {
@@ -248,15 +242,15 @@ func DescribeQuarantine(version string, q Quarantine) string {
 	return fmt.Sprintf("version %s was rolled back at %s: %s", version, r.Time, r)
 }
 
-// Unquarantined is what one use of UnquarantineAnnotation came to.
+// Unquarantined is the result of a request by UnquarantineAnnotation.
 type Unquarantined struct {
-	// Asked is what the annotation said, shortened.
+	// Asked is the value of the annotation, shortened.
 	Asked string `json:"asked"`
-	// Ended are the versions whose quarantine it ended, maybe none.
+	// Ended are the versions whose quarantine ended; may be empty.
 	Ended []string `json:"ended,omitempty"`
 	User  string   `json:"user"`
-	// ResourceVersion is that of the workload it was decided on, by which admission
-	// knows what an earlier call for the same request did.
+	// ResourceVersion is the resource version of the workload at the decision. Admission uses it to
+	// recognize an earlier call for the same request.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
@@ -266,7 +260,7 @@ func ParseUnquarantined(value string) (Unquarantined, bool) {
 	return u, json.Unmarshal([]byte(value), &u) == nil && u.Asked != ""
 }
 
-// String is the value of UnquarantinedAnnotation.
+// String returns the value of UnquarantinedAnnotation.
 func (u Unquarantined) String() string {
 	data, err := json.Marshal(u)
 	if err != nil {
@@ -275,7 +269,7 @@ func (u Unquarantined) String() string {
 	return string(data)
 }
 
-// Describe says in one line what was done.
+// Describe returns the result in one line.
 func (u Unquarantined) Describe() string {
 	if len(u.Ended) == 0 {
 		return fmt.Sprintf("%s asked to end the quarantine of %q, which is not in quarantine", u.User, u.Asked)
@@ -283,7 +277,7 @@ func (u Unquarantined) Describe() string {
 	return fmt.Sprintf("%s ended the quarantine of %s", u.User, strings.Join(u.Ended, ", "))
 }
 
-// Explain says what of a release failed.
+// Explain sets what failed in a release.
 func (r *QuarantineReason) Explain(failed *v1alpha1.ChangeWorkload) {
 	if pods := failed.Status.DefenseCheckFailPods; len(pods) > 0 {
 		r.Pod, r.Reason, r.Message = pods[0].Pod, pods[0].Verdict, wording.Brief(pods[0].Message)
@@ -292,8 +286,8 @@ func (r *QuarantineReason) Explain(failed *v1alpha1.ChangeWorkload) {
 	}
 }
 
-// Unquarantine ends the quarantine of a version, or of all of them, as an override
-// by that user would.
+// Unquarantine ends the quarantine of a version, or of AllVersions, as an override by that user
+// would.
 func (q Quarantine) Unquarantine(asked, user string) (Quarantine, Unquarantined) {
 	asked = strings.TrimSpace(asked)
 	done := Unquarantined{Asked: wording.Cut(asked), User: user}
@@ -308,6 +302,5 @@ func (q Quarantine) Unquarantine(asked, user string) (Quarantine, Unquarantined)
 	return q, done
 }
 
-// AllVersions is the value of UnquarantineAnnotation that ends the quarantine of
-// all versions.
+// AllVersions is the value of UnquarantineAnnotation that ends the quarantine of all versions.
 const AllVersions = "all"

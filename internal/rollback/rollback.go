@@ -32,13 +32,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Input is what a decision to roll a workload back is made from.
+// Input is the input of Decide.
 type Input struct {
 	Now time.Time
-	// Settings in force for the workload.
+	// Settings are the settings of the workload.
 	Settings settings.Settings
 	Workload *workload.Workload
-	// Enrolled says that the namespace is enrolled.
+	// Enrolled: the namespace is enrolled.
 	Enrolled bool
 	// Changes are the ChangeWorkloads of the workload.
 	Changes []v1alpha1.ChangeWorkload
@@ -50,67 +50,66 @@ type Input struct {
 	Limit Limit
 }
 
-// LastSuccess is the value of RollbackToAnnotation that asks for the newest
-// version that succeeded.
+// LastSuccess is the value of RollbackToAnnotation that requests the newest successful version.
 const LastSuccess = "last-success"
 
-// BeforeOptIn begins the value of RollbackToAnnotation where admission saw that the workload opted
-// in with it. It is refused, with an event.
+// BeforeOptIn is the prefix of the value of RollbackToAnnotation if the workload opted in together
+// with it. The request is refused, with an event.
 const BeforeOptIn = "before opting in: "
 
 // Rollback sets a workload back to an earlier version.
 type Rollback struct {
 	// From and To are versions.
 	From, To string
-	// The template is that of Old, else what History remembers; one is set.
+	// Old or History has the template; exactly one is set.
 	Old     *workload.OldRevision
 	History *workload.Revision
-	// Pod is the one that did not come up; empty for other causes. NeedsCause is
-	// set where only its events say what it waits for.
+	// Pod is the pod that did not come up; empty for other causes. NeedsCause is set if only the
+	// events of the pod have the cause.
 	Pod        string
 	NeedsCause *workload.Pod
-	// Why is what the workload's quarantine says of From.
+	// Why is the reason of the quarantine of From.
 	Why QuarantineReason
 }
 
-// ChangeCausePrefix begins what ChangeCause says.
+// ChangeCausePrefix is the prefix of ChangeCause.
 const ChangeCausePrefix = "AlterShield rolled back "
 
-// ChangeCause explains the revision that the rollback makes.
+// ChangeCause returns the change cause of the revision that the rollback creates.
 func (r *Rollback) ChangeCause() string {
 	return fmt.Sprintf(ChangeCausePrefix+"version %s to %s: %s", r.From, r.To, wording.Printable(r.Why.String()))
 }
 
-// Plan is what to do about a rollback.
+// Plan is the result of Decide.
 type Plan struct {
 	// Rollback is set when the workload is to be rolled back.
 	Rollback *Rollback
-	// Refusal is why a request is not carried out. The request is consumed.
+	// Refusal is why a request is refused. The request is consumed.
 	Refusal string
-	// RequeueAfter says when to look again, if nothing happens before.
+	// RequeueAfter is when to decide again, if nothing happens before.
 	RequeueAfter time.Duration
 }
 
-// Asked says that somebody asked for the rollback; the rollback limit is for the others.
+// Asked reports whether a user requested the rollback. The rollback limit counts only other
+// rollbacks.
 func (r *Rollback) Asked() bool { return r.Why.Cause == v1alpha1.ReasonRollbackRequested }
 
-// Decide says whether a workload is rolled back, and to what.
+// Decide decides whether a workload is rolled back, and to which version.
 //
-// It never loops. Whatever is rolled back from is in quarantine from then on;
-// without a request this leaves neither a version in quarantine or released out
-// of it by an override, nor a release that a rollback made. So each rollback of
-// its own needs a release of somebody else's before it: at once of another
-// version, of the same one only when its quarantine is over, which takes twice
-// as long each time.
+// It never loops: a version that is rolled back is in quarantine from then on. Without a request,
+// Decide does not roll back a version in quarantine, a version that was released by an override, or
+// a release that a rollback made. So a user has to release before each such rollback: another
+// version at any time, the same version only after its quarantine, which takes twice as long each
+// time.
 func Decide(in Input) Plan {
 	w := in.Workload
-	// A release that admission did not record is, before anything else.
+	// A release that admission missed is recorded first.
 	if w.Deleting || !in.Enrolled || workload.OptedOut(w.Labels) || w.RecordedVersion() != "" && w.RecordedVersion() != w.Version {
 		return Plan{}
 	}
 	if request, ok := w.Annotations[v1alpha1.RollbackToAnnotation]; ok {
 		if w.RecordedVersion() != "" && len(in.Changes) == 0 {
-			return Plan{RequeueAfter: LookAgain} // whose record it is, is decided first
+			return Plan{RequeueAfter: LookAgain} // the owner of the record is decided first
 		}
 		return in.requested(strings.TrimSpace(request))
 	}
@@ -124,8 +123,8 @@ func Decide(in Input) Plan {
 	return in.neverStarted(change)
 }
 
-// Request says what a request for a version, or LastSuccess, comes to:
-// the version it goes to, or why it is refused.
+// Request returns the version to which a request for a version, or LastSuccess, leads, or why it is
+// refused.
 func Request(in Input, version string) (to, refusal string) {
 	plan := in.requested(version)
 	if plan.Rollback == nil {
@@ -134,8 +133,8 @@ func Request(in Input, version string) (to, refusal string) {
 	return plan.Rollback.To, ""
 }
 
-// NeedsPods says that the decision depends on pods: while a release is rolled
-// out, and for some time after its Success.
+// NeedsPods reports whether the decision depends on pods: during the rollout of a release, and for
+// some time after its Success.
 func (in *Input) NeedsPods() bool {
 	change := in.current()
 	if change == nil || !in.Settings.Rollback {
@@ -147,7 +146,7 @@ func (in *Input) NeedsPods() bool {
 	return succeeded.IsZero() || proven > 0 && (young || !s.failingSince().IsZero())
 }
 
-// current is the record of the release the workload is at, once that is an
+// current returns the record of the current release of the workload, if it is recorded as an
 // attempt of its own.
 func (in *Input) current() *v1alpha1.ChangeWorkload {
 	for i := range in.Changes {
@@ -174,7 +173,7 @@ func (in *Input) requested(version string) Plan {
 	case version == w.Version:
 		return Plan{Refusal: fmt.Sprintf("version %s is the current one", version)}
 	case (version == "" || version == LastSuccess) && in.restoring():
-		// A request that is repeated does not go back another version.
+		// A repeated request does not go back one more version.
 		return Plan{Refusal: fmt.Sprintf("version %s is being restored already", w.Version)}
 	case version == "" || version == LastSuccess:
 		if target = NewestRevision(in.History, w.Version, q); target == nil {
@@ -194,8 +193,8 @@ func (in *Input) requested(version string) Plan {
 	return Plan{Rollback: r}
 }
 
-// restoring says that the workload was rolled back to its current version, which
-// is not verified yet.
+// restoring reports whether the workload was rolled back to its current version, which is not
+// verified yet.
 func (in *Input) restoring() bool {
 	change := in.current()
 	restored := ParseQuarantine(in.Workload.Annotations, in.Now).Restored(in.Workload.Version, in.Workload.Release())
@@ -209,9 +208,8 @@ func (in *Input) rollback(cause, to string) *Rollback {
 	}}
 }
 
-// selfHealing rolls a release back that was suspended while self-healing was
-// on: turning it on later rolls nothing back. due is false where there is nothing
-// to heal.
+// selfHealing rolls back a release that was suspended while self-healing was on: turning it on
+// later rolls back nothing. due is false if there is nothing to heal.
 func (in *Input) selfHealing(change *v1alpha1.ChangeWorkload) (plan Plan, due bool) {
 	if !in.Settings.SelfHealing || change.Status.Status != v1alpha1.ChangeWorkloadSuspend || !HealingIsDue(&change.Status) {
 		return Plan{}, false
@@ -229,19 +227,20 @@ func (in *Input) selfHealing(change *v1alpha1.ChangeWorkload) (plan Plan, due bo
 	return in.planned(r), true
 }
 
-// HealingHeld begins what the condition RolledBack says of a release that the rollback limit
-// keeps from being healed. One that it only keeps from being rolled back because
-// its pods do not come up is not to be healed when self-healing is turned on later.
+// HealingHeld is the prefix of the message of the condition RolledBack for a failed release that
+// the rollback limit keeps from being healed. A release that the limit keeps from being rolled back
+// only because its pods do not come up is not healed when self-healing is turned on later.
 const HealingHeld = "the release failed; not rolled back: "
 
-// HealingIsDue says that a release failed while self-healing was on.
+// HealingIsDue reports whether a release failed while self-healing was on.
 func HealingIsDue(status *v1alpha1.ChangeWorkloadStatus) bool {
 	due := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRolledBack)
-	return due != nil && (due.Status == metav1.ConditionUnknown || due.Reason == v1alpha1.ReasonRollbackLimit && strings.HasPrefix(record.Detail(due), HealingHeld))
+	return due != nil && (due.Status == metav1.ConditionUnknown ||
+		due.Reason == v1alpha1.ReasonRollbackLimit && strings.HasPrefix(record.Detail(due), HealingHeld))
 }
 
-// planned is a plan for a rollback that nobody asked for. That one would be made is
-// told by the release.
+// planned returns the plan for a rollback that no user requested. In observe mode, the record of
+// the release reports the rollback.
 func (in *Input) planned(r *Rollback) Plan {
 	if in.Settings.Observe {
 		return Plan{}
@@ -249,9 +248,11 @@ func (in *Input) planned(r *Rollback) Plan {
 	return Plan{Rollback: r}
 }
 
-// SelfHealingTarget is where a release that failed its verification is rolled
-// back to, or why it is not.
-func SelfHealingTarget(w *workload.Workload, history []workload.Revision, changes []v1alpha1.ChangeWorkload, now time.Time) (target *workload.Revision, refusal string) {
+// SelfHealingTarget returns the version to which a release that failed its verification is rolled
+// back, or why it is not.
+func SelfHealingTarget(
+	w *workload.Workload, history []workload.Revision, changes []v1alpha1.ChangeWorkload, now time.Time,
+) (target *workload.Revision, refusal string) {
 	q := ParseQuarantine(w.Annotations, now)
 	if refusal = notByItself(w, q); refusal != "" {
 		return nil, refusal
@@ -262,7 +263,7 @@ func SelfHealingTarget(w *workload.Workload, history []workload.Revision, change
 	return target, ""
 }
 
-// neverStarted rolls a release back when its pods do not come up.
+// neverStarted rolls back a release whose pods do not come up.
 func (in *Input) neverStarted(change *v1alpha1.ChangeWorkload) Plan {
 	s := start{*in, &change.Status}
 	still := s.judge()
@@ -271,7 +272,7 @@ func (in *Input) neverStarted(change *v1alpha1.ChangeWorkload) Plan {
 	}
 	cause := v1alpha1.ReasonNeverStarted
 	if change.Status.Status == v1alpha1.ChangeWorkloadSuspend {
-		// It failed, whether it comes up or not.
+		// The release failed, even if it comes up.
 		cause = v1alpha1.ReasonVerificationFailed
 	}
 	r := in.rollback(cause, "")
@@ -295,12 +296,11 @@ func (in *Input) neverStarted(change *v1alpha1.ChangeWorkload) Plan {
 	return in.planned(r)
 }
 
-// maxQuarantine is the longest a version that never started stays in quarantine.
+// maxQuarantine is the longest quarantine of a version that never started.
 const maxQuarantine = 24 * time.Hour
 
-// setTerm says when the quarantine of a version ends of which no pod ever finished: its
-// cause may be gone by then. Each time it comes back and fails again it takes twice as
-// long.
+// setTerm sets the end of the quarantine of a version of which no pod finished: its cause may be
+// resolved by then. The quarantine takes twice as long each time the version fails again.
 func (in *Input) setTerm(r *Rollback) {
 	r.Why.Times = ParseQuarantine(in.Workload.Annotations, in.Now).times(r.From) + 1
 	if !in.Settings.Quarantine {
@@ -313,5 +313,5 @@ func (in *Input) setTerm(r *Rollback) {
 	r.Why.Until = in.Now.Add(term).UTC().Format(time.RFC3339)
 }
 
-// LaidBefore says of a request that lay on the workload when its defense began.
+// LaidBefore is why a request is refused that was on the workload when its defense began.
 const LaidBefore = "it was on the workload when its defense began; to repeat it, set it again with kubectl annotate"

@@ -34,57 +34,56 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// start is what is looked at to say whether a release comes up: of Changes, the others at least.
+// start is the input of the decision whether a release comes up. Of Changes, it needs only the
+// other releases.
 type start struct {
 	Input
 	status *v1alpha1.ChangeWorkloadStatus
 }
 
-// StuckPod is a pod that has been stuck for longer than it may, or pods that are not
-// made.
+// StuckPod is a pod that has been stuck for too long, or pods that cannot be created.
 type StuckPod struct {
-	// Pod is nil for pods that are not made.
+	// Pod is nil for pods that cannot be created.
 	Pod *workload.Pod
-	// Cause is what it is stuck at.
+	// Cause is why it is stuck.
 	Cause *workload.Stuck
-	// Since is from when on it has, and Due when that was for too long.
+	// Since is since when it has been stuck, and Due when that became too long.
 	Since, Due time.Time
-	// OfNode: it is stuck because its node does not answer, for which there is no limit.
+	// OfNode: it is stuck because its node is unreachable, for which there is no limit.
 	OfNode bool
 }
 
-// Standstill is what keeps a release from coming up, and what follows from it.
+// Standstill is what keeps a release from coming up, and the consequence.
 type Standstill struct {
-	// First has been stuck for the longest beyond what it may, of count pods that have;
-	// nil when none has.
+	// First is the pod with the earliest Due of count pods that have been stuck for too long; nil for
+	// none.
 	First *StuckPod
 	count int
-	// Slow is one that has been stuck for longer than a pod that fails may, and may go
-	// on for some time.
+	// Slow is a pod that has been stuck for longer than a failing pod may be, and still has time.
 	Slow *StuckPod
-	// moves: pods of the version came up just now.
+	// moves: pods of the version came up recently.
 	moves bool
-	// Tolerated says why what is stuck is left alone, if it is; StuckOn is the node
-	// that all of it is on then.
+	// Tolerated is why stuck pods are tolerated; empty if they are not. StuckOn is the node of all of
+	// them, if that is why.
 	Tolerated, StuckOn string
-	// old or revision is where the release is rolled back to.
+	// old or revision is the target of the rollback.
 	old      *workload.OldRevision
 	revision *workload.Revision
-	// Refusal is why it is not rolled back although it should be; Limited says
-	// that this is because of the rollback limit.
+	// Refusal is why the release is not rolled back although it should be. Limited: because of the
+	// rollback limit.
 	Refusal string
 	Limited bool
-	// Nodes are those that pods are stuck on beyond what they may, some at least.
+	// Nodes are nodes of pods that have been stuck for too long, at most maxNodes.
 	Nodes []string
-	// Wait is when to look again; 0 when nothing changes by time alone.
+	// Wait is how long until the next decision; 0 if nothing changes by time alone.
 	Wait time.Duration
 }
 
-// maxNodes is how many nodes are looked at before a release is rolled back.
+// maxNodes is how many nodes are checked before a release is rolled back.
 const maxNodes = 20
 
-// OnUnreachableNodes are pods with what is known of their nodes: those on one that does not
-// answer, and that are not Ready, are lost, whatever they said last.
+// OnUnreachableNodes returns a copy of the pods in which stuck pods on unreachable nodes are Lost,
+// whatever their last status.
 func OnUnreachableNodes(pods []workload.Pod, unreachable map[string]bool) []workload.Pod {
 	pods = slices.Clone(pods)
 	for i := range pods {
@@ -95,7 +94,8 @@ func OnUnreachableNodes(pods []workload.Pod, unreachable map[string]bool) []work
 	return pods
 }
 
-// JudgeStart says whether a release of this status comes up. Whether its pods are verified does not matter.
+// JudgeStart decides whether a release with this status comes up, regardless of the verification of
+// its pods.
 func JudgeStart(in Input, status *v1alpha1.ChangeWorkloadStatus) Standstill {
 	s := start{in, status}
 	return s.judge()
@@ -131,14 +131,14 @@ func (s *start) judge() Standstill {
 	return out
 }
 
-// mayBeStuck says that a release is being rolled out, failed, or has succeeded.
+// mayBeStuck reports whether a release is being rolled out, failed, or succeeded.
 func (s *start) mayBeStuck() bool {
 	state := s.status.Status
 	return record.IsOpen(state) || state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadFailed ||
 		state == v1alpha1.ChangeWorkloadSuccess
 }
 
-// slowLimit is how long a pod may be slow; 0 for ever.
+// slowLimit returns how long a pod may be slow; 0 for no limit.
 func (s *start) slowLimit() time.Duration {
 	if s.Workload.ProgressDeadline == 0 {
 		return 0
@@ -146,8 +146,8 @@ func (s *start) slowLimit() time.Duration {
 	return max(s.Settings.RollbackAfter, s.Settings.RollbackSlow, s.Workload.ProgressDeadline)
 }
 
-// overdue are the pods that have been stuck for longer than they may, in this attempt
-// of the release, the longest first; wait is how long until the next one does.
+// overdue returns the pods that have been stuck for too long in this attempt of the release, the
+// longest first; wait is how long until the next pod is.
 func (s *start) overdue(out *Standstill) (wait time.Duration, all []StuckPod) {
 	add := func(h StuckPod, limit time.Duration, slow bool) {
 		left := time.Duration(math.MaxInt64)
@@ -188,7 +188,8 @@ func (s *start) overdue(out *Standstill) (wait time.Duration, all []StuckPod) {
 			limit, slow = 0, true
 		}
 		since := p.Stuck.Since(s.Now, limit, s.failingSince())
-		if first := p.Stuck.FirstCrash(s.Now); p.Stuck.Restarts >= workload.Crashes && p.Stuck.LastRun < s.Settings.RollbackProven && first.Before(since) {
+		if first := p.Stuck.FirstCrash(s.Now); p.Stuck.Restarts >= workload.Crashes && p.Stuck.LastRun < s.Settings.RollbackProven &&
+			first.Before(since) {
 			since = first
 		}
 		add(StuckPod{Pod: p, Cause: p.Stuck, OfNode: ofNode, Since: s.inAttempt(since)}, limit, slow)
@@ -200,27 +201,28 @@ func (s *start) overdue(out *Standstill) (wait time.Duration, all []StuckPod) {
 	return wait, all
 }
 
-// isOfNode says that a pod is stuck because its node does not answer: it was well on it, or
-// the node controller says so, or it has to be there, and the kubelet has never seen it.
-// That is told, and may last.
+// isOfNode reports whether a pod is stuck because its node is unreachable: the pod was healthy
+// there, the node controller reports it, or the kubelet has never seen the pod of a workload with a
+// pod for each node. It is reported, and has no deadline.
 func (s *start) isOfNode(p *workload.Pod) bool {
 	return p.Lost || s.Workload.PerNode && p.Stuck.NotSeen()
 }
 
-// inAttempt gives a pod that was there before its time, too.
+// inAttempt returns the later of since and the start of the attempt: an older pod gets its time,
+// too.
 func (s *start) inAttempt(since time.Time) time.Time {
 	return times.Latest(since, time.Unix(s.status.StartTimeUnix, 0))
 }
 
-// counts reports whether it matters that a pod is stuck since then: after the Success of its
-// release, also once that is suspended, only if the pod fails, and began to soon.
+// counts reports whether a pod that has been stuck since then counts. After the Success of the
+// release, even if it was suspended later, only a failing pod counts, and only if it began to fail
+// soon.
 func (s *start) counts(since time.Time, slow bool) bool {
 	succeeded, proven := record.SucceededAt(s.status), s.Settings.RollbackProven
 	return succeeded.IsZero() || !slow && proven > 0 && !since.After(succeeded.Add(proven))
 }
 
-// failingSince is since when the release says that pods of it fail; zero when it
-// does not.
+// failingSince returns since when the release has reported failing pods; zero if it does not.
 func (s *start) failingSince() time.Time {
 	if c := meta.FindStatusCondition(s.status.Conditions, v1alpha1.ConditionPodsUnavailable); c != nil && c.Status == metav1.ConditionTrue {
 		return c.LastTransitionTime.Time
@@ -228,7 +230,7 @@ func (s *start) failingSince() time.Time {
 	return time.Time{}
 }
 
-// pods is how many pods are stuck.
+// pods returns how many pods are stuck.
 func (h *StuckPod) pods(w *workload.Workload) int {
 	if h.Pod == nil {
 		return int(w.NotMade.Count)
@@ -236,7 +238,7 @@ func (h *StuckPod) pods(w *workload.Workload) int {
 	return 1
 }
 
-// node is where it is stuck; empty for nowhere.
+// node returns the node of the pod; empty for none.
 func (h *StuckPod) node() string {
 	if h.Pod == nil {
 		return ""
@@ -244,7 +246,7 @@ func (h *StuckPod) node() string {
 	return h.Pod.Node
 }
 
-// UID is the pod's; empty for one that is not made.
+// UID returns the UID of the pod; empty for pods that cannot be created.
 func (h *StuckPod) UID() types.UID {
 	if h.Pod == nil {
 		return ""
@@ -254,8 +256,8 @@ func (h *StuckPod) UID() types.UID {
 
 func (s *start) finish() workload.Finish { return workload.FinishOf(s.Workload, s.Settings) }
 
-// progress is for how long the release is left alone, because a pod of it came
-// up just now and is well.
+// progress returns how long the release is left alone because one of its pods came up recently and
+// is healthy.
 func (s *start) progress() (left time.Duration) {
 	for i := range s.Pods {
 		p := &s.Pods[i]
@@ -269,8 +271,8 @@ func (s *start) progress() (left time.Duration) {
 	return left
 }
 
-// tolerates says why what is stuck is left alone, if it is. Until a pod of the
-// version has finished, nothing is.
+// tolerates returns why stuck pods are tolerated; empty if they are not. None are tolerated until a
+// pod of the version has finished.
 func (s *start) tolerates(all []StuckPod, count int) (why, node string) {
 	if !s.everFinished() {
 		return "", ""
@@ -286,7 +288,8 @@ func (s *start) tolerates(all []StuckPod, count int) (why, node string) {
 	}
 	node = all[0].node()
 	elsewhere := func(h StuckPod) bool { return h.node() != node }
-	if node == "" || slices.ContainsFunc(all, elsewhere) || !slices.ContainsFunc(wellOn, func(on string) bool { return on != node && on != "" }) {
+	if node == "" || slices.ContainsFunc(all, elsewhere) ||
+		!slices.ContainsFunc(wellOn, func(on string) bool { return on != node && on != "" }) {
 		return "", ""
 	}
 	return "only pods on node " + node + " are stuck, and the version runs on other nodes", node
@@ -295,17 +298,18 @@ func (s *start) tolerates(all []StuckPod, count int) (why, node string) {
 // everFinished reports whether a pod of the attempt has finished.
 func (s *start) everFinished() bool {
 	finished := func(p workload.Pod) bool { ok, _ := p.Finished(s.finish(), s.Now); return ok }
-	return !record.SucceededAt(s.status).IsZero() || s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
+	return !record.SucceededAt(s.status).IsZero() ||
+		s.status.PassCount+s.status.FailCount+s.status.CheckingCount+s.status.PreparingCount > 0 ||
 		slices.ContainsFunc(s.Pods, finished)
 }
 
-// Tolerated is how many pods may be stuck once one has finished: a part of all, and
+// Tolerated returns how many pods may be stuck once one has finished: a percentage of all, and
 // fewer than are replaced at a time.
 func Tolerated(w *workload.Workload, s settings.Settings) int {
 	return max(min(int(w.Replicas)*s.RollbackTolerate/100, int(w.InFlight)-1), 0)
 }
 
-// target says where the release is rolled back to, or why it is not.
+// target sets the target of the rollback, or why there is none.
 func (s *start) target(out *Standstill) {
 	q := ParseQuarantine(s.Workload.Annotations, s.Now)
 	out.Refusal = notByItself(s.Workload, q)
@@ -320,7 +324,7 @@ func (s *start) target(out *Standstill) {
 		}
 	}
 	if out.Refusal != "" {
-		// What it depends on is seen through more than one watch.
+		// The refusal depends on more than one watch.
 		out.Wait = times.Shortest(out.Wait, LookAgain)
 		return
 	}
@@ -330,8 +334,8 @@ func (s *start) target(out *Standstill) {
 	}
 }
 
-// nothingReady takes the newest version of the history where no pod of the
-// workload is Ready, so that nothing can be lost.
+// nothingReady sets the newest version of the history as the target if no pod of the workload is
+// Ready, so that nothing can be lost.
 func (s *start) nothingReady(out *Standstill, q Quarantine) {
 	ready := int32(0)
 	for i := range s.Pods {
@@ -353,9 +357,8 @@ func (s *start) nothingReady(out *Standstill, q Quarantine) {
 	out.Refusal = ""
 }
 
-// runningTarget is the older version a release is rolled back to when it does
-// not come up: the newest one that still runs healthily and is not itself known
-// to be bad. Else it says why there is none.
+// runningTarget returns the older version to which a release that does not come up is rolled back:
+// the newest version with healthy pods that is not known to be bad. refusal is why there is none.
 func runningTarget(w *workload.Workload, q Quarantine, changes []v1alpha1.ChangeWorkload) (target *workload.OldRevision, refusal string) {
 	refusal = "no pods of an older version run"
 	if !w.Rolling {
@@ -379,11 +382,11 @@ func runningTarget(w *workload.Workload, q Quarantine, changes []v1alpha1.Change
 	return nil, refusal
 }
 
-// LookAgain is when to look again at what is due and cannot be done.
+// LookAgain is how long until the next decision if an action is due and cannot be taken.
 const LookAgain = 30 * time.Second
 
-// notByItself is why the release a workload is at is never rolled back without a
-// request, if it is not. These keep rollbacks from going on for ever.
+// notByItself returns why the current release of a workload is never rolled back without a request;
+// empty if it may be. These rules keep rollbacks from repeating forever.
 func notByItself(w *workload.Workload, q Quarantine) string {
 	switch {
 	case q.Holds(w.Version):
@@ -401,8 +404,8 @@ func notByItself(w *workload.Workload, q Quarantine) string {
 	}
 }
 
-// Target is the version a release that does not come up is rolled back to; empty
-// when it is not.
+// Target returns the version to which a release that does not come up is rolled back; empty if it
+// is not.
 func (s *Standstill) Target() string {
 	switch {
 	case s.Refusal != "" || s.First == nil:
@@ -416,7 +419,7 @@ func (s *Standstill) Target() string {
 	}
 }
 
-// Name is what is stuck.
+// Name returns the stuck pod, or the number of pods that cannot be created.
 func (h *StuckPod) Name(w *workload.Workload) string {
 	if h.Pod == nil {
 		return fmt.Sprintf("%d of %d pods", w.NotMade.Count, w.Replicas)

@@ -31,31 +31,31 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// Steps of regular expressions: each x of x{500} is one. A text is compared with all of
-// them at each of its characters.
+// Bounds of regular expressions, in steps: x{500} has 500 of them. Each character of a text is
+// compared with all steps.
 const (
-	// maxPattern is how many one may have, and maxPatternText its bytes.
+	// maxPattern is the number of steps of one pattern, maxPatternText the number of its bytes.
 	maxPattern, maxPatternText = 1_000, 256
-	// maxPatterns is how many those of a check may have together.
+	// maxPatterns is the number of steps of all patterns of a check.
 	maxPatterns = 5_000
 )
 
-// maxNodes is how many nodes the syntax tree of an expression may have: the compiler compares
-// the type of each with the types of all before it.
+// maxNodes is the number of nodes of the syntax tree of an expression: the compiler compares
+// the type of each node with the types of all earlier nodes.
 const maxNodes = 1_000
 
-// maxNesting is how many loops, lists and maps may be within one another: the compiler
-// takes ever longer to find out of what type they are.
+// maxNesting is the number of loops, lists and maps within one another: the compiler takes
+// more and more time to find their type.
 const maxNesting = 16
 
-// unavailable is the first problem of the syntax tree of an expression: a function that is not
-// available, a pattern that is no literal or too large, or a form without a bound. The steps
-// of patterns are taken off those that are left.
+// unavailable returns the first problem of the syntax tree of an expression: a function that is not
+// available, a pattern that is no literal or too large, or a form without a bound. It subtracts the
+// steps of patterns from the steps that are left.
 func unavailable(parsed *ast.AST, steps *int) (problem string) {
 	nodes := ast.MatchDescendants(ast.NavigateAST(parsed), ast.AllMatcher())
 	if len(nodes) > maxNodes {
 		return fmt.Sprintf("it has %d nodes (names, fields, literals and calls; a loop has several), at most %d are allowed; "+
-			"make several rules of it", len(nodes), maxNodes)
+			"split it into several rules", len(nodes), maxNodes)
 	}
 	for _, e := range nodes {
 		switch e.Kind() {
@@ -81,7 +81,7 @@ func unavailable(parsed *ast.AST, steps *int) (problem string) {
 	return ""
 }
 
-// nesting is how many loops, lists and maps are around an expression, itself included.
+// nesting returns the number of loops, lists and maps around an expression, itself included.
 func nesting(e ast.NavigableExpr) (n int) {
 	for around := true; around; e, around = e.Parent() {
 		if k := e.Kind(); k == ast.ComprehensionKind || k == ast.ListKind || k == ast.MapKind {
@@ -91,11 +91,11 @@ func nesting(e ast.NavigableExpr) (n int) {
 	return n
 }
 
-// optionalEntry is the problem of [?a]: the error of one that is not optional prints all of it.
+// optionalEntry is the problem of [?a]: if a is not optional, the error prints all of a.
 const optionalEntry = "an entry of a list or map is optional, as in [?a] or {?'a': b}: use orValue() instead"
 
-// ofMap is the problem of a literal of a map. A key whose type is that of the value would double
-// the type, and again in each map that has this one as key and value.
+// ofMap returns the problem of a map literal. A key of the same type as the value doubles the size
+// of the type, and again in each map that has this map as key and value.
 func ofMap(m ast.MapExpr) string {
 	for _, entry := range m.Entries() {
 		of := entry.AsMapEntry()
@@ -115,7 +115,7 @@ func ofMap(m ast.MapExpr) string {
 // keyFunctions have a result whose type is small.
 var keyFunctions = []string{overloads.TypeConvertString, overloads.TypeConvertInt, overloads.TypeConvertDyn}
 
-// ofCall is the problem of a call.
+// ofCall returns the problem of a call.
 func ofCall(call ast.CallExpr, steps *int) string {
 	name := call.FunctionName()
 	if call.IsMemberFunction() && call.Target().Kind() == ast.IdentKind {
@@ -125,7 +125,7 @@ func ofCall(call ast.CallExpr, steps *int) string {
 	}
 	switch {
 	case !available.Has(name):
-		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/policies.md lists the functions",
+		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/reference/checks.md lists the functions",
 			name, len(call.Args()))
 	case name == functionMatches && len(call.Args()) > 0:
 		return ofPattern(call.Args()[len(call.Args())-1], steps)
@@ -134,14 +134,14 @@ func ofCall(call ast.CallExpr, steps *int) string {
 	}
 }
 
-// ofPattern is the problem of an expression as the pattern of matches.
+// ofPattern returns the problem of an expression as the pattern of matches.
 func ofPattern(e ast.Expr, steps *int) string {
 	if e.Kind() != ast.LiteralKind {
 		return "the pattern of matches must be a literal text"
 	}
 	s, ok := e.AsLiteral().(types.String)
 	if !ok {
-		return "" // the compiler says more
+		return "" // the compiler reports it
 	}
 	if len(s) > maxPatternText {
 		return fmt.Sprintf("a pattern of %d bytes is too long for matches: at most %d are allowed", len(s), maxPatternText)
@@ -161,25 +161,25 @@ func ofPattern(e ast.Expr, steps *int) string {
 	return ""
 }
 
-// Bytes of memory that a made value takes.
+// Memory of a value that an expression makes, in bytes.
 const (
 	bytesOfValue    = 64
 	bytesOfEntry    = 32  // of a list
 	bytesOfMapEntry = 128 // of a map
 )
 
-// maxMade is how many bytes the variables and rules of a check may make together, for
-// one subject: no variable is given back before its rules are through.
+// maxMade is the memory that the variables and rules of a check may make for one subject, in bytes:
+// no variable is freed before the rules end.
 const maxMade = 16 << 20
 
-// meterName is under which an evaluation has its meter. No expression can say it.
+// meterName is the variable of the meter of an evaluation. It is no valid name in an expression.
 const meterName = "@meter"
 
 // meter counts the bytes that an evaluation may still make.
 type meter struct{ left int }
 
-// metered is an expression that makes something, or takes time. It is not evaluated when the
-// time or the memory of its evaluation is used up.
+// metered is an expression that makes a value, or takes time. It returns an error once the time or
+// the memory of its evaluation is used up.
 type metered struct{ interpreter.InterpretableV2 }
 
 // Exec implements interpreter.InterpretableV2.
@@ -202,8 +202,8 @@ func (e *metered) Exec(f *interpreter.ExecutionFrame) ref.Val {
 // Eval implements interpreter.InterpretableV2.
 func (e *metered) Eval(a interpreter.Activation) ref.Val { return e.Exec(interpreter.AsFrame(a)) }
 
-// made is how many bytes a value takes that a function or a literal made. The size of its
-// entries was counted when they were made.
+// made returns the size of a value that a function or a literal made, in bytes. Its entries were
+// counted when they were made.
 func made(v ref.Val) int {
 	switch v := v.(type) {
 	case types.String:
@@ -221,7 +221,7 @@ func made(v ref.Val) int {
 	}
 }
 
-// plan lets each call and literal of an expression be metered, and gives functions their limits.
+// plan wraps each call and literal of an expression with the meter, and functions with their limits.
 func plan(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	switch i := i.(type) {
 	case interpreter.InterpretableAttribute, interpreter.InterpretableConst:
@@ -236,7 +236,7 @@ func plan(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	}
 }
 
-// limited is a call within the limits of its function, if it has any.
+// limited wraps a call with the limits of its function, if it has any.
 func limited(call interpreter.InterpretableCall) (interpreter.InterpretableCall, error) {
 	limit, ok := limits[call.Function()]
 	if !ok {
@@ -267,7 +267,7 @@ func limited(call interpreter.InterpretableCall) (interpreter.InterpretableCall,
 	}), nil
 }
 
-// patternOf compiles the pattern of a call of matches once for all evaluations.
+// patternOf compiles the pattern of a call of matches, once for all evaluations.
 func patternOf(e interpreter.InterpretableV2) (*regexp.Regexp, error) {
 	if literal, ok := e.(interpreter.InterpretableConst); ok {
 		if s, ok := literal.Value().(types.String); ok {

@@ -28,8 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// peak is how many bytes the heap grows by while something is done, at the most that was
-// seen.
+// peak returns the largest growth of the heap during a call, in bytes.
 func peak(do func()) int {
 	runtime.GC()
 	var stats runtime.MemStats
@@ -56,7 +55,7 @@ func peak(do func()) int {
 	return int(<-seen - before)
 }
 
-// within lets evaluations take so long.
+// within sets the time of evaluations.
 func within(t *testing.T, limit time.Duration) {
 	t.Helper()
 	was := maxTime
@@ -64,7 +63,8 @@ func within(t *testing.T, limit time.Duration) {
 	maxTime = limit
 }
 
-// variables are eight of the same expression, and a rule that reads all of them.
+// variables returns a check with eight variables of the same expression, and a rule that reads
+// all of them.
 func variables(expression string) *v1alpha1.CelCheck {
 	var list, rule []string
 	for i := range 8 {
@@ -74,7 +74,7 @@ func variables(expression string) *v1alpha1.CelCheck {
 	return with(check(strings.Join(rule, " && ")), list...)
 }
 
-// large is an object with a long string in many ways, and a long list.
+// large returns an object with long strings and long lists.
 func large(length, entries int) map[string]any {
 	many := make([]any, entries)
 	for i := range many {
@@ -92,10 +92,10 @@ func large(length, entries int) map[string]any {
 	}
 }
 
-// TestMemory: whatever a check makes, one evaluation stays small, and is an error.
+// TestMemory: an evaluation that makes too much fails, and does not use much memory.
 func TestMemory(t *testing.T) {
-	within(t, 2*time.Second) // no other bound, on a slow machine too
-	// Whatever GOGC says: what is not collected yet counts as grown.
+	within(t, 2*time.Second) // so that the memory is the first bound, on a slow machine too
+	// Garbage counts as growth, so GOGC must be small.
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	parts := func(format, with string, n int) string {
 		return "[" + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(format+",", with), n), ",") + "]"
@@ -116,9 +116,13 @@ func TestMemory(t *testing.T) {
 		"lists of loops in loops":      {loop("[j]"), "makes more than 16 MiB"},
 		"constants of loops":           {loop("[" + strings.Repeat("1,", 200) + "1]"), "makes more than 16 MiB"},
 		"quantities of loops":          {loop("quantity('99999999999999999999999999e9')"), "makes more than 16 MiB"},
-		"maps of loops":                {variables("object.many.map(i, {'a': i, 'b': i, 'c': dyn({'d': i, 'e': i, 'f': dyn([i])})})"), "makes more than 16 MiB"},
-		"the keys of a large map":      {check("object.map.all(a, object.map.all(b, object.map.all(c, object.map.all(d, b != ''))))"), "took longer"},
-		"what a loop looks at": {check(fmt.Sprintf("object.many.all(i, %s)",
+		"maps of loops": {
+			variables("object.many.map(i, {'a': i, 'b': i, 'c': dyn({'d': i, 'e': i, 'f': dyn([i])})})"), "makes more than 16 MiB",
+		},
+		"the keys of a large map": {
+			check("object.map.all(a, object.map.all(b, object.map.all(c, object.map.all(d, b != ''))))"), "took longer",
+		},
+		"reads of a loop": {check(fmt.Sprintf("object.many.all(i, %s)",
 			strings.TrimSuffix(strings.Repeat("object.deep.a.b.c.d.e == 1 && ", 30), " && "))), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,8 +150,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestCompared: what a comparison looks at is bounded, however it is distributed, and what is
-// large is compared with what is small.
+// TestCompared: the number of values that a comparison reads is bounded, at any nesting. A large
+// value may be compared with a small one.
 func TestCompared(t *testing.T) {
 	within(t, 10*time.Second)
 	ints := func(n int) (of []any) {
@@ -187,36 +191,42 @@ func TestCompared(t *testing.T) {
 				t.Fatal(problem)
 			}
 			_, err := p.Evaluate(t.Context(), Input{Object: object})
-			if large != (err != nil && strings.Contains(err.Error(), "values are too large to be compared")) || !large && err != nil {
+			refused := err != nil && strings.Contains(err.Error(), "values are too large to be compared")
+			if large != refused || !large && err != nil {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
 }
 
-// TestTime: what the other bounds let pass for too long is interrupted.
+// TestTime: an evaluation that takes too long is interrupted.
 func TestTime(t *testing.T) {
 	within(t, time.Millisecond)
 	p, problem := compile(variables("object.many.map(i, object.some.map(j, j))"), OfRequest)
 	if problem != "" {
 		t.Fatal(problem)
 	}
-	if _, err := p.Evaluate(t.Context(), Input{Object: large(1<<20, 4000)}); err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
+	_, err := p.Evaluate(t.Context(), Input{Object: large(1<<20, 4000)})
+	if err == nil || !strings.Contains(err.Error(), "took longer than 1ms") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// TestOrdinary: what is usual is far from all bounds.
+// TestOrdinary: usual checks are far below all bounds.
 func TestOrdinary(t *testing.T) {
 	for name, test := range map[string]struct {
 		check            *v1alpha1.CelCheck
 		pods, containers int
 	}{
-		"containers of a deployment": {check("pod.spec.containers.all(c, c.image.lowerAscii().split('/')[0] == 'registry.example' && c.name in ['c0', 'x'] || c.env.all(e, !e.value.contains('password')))",
+		"containers of a deployment": {check(
+			"pod.spec.containers.all(c, c.image.lowerAscii().split('/')[0] == 'registry.example' && c.name in ['c0', 'x'] || "+
+				"c.env.all(e, !e.value.contains('password')))",
 			"pod.spec.containers.map(c, c.name + ':' + c.image).all(n, n.contains(':'))",
 			"pod.spec.containers.all(c, pod.spec.containers.exists_one(d, d.name == c.name))"), 3, 50},
-		"pods, each": {check("pod.metadata.labels.app.matches('^w') && pod.spec.containers.map(c, {'n': string(c.name), 'i': c.image.substring(8)}).all(m, m.n != m.i)"), 200, 10},
-		"pods of a batch": {with(ofBatch("variables.names.all(n, variables.names.exists_one(m, m == n))", "pods.all(p, p.spec.containers.all(c, c.env.all(e, e.name == 'A')))"),
+		"each pod": {check("pod.metadata.labels.app.matches('^w') && " +
+			"pod.spec.containers.map(c, {'n': string(c.name), 'i': c.image.substring(8)}).all(m, m.n != m.i)"), 200, 10},
+		"pods of a batch": {with(ofBatch("variables.names.all(n, variables.names.exists_one(m, m == n))",
+			"pods.all(p, p.spec.containers.all(c, c.env.all(e, e.name == 'A')))"),
 			"names", "pods.map(p, p.metadata.name)"), 200, 10},
 		"all containers of a batch": {with(ofBatch("size(variables.images) == 200", "pods.all(p, p.spec.containers.exists(c, c.name == 'c49'))",
 			"pods.all(p, p.spec.containers.all(c, quantity(c.name == '' ? '1' : '2Gi').isGreaterThan(quantity('1Gi'))))"),

@@ -33,10 +33,9 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// available are the functions that an expression may call: a function that a new version of a
-// library brings is not available, since one function without a bound is enough to stop all
-// checks. A call cannot be interrupted, so that each function is quick for each argument, or
-// has a limit in limits.
+// available lists the functions that an expression may call. A function that a new version of a
+// library adds is not available, since one function without a bound could stop all checks. A call
+// cannot be interrupted, so each function is quick for each argument, or has a limit in limits.
 var available = sets.New(
 	operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional, operators.NotStrictlyFalse,
 	operators.Equals, operators.NotEquals, operators.In,
@@ -55,19 +54,19 @@ var available = sets.New(
 const functionMatches = overloads.Matches
 
 const (
-	// maxMatched and maxSplit are the bytes of a text for matches and split.
+	// maxMatched and maxSplit bound the texts of matches and split, in bytes.
 	maxMatched, maxSplit = 16 << 10, 4 << 10
-	// maxJoined are the bytes of a text that + makes.
+	// maxJoined bounds a text that + makes, in bytes.
 	maxJoined = 64 << 10
-	// maxQuantity are the bytes of a quantity: the time for 1e20000000 is hours.
+	// maxQuantity bounds the text of a quantity, in bytes: 1e20000000 would take hours.
 	maxQuantity = 32
-	// maxExponent are the digits of its exponent.
+	// maxExponent bounds the exponent of a quantity, in digits.
 	maxExponent = 2
-	// maxCompared are the values that one comparison looks at.
+	// maxCompared bounds the values that one comparison reads.
 	maxCompared = 100_000
 )
 
-// limits are the limits of functions: a result that is not nil takes the place of the call.
+// limits has the limits of functions: a result that is not nil replaces the call.
 var limits = map[string]func(args []ref.Val) ref.Val{
 	operators.Add: func(args []ref.Val) ref.Val {
 		switch a := args[0].(type) {
@@ -77,8 +76,8 @@ var limits = map[string]func(args []ref.Val) ref.Val{
 			}
 		case traits.MutableLister: // of the macros map and filter
 		case traits.Lister, types.Bytes:
-			// A list that contains the list before twice, and so on, has no end.
-			return types.NewErr("+ joins no lists")
+			// A list could contain the previous list twice, and so on.
+			return types.NewErr("+ cannot join lists")
 		default: // a number, or a time
 		}
 		return nil
@@ -127,18 +126,19 @@ func limitQuantity(v ref.Val) ref.Val {
 	return nil
 }
 
-// compareLimit is the error of a comparison of values that are too large for it; nil where they
-// are not. The comparison looks at all of a value at most so many times, and at no more of one
-// value than of the other one. The libraries compare lists within lists that hold the same list
-// twice at each level without an end in time; the cost that they count is that of the outer list.
+// compareLimit returns the error of a comparison of values that are too large; nil if they are not.
+// The comparison reads a whole value at most timesA or timesB times, and no more of one value than
+// of the other. Without this limit, lists that contain the same list twice at each level would take
+// exponential time: the libraries count the cost of the outer list only.
 func compareLimit(a ref.Val, timesA int, b ref.Val, timesB int) ref.Val {
 	if weigh(a)*timesA <= maxCompared || weigh(b)*timesB <= maxCompared {
 		return nil
 	}
-	return types.NewErr("values are too large to be compared: at most %d values and bytes of strings by 64 are allowed", maxCompared)
+	return types.NewErr("values are too large to be compared: at most %d values are allowed, each 64 bytes of a string count as one",
+		maxCompared)
 }
 
-// setsLimit is compareLimit for each entry of a list with each of another one.
+// setsLimit applies compareLimit to each entry of one list with each entry of another.
 func setsLimit(args []ref.Val) ref.Val {
 	a, ok := args[0].(traits.Lister)
 	b, also := args[1].(traits.Lister)
@@ -148,8 +148,8 @@ func setsLimit(args []ref.Val) ref.Val {
 	return compareLimit(a, entries(b), b, entries(a))
 }
 
-// weigh counts the values within a value, a string of 64 bytes as one, up to one more than a
-// comparison may look at.
+// weigh counts the values within a value, with each 64 bytes of a string as one, up to one more
+// than a comparison may read.
 func weigh(v ref.Val) int {
 	left := maxCompared
 	weighed(v, &left)
@@ -172,7 +172,7 @@ func weighed(v ref.Val, left *int) {
 			weighed(v.Get(types.Int(i)), left)
 		}
 	case traits.Mapper:
-		if *left -= entries(v); *left < 0 { // what is iterated over is copied
+		if *left -= entries(v); *left < 0 { // an iterator copies the keys
 			*left = -1
 			return
 		}
@@ -188,18 +188,17 @@ func entries(of traits.Sizer) int {
 	return int(n)
 }
 
-// environments are what expressions are compiled with, by what they are about.
+// environments has the environments of the compiler by scope.
 type environments struct {
 	scopes map[Scope]*cel.Env
-	// calls are the functions with a limit, by their names and the names of their overloads.
+	// calls has the functions with a limit, by their names and the names of their overloads.
 	calls map[string]functions.FunctionOp
 }
 
-// base are the environments, which take long to make.
+// base returns the environments. They are made once, since that takes long.
 var base = sync.OnceValue(func() environments {
 	made, err := cel.NewCustomEnv(
-		// The macros of optional values copy what they are called on: of a chain of them, the parser
-		// makes twice as much with each.
+		// The macros of optional values copy their operand: each macro of a chain doubles the syntax tree.
 		cel.OptionalTypes(cel.OptionalTypesVersion(0)), cel.ClearMacros(),
 		cel.StdLib(), ext.Strings(), ext.Sets(), library.Quantity(),
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.DefaultUTCTimeZone(true),
@@ -240,7 +239,7 @@ var base = sync.OnceValue(func() environments {
 	return e
 })
 
-// callOf calls a function as an evaluation would.
+// callOf returns a function that calls an overload as an evaluation does.
 func callOf(of *functions.Overload) functions.FunctionOp {
 	return func(args ...ref.Val) ref.Val {
 		switch {

@@ -26,16 +26,16 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// Input is what rules are evaluated about, as JSON has it.
+// Input has the values of the variables of rules, as JSON.
 type Input struct {
 	Workload, NewTemplate map[string]any
-	// OldTemplate is nil when there is none.
+	// OldTemplate is nil if there is none.
 	OldTemplate map[string]any
 	Release     map[string]any
-	// Pods of the batch that are there.
+	// Pods of the batch that exist.
 	Pods []Pod
-	// Object that a request would store, OldObject that is stored, nil when it is being
-	// created, the Request, and the Namespace of the object.
+	// Object is the requested object, OldObject the stored one, or nil if the request
+	// creates the object, Namespace the namespace of the object.
 	Object, OldObject, Request, Namespace map[string]any
 }
 
@@ -47,28 +47,27 @@ type Pod struct {
 
 // Failure is a rule that is false.
 type Failure struct {
-	// Pod is empty where it is of the batch.
+	// Pod is empty for a rule about the batch.
 	Pod string
-	// Rule counts from 0.
+	// Rule is its index.
 	Rule    int
 	Message string
 }
 
-// MaxTime of an evaluation. One call of a function may take as long again.
+// MaxTime bounds an evaluation. One call of a function may take as long again.
 const MaxTime = 500 * time.Millisecond
 
-// maxTime is MaxTime; tests of the other bounds, on a machine with much else to do, have
-// more.
+// maxTime is MaxTime; tests of other bounds set a longer time for busy machines.
 var maxTime = MaxTime
 
-// Evaluate evaluates all rules: of each pod the first that is false. The error is the first
-// there was; a rule that is false counts beside it.
+// Evaluate evaluates all rules. It returns the first false rule of each subject, and the first
+// error. Failures count beside an error.
 func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, fmt.Errorf("its rules took longer than %s", maxTime))
 	defer cancel()
 	for i, s := range in.subjects(p.scope) {
 		if i > 0 && ctx.Err() != nil {
-			// What was not looked at has not passed.
+			// A subject that was not evaluated has not passed.
 			if err == nil {
 				err = context.Cause(ctx)
 			}
@@ -88,8 +87,8 @@ func (p *Program) Evaluate(ctx context.Context, in Input) (failures []Failure, e
 	return failures, err
 }
 
-// subject is what the rules are evaluated for: a pod, or without one the batch, the release or
-// the request, and the values of all names.
+// subject has the variables of one evaluation of all rules: for a pod, or for the batch, the
+// release or the request if pod is empty.
 type subject struct {
 	pod  string
 	vars map[string]any
@@ -133,7 +132,7 @@ func (p *Program) rulesOf(ctx context.Context, s subject) (failed *Failure, err 
 	if err != nil {
 		return nil, err
 	}
-	// An error is a value.
+	// An error becomes a value.
 	evaluate := func(x *expression) ref.Val {
 		value, _, err := x.program.ContextEval(ctx, activation)
 		if err != nil {
@@ -142,7 +141,7 @@ func (p *Program) rulesOf(ctx context.Context, s subject) (failed *Failure, err 
 		return value
 	}
 	for i := range p.variables {
-		// Evaluated when it is first used, and kept.
+		// It is evaluated at its first use.
 		s.vars[p.variables[i].name] = func() ref.Val { return evaluate(&p.variables[i]) }
 	}
 	for i := range p.rules {

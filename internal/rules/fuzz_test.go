@@ -26,10 +26,10 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// writer writes expressions of the environment as bytes say.
+// writer writes expressions of the environment by random bytes.
 type writer struct {
 	choices []byte
-	// names of the variables of the loops around.
+	// names of the variables of the enclosing loops.
 	names []string
 	left  int
 }
@@ -45,7 +45,7 @@ func (w *writer) choose(n int) int {
 
 func pick[T any](w *writer, of ...T) T { return of[w.choose(len(of))] }
 
-// expression is one of any type: most do not fit, and are errors of the compiler.
+// expression returns an expression of any type: most of them do not compile.
 func (w *writer) expression(depth int) string {
 	if w.left--; depth <= 0 || w.left <= 0 {
 		return w.leaf()
@@ -101,8 +101,7 @@ func (w *writer) leaf() string {
 	return leaves[w.choose(len(leaves))]
 }
 
-// FuzzExpressions: no check takes longer than a second, whatever its expressions are. A machine
-// with much else to do has more tries.
+// FuzzExpressions: no check takes longer than a second of processor time.
 func FuzzExpressions(f *testing.F) {
 	for i := range 64 {
 		seed := make([]byte, 48)
@@ -125,7 +124,7 @@ func FuzzExpressions(f *testing.F) {
 		began := threadTime(t)
 		p, problem := compile(c, OfRequest)
 		if problem != "" {
-			c.Variables = nil // a rule may be all right without them
+			c.Variables = nil // the rules may compile without them
 			p, problem = compile(c, OfRequest)
 		}
 		if problem == "" {

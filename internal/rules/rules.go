@@ -14,12 +14,12 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package rules compiles and evaluates the expressions of checks of the type cel. It
-// decides from what it is given, and reads nothing.
+// Package rules compiles and evaluates the expressions of checks of the type cel, by pure
+// functions.
 //
-// Who writes a policy may be a tenant. So an expression has only functions that are quick for
-// each argument, and between any two calls or turns of a loop its evaluation ends when its time
-// or its memory is used up. The estimate of its cost refuses loops within loops beforehand.
+// A tenant may write a policy. So an expression has only functions that are quick for each
+// argument, and its evaluation ends between any two calls or turns of a loop when its time or its
+// memory is used up. The estimate of its cost refuses nested loops beforehand.
 package rules
 
 import (
@@ -39,19 +39,18 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// MaxCost is what an expression may cost by estimate, in units that the API server counts in,
-// too.
+// MaxCost is the largest estimated cost of an expression, in the units of the API server.
 const MaxCost = celconfig.PerCallLimit
 
-// What the estimate of the cost takes an object to be like. An object that is larger
-// is evaluated all the same, until it costs too much.
+// Sizes that the estimate of the cost assumes. A larger object is evaluated as well, until
+// its time or memory is used up.
 const (
 	usualLength = 16  // entries of a list or of a map
 	usualString = 256 // characters of a string
 	usualBatch  = 50  // pods
 )
 
-// Names of what expressions know.
+// Names of the variables of expressions.
 const (
 	varWorkload    = "workload"
 	varNewTemplate = "newTemplate"
@@ -66,21 +65,22 @@ const (
 	varNamespace   = "namespaceObject"
 )
 
-// Scope is what the rules of a check are about, and evaluated for.
+// Scope is the subject of the rules of a check.
 type Scope int
 
 const (
-	// PerPod means a pod of a batch.
+	// PerPod means that rules are evaluated for each pod of a batch.
 	PerPod Scope = iota
-	// PerBatch means all pods of a batch together.
+	// PerBatch means that rules are evaluated once for all pods of a batch.
 	PerBatch
-	// OfRelease means a release as a whole, without its pods.
+	// OfRelease means that rules are evaluated for a release as a whole, without its pods.
 	OfRelease
-	// OfRequest means a request to release, as in a ValidatingAdmissionPolicy.
+	// OfRequest means that rules are evaluated for the request of a release, as in a
+	// ValidatingAdmissionPolicy.
 	OfRequest
 )
 
-// ScopeOf is what the rules of a check at a stage are about.
+// ScopeOf returns the scope of a check at a stage.
 func ScopeOf(stage v1alpha1.PolicyStage, c *v1alpha1.CelCheck) Scope {
 	switch {
 	case stage == v1alpha1.StageAdmission:
@@ -94,60 +94,59 @@ func ScopeOf(stage v1alpha1.PolicyStage, c *v1alpha1.CelCheck) Scope {
 	}
 }
 
-// Program is a check that was compiled. It may be evaluated by many at once.
+// Program is a compiled check. Concurrent evaluations are allowed.
 type Program struct {
 	scope     Scope
 	variables []expression
 	rules     []expression
 }
 
-// expression is one that was compiled.
+// expression is a compiled expression.
 type expression struct {
-	// name of a variable; message of a rule.
+	// name is set for a variable, message for a rule.
 	name, message string
 	program       cel.Program
 }
 
-// Compile compiles a check, or finds what was compiled before. The problem says what is wrong
-// with the check and where, from the check on; it is empty where nothing is. Compile fails when
-// the context ends before it is the turn of the check to compile. Checks of policies of the
-// operator are remembered apart from all others: namespaces with very many policies push none
-// of them out.
+// Compile compiles a check, or returns the program from the cache. The problem is empty, or names
+// the invalid field of the check and the reason. Compile returns an error if the context ends before
+// the compiler is free. Checks of the operator's policies have their own cache, so that namespaces
+// with very many policies cannot evict them.
 func Compile(ctx context.Context, c *v1alpha1.CelCheck, scope Scope, operators bool) (p *Program, problem string, err error) {
 	return known.compile(ctx, c, scope, operators)
 }
 
-// Problem says what is wrong with a check, and remembers it for longer than what was
-// compiled.
+// Problem returns the problem of a check; empty if it compiles. Problems stay in the cache for
+// longer than programs.
 func Problem(c *v1alpha1.CelCheck, scope Scope) string { return known.problem(c, scope) }
 
 // Compiled counts the checks that this process compiled.
 func Compiled() int64 { return known.compiled.Load() }
 
-// How much is remembered.
+// Sizes of the caches.
 const (
-	// maxOfOperator is how many checks are of policies of the operator: as many as count for a
-	// workload, and maxPrograms how many of other policies.
+	// maxOfOperator is the number of checks of the operator's policies, as many as count for a
+	// workload, and maxPrograms the number of checks of other policies.
 	maxOfOperator = 32
 	maxPrograms   = 64
 	maxProblems   = 8192
 )
 
-// maxText is how many bytes the expressions of a check may have together. What is
-// compiled of them takes a hundred times as much memory.
+// maxText is the number of bytes of all expressions of a check. A program takes a hundred times
+// as much memory.
 const maxText = 16 << 10
 
 var known = newCache(maxOfOperator, maxPrograms, maxProblems, compile)
 
-// cache remembers by what a check says, and what it knows: the same policy in many
-// namespaces is compiled once, and one that changes is another.
+// cache has programs and problems by the content and the scope of a check: the same check in many
+// namespaces is compiled once.
 type cache struct {
 	compiler func(*v1alpha1.CelCheck, Scope) (*Program, string)
-	// programs are those of policies of the operator, and of others.
+	// programs has true for checks of the operator's policies, false for all others.
 	programs map[bool]*lru.Cache
 	problems *lru.Cache
-	// compiling is full while a check is compiled: one at a time, since it takes long, in the
-	// order in which they came.
+	// compiling is full while a check is compiled: one at a time, since that takes long, in the
+	// order of the requests.
 	compiling chan struct{}
 	compiled  atomic.Int64
 }
@@ -180,7 +179,7 @@ func (c *cache) problem(of *v1alpha1.CelCheck, scope Scope) string {
 	return problem
 }
 
-// compile compiles while the context lasts.
+// compile waits for the compiler until the context ends.
 func (c *cache) compile(ctx context.Context, of *v1alpha1.CelCheck, scope Scope, operators bool) (*Program, string, error) {
 	k := keyOf(of, scope)
 	if p, problem := c.get(k, operators); p != nil || problem != "" {
@@ -204,8 +203,8 @@ func (c *cache) compile(ctx context.Context, of *v1alpha1.CelCheck, scope Scope,
 	return p, problem, nil
 }
 
-// get is what is remembered; neither where nothing is. What is remembered of other policies
-// is kept for this one, too.
+// get returns a cached program or problem, or neither. A program of the other cache is copied into
+// the given one.
 func (c *cache) get(k key, operators bool) (p *Program, problem string) {
 	for _, of := range []bool{operators, !operators} {
 		if found, ok := c.programs[of].Get(k); ok {
@@ -219,7 +218,7 @@ func (c *cache) get(k key, operators bool) (p *Program, problem string) {
 	return nil, ""
 }
 
-// safely compiles: a check that the compiler cannot bear stops nobody else.
+// safely compiles a check, and turns a panic of the compiler into a problem.
 func (c *cache) safely(of *v1alpha1.CelCheck, scope Scope) (p *Program, problem string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -239,7 +238,7 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 		place := fmt.Sprintf("variables[%d]", i)
 		name := varVariables + "." + v.Name
 		if _, issues := env.Parse(name); issues.Err() != nil || seen[v.Name] {
-			return nil, fmt.Sprintf("%s.name: %q is a word of the language, or another variable; choose another name", place, v.Name)
+			return nil, fmt.Sprintf("%s.name: %q is a reserved word, or another variable; choose another name", place, v.Name)
 		}
 		seen[v.Name] = true
 		e, kind, problem := compileOne(env, v.Expression, &left)
@@ -271,14 +270,14 @@ func compile(c *v1alpha1.CelCheck, scope Scope) (*Program, string) {
 	return p, ""
 }
 
-// budget is what is left for the expressions of a check: bytes of text, and steps of patterns.
+// budget is the rest for the expressions of a check: bytes of text, and steps of patterns.
 type budget struct{ text, steps int }
 
-// compileOne compiles one expression, and says of what type it is. It takes what the
-// expression has off what is left.
+// compileOne compiles one expression, and returns its type. It subtracts the expression from the
+// budget.
 func compileOne(env *cel.Env, text string, left *budget) (e expression, kind *cel.Type, problem string) {
 	if left.text -= len(text); left.text < 0 {
-		return e, nil, fmt.Sprintf("the expressions of the check have more than %d bytes together; make two checks of it", maxText)
+		return e, nil, fmt.Sprintf("the expressions of the check have more than %d bytes together; split it into two checks", maxText)
 	}
 	parsed, issues := env.Parse(text)
 	compiled := parsed
@@ -296,8 +295,8 @@ func compileOne(env *cel.Env, text string, left *budget) (e expression, kind *ce
 		return e, nil, "its cost cannot be estimated: " + err.Error()
 	}
 	if cost.Max > MaxCost {
-		return e, nil, fmt.Sprintf("it costs too much: up to %d units with objects of ordinary size, at most %d are allowed; have fewer loops within loops",
-			cost.Max, MaxCost)
+		return e, nil, fmt.Sprintf("it costs too much: up to %d units with objects of ordinary size, at most %d are allowed; "+
+			"use fewer loops within loops", cost.Max, MaxCost)
 	}
 	e.program, err = env.Program(compiled, cel.InterruptCheckFrequency(1), cel.CustomDecoratorV2(plan))
 	if err != nil {
@@ -306,8 +305,8 @@ func compileOne(env *cel.Env, text string, left *budget) (e expression, kind *ce
 	return e, compiled.OutputType(), ""
 }
 
-// shallow is a type without what it holds: types that grow from variable to variable
-// take ever longer to compile.
+// shallow returns a type without the types of its entries: types that grow from variable to
+// variable take more and more time to compile.
 func shallow(kind *cel.Type) *cel.Type {
 	switch kind.Kind() {
 	case cel.ListKind:
@@ -324,27 +323,27 @@ func shallow(kind *cel.Type) *cel.Type {
 	}
 }
 
-// maxIssues and maxIssue are how many problems of an expression are told, and how many
-// bytes of each.
+// maxIssues is the number of problems of an expression in a message, maxIssue the bytes of each.
 const (
 	maxIssues = 3
 	maxIssue  = 300
 )
 
-// describe tells what the compiler found, in one line.
+// describe returns the problems that the compiler found, in one line.
 func describe(issues *cel.Issues) string {
-	var told []string
+	var all []string
 	for _, err := range issues.Errors() {
-		if len(told) == maxIssues {
-			told = append(told, "...")
+		if len(all) == maxIssues {
+			all = append(all, "...")
 			break
 		}
-		told = append(told, fmt.Sprintf("line %d, column %d: %s", err.Location.Line(), err.Location.Column()+1, strings.ToValidUTF8(err.Message[:min(len(err.Message), maxIssue)], "")))
+		message := strings.ToValidUTF8(err.Message[:min(len(err.Message), maxIssue)], "")
+		all = append(all, fmt.Sprintf("line %d, column %d: %s", err.Location.Line(), err.Location.Column()+1, message))
 	}
-	return strings.Join(told, "; ")
+	return strings.Join(all, "; ")
 }
 
-// usual estimates the size of what is known only when it is evaluated.
+// usual estimates sizes that are known only at the evaluation.
 type usual struct{}
 
 // EstimateSize implements checker.CostEstimator.
@@ -353,7 +352,7 @@ func (usual) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
 	path := node.Path()
 	switch kind := node.Type(); {
 	case len(path) == 0:
-		// The language may know it: it was made by an expression.
+		// An expression made it, so the language may know the size.
 		if e := node.Expr(); e != nil && e.Kind() == ast.IdentKind {
 			return nil
 		}

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadTime is the processor time that the calling thread has used.
+// threadTime returns the processor time of the calling thread.
 func threadTime(t *testing.T) time.Duration {
 	t.Helper()
 	var used unix.Rusage

@@ -25,5 +25,5 @@ import (
 
 var started = time.Now()
 
-// threadTime is the time that has passed: other systems do not tell that of a thread.
+// threadTime returns the time that has passed: other systems do not report the time of a thread.
 func threadTime(*testing.T) time.Duration { return time.Since(started) }

@@ -31,13 +31,14 @@ import (
 const (
 	// AsideFor is how long a policy is set aside whose evaluations do not end.
 	AsideFor = 10 * time.Minute
-	// maxAbandoned evaluations of one generation of a policy, and it is set aside.
+	// maxAbandoned is the number of abandoned evaluations after which a generation of a policy is
+	// set aside.
 	maxAbandoned = 3
-	// maxWatched generations of policies are remembered that had an evaluation abandoned.
+	// maxWatched bounds the remembered generations of policies with abandoned evaluations.
 	maxWatched = 256
 )
 
-// patience is how long an evaluation may go on after its time is over before it is abandoned.
+// patience is how long an evaluation may exceed its time before it is abandoned.
 const patience = 2 * time.Second
 
 // ErrAbandoned is the error of an evaluation that did not end.
@@ -48,36 +49,35 @@ type Policy struct {
 	Namespace, Name string
 	UID             types.UID
 	Generation      int64
-	// Operators reports whether the policy is of the operator's namespace: such a policy is
+	// Operators reports whether the policy is in the operator's namespace: such a policy is
 	// never set aside.
 	Operators bool
 }
 
-// Watch abandons evaluations that ignore the end of their time, and sets the policies aside
-// that had several. The bounds of expressions leave none that are known; there may be others.
-// There is one in a process.
+// Watch abandons evaluations that ignore the end of their time, and sets aside policies that had
+// several of them. No such expression is known, but one may exist. A process has one Watch.
 type Watch struct {
 	clock clock.PassiveClock
-	// onAside is called when a policy is set aside, and does not block.
+	// onAside is called when a policy is set aside, and must not block.
 	onAside func(of Policy, until time.Time)
 
 	mu      sync.Mutex
 	watched *lru.Cache
 }
 
-// watched is what is remembered of a generation of a policy.
+// watched has the abandoned evaluations of a generation of a policy.
 type watched struct {
 	abandoned int
 	until     time.Time
 }
 
-// NewWatch makes a watch; onAside is called when it sets a policy aside, and must not block.
+// NewWatch returns a Watch; it calls onAside when it sets a policy aside, and onAside must not block.
 func NewWatch(c clock.PassiveClock, onAside func(of Policy, until time.Time)) *Watch {
 	return &Watch{clock: c, onAside: onAside, watched: lru.New(maxWatched)}
 }
 
-// Evaluate evaluates a program as Program.Evaluate does, but for no longer than its time and
-// 2 seconds more. It calls release when the evaluation returns.
+// Evaluate calls [Program.Evaluate], and returns at the latest 2 seconds after its time is over. It
+// calls release when the evaluation returns.
 func (w *Watch) Evaluate(ctx context.Context, of Policy, p *Program, in Input, release func()) ([]Failure, error) {
 	if until, aside := w.aside(of); aside {
 		release()
@@ -100,7 +100,7 @@ func (w *Watch) Evaluate(ctx context.Context, of Policy, p *Program, in Input, r
 	}
 	go func() {
 		o := evaluate()
-		release() // before anybody knows that it is over
+		release() // before the caller returns
 		done <- o
 	}()
 	abandon := time.NewTimer(maxTime + patience)

@@ -41,7 +41,7 @@ func (e endless) ContextEval(context.Context, any) (ref.Val, *cel.EvalDetails, e
 }
 
 // TestAbandoned: an evaluation that does not end keeps its slot, and its caller goes on. The
-// third of a generation sets its policy aside for a while, unless the policy is the operator's.
+// third evaluation of a generation sets its policy aside, unless the policy is the operator's.
 func TestAbandoned(t *testing.T) {
 	for name, operators := range map[string]bool{"of a namespace": false, "of the operator": true} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { abandon(t, operators) }) })
@@ -93,11 +93,11 @@ func abandon(t *testing.T, operators bool) {
 	close(end)
 	synctest.Wait()
 	if released != 6 {
-		t.Errorf("%d slots were given back", released)
+		t.Errorf("%d slots were released", released)
 	}
 }
 
-// TestEvaluationFails: an evaluation that panics is an error, and gives its slot back.
+// TestEvaluationFails: an evaluation that panics returns an error, and releases its slot.
 func TestEvaluationFails(t *testing.T) {
 	released := make(chan struct{}, 1)
 	w := NewWatch(clock.RealClock{}, nil)

@@ -27,29 +27,28 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// Awaited is something that a release waits for the server to do.
+// Awaited is a step of the server that a release waits for.
 type Awaited struct {
-	// Reason of the condition, and What is awaited, in words.
+	// Reason of the condition, and What the release waits for, in one sentence.
 	Reason, What string
 	Since        time.Time
-	// Limit is how long it may take; 0 for as long as it takes.
+	// Limit of the wait; 0 for none.
 	Limit time.Duration
-	// Failing: it is tried again and again.
+	// Failing: a call fails, and is retried.
 	Failing bool
 }
 
-// AwaitedOfOrder is what the entry of an order waits for; nil for nothing.
+// AwaitedOfOrder returns the step that the entry of an order waits for; nil for none.
 func AwaitedOfOrder(s *v1alpha1.ChangeWorkloadStatus, set *settings.Settings, now time.Time) *Awaited {
 	return orderEntry(s, set, now).awaited("the order")
 }
 
-// AwaitedOfBatch is what the entry of a batch waits for; nil for nothing.
+// AwaitedOfBatch returns the step that the entry of a batch waits for; nil for none.
 func AwaitedOfBatch(b *v1alpha1.ChangePod, set *settings.Settings, now time.Time) *Awaited {
 	return batchEntry(&b.Status, set, now).awaited(fmt.Sprintf("batch %d", record.BatchNumber(b)))
 }
 
-// awaited is what an entry waits for; nil for nothing, or where it is not known why the server does not take
-// its start or its end.
+// awaited returns the step that an entry waits for; nil for none, or if no call has failed.
 func (n *entry) awaited(of string) *Awaited {
 	c, stage := &n.pre, v1alpha1.StagePre
 	if n.stage == entryToFinish || n.stage == entryPost {
@@ -59,7 +58,7 @@ func (n *entry) awaited(of string) *Awaited {
 	switch {
 	case n.stage == entryPre, n.stage == entryPost:
 		a.What = fmt.Sprintf("AlterShield Server has given no verdict on the %s check of %s since %s", stage, of, times.UTC(a.Since))
-	case n.stage == entryIdle, n.held, n.refusal == "":
+	case n.stage == entryIdle, n.postponed, n.refusal == "":
 		return nil
 	default:
 		a.Reason, a.Failing = v1alpha1.ReasonNotSubmitted, true
@@ -68,7 +67,7 @@ func (n *entry) awaited(of string) *Awaited {
 	return a
 }
 
-// AwaitedSubmission is an order that the server has not accepted.
+// AwaitedSubmission returns the submission of an order that the server has not accepted.
 func AwaitedSubmission(s *v1alpha1.ChangeWorkloadStatus, set *settings.Settings) *Awaited {
 	since := time.Unix(s.StartTimeUnix, 0)
 	a := &Awaited{Reason: v1alpha1.ReasonNotSubmitted, Since: since, Failing: true,

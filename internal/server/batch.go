@@ -28,20 +28,17 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// DecideBatch says what becomes of a batch. The answer to a call is put into the
-// status by [AnswerBatch].
+// DecideBatch decides about a batch. [AnswerBatch] writes the answer to a call into the status.
 //
-// Without a server there is nobody to ask: the batch ends at once as Skipped,
-// and its pods pass, unless somebody has written a verdict on one already. A
-// batch that is done stays as it is, whatever its results say, but for a failing
-// verdict that came late.
+// Without a server the batch ends at once as Skipped, and its pods pass, unless a user wrote a verdict
+// on a pod. A batch that is done does not change, except by a late failing verdict.
 func DecideBatch(in BatchInput) BatchPlan {
 	b := newBatch(in)
 	b.decide()
 	return b.finish()
 }
 
-// AnswerBatch puts the server's answer to a call about a batch into its status.
+// AnswerBatch writes the server's answer to a call about a batch into its status.
 func AnswerBatch(in BatchInput, call Call, a Answer) BatchPlan {
 	b := newBatch(in)
 	switch {
@@ -58,11 +55,11 @@ func (b *batch) decide() {
 	s := b.status
 	if s.Status == v1alpha1.ChangePodExecuteDone {
 		b.applyLate()
-		b.tellEnd()
+		b.notifyEnd()
 		return
 	}
 	if b.Change == nil || b.Change.DeletionTimestamp != nil || b.Batch.Spec.Attempt > b.Change.Status.Attempt {
-		// A view from before the attempt, or one of nothing.
+		// The cache is behind, or the release is gone.
 		return
 	}
 	b.claim(v1alpha1.StagePre, &s.PreVerdict)
@@ -84,8 +81,8 @@ func (b *batch) decide() {
 	}
 }
 
-// verdict is the one that ends the batch: any that fails, or that on its POST
-// check. Nil when there is none yet.
+// verdict returns the verdict that ends the batch: any failing verdict, or the verdict on its POST
+// check; nil for none.
 func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 	for _, stage := range []v1alpha1.CheckStage{v1alpha1.StagePre, v1alpha1.StagePost} {
 		if v := VerdictOf(b.status, stage); v != nil && record.VerdictFails(v.Verdict) {
@@ -95,14 +92,13 @@ func (b *batch) verdict() (v1alpha1.CheckStage, *v1alpha1.CheckVerdict) {
 	return v1alpha1.StagePost, b.status.PostVerdict
 }
 
-// counts says that there is a verdict, and that it needs no confirmation.
+// counts reports whether there is a verdict that needs no confirmation.
 func (b *batch) counts(v *v1alpha1.CheckVerdict) bool {
 	return v != nil && (!b.entry().confirm || !deliveredAsPass(v))
 }
 
-// awaitOrder handles a batch whose order the server has not accepted. A release
-// that runs without checks does not wait; pods that come after its success hold
-// nothing up, so theirs waits for the order to be submitted again.
+// awaitOrder handles a batch whose order the server has not accepted. A release that runs without
+// checks does not wait. After its success, new pods delay nothing, so their batch waits for the order.
 func (b *batch) awaitOrder() {
 	message := "AlterShield Server has not accepted the order of the release: " + record.StepMessage(&b.Change.Status, v1alpha1.StepAccepted)
 	left := time.Unix(b.Batch.Spec.CreateTimeUnix, 0).Add(b.Settings.PreTimeout).Sub(b.Now)
@@ -114,14 +110,14 @@ func (b *batch) awaitOrder() {
 	b.silent(v1alpha1.StagePre, v1alpha1.ReasonOrderNotAccepted, message)
 }
 
-// check carries the batch through its checks.
+// check makes the next step of the batch's entry.
 func (b *batch) check() {
 	s := b.status
 	switch s.Status {
 	case v1alpha1.ChangePodPreFailed, v1alpha1.ChangePodPreTimeout, v1alpha1.ChangePodPostFailed, v1alpha1.ChangePodPostTimeout,
 		v1alpha1.ChangePodPostFinish, v1alpha1.ChangePodExecuteDone:
-		// The operator never stores these: such a batch is written as done at
-		// once. If somebody else wrote one, the batch ends as it says.
+		// The operator never stores these states, since it writes such a batch as done. If a
+		// user wrote one, the batch ends with it.
 		if s.Message == "" {
 			s.Message = string(s.Status)
 		}
@@ -131,7 +127,7 @@ func (b *batch) check() {
 	}
 }
 
-// take writes down what becomes of the batch's entry.
+// take writes a turn of the batch's entry into the status.
 func (b *batch) take(t turn, a Answer) {
 	s := b.status
 	switch t.to {
@@ -158,7 +154,7 @@ func (b *batch) take(t turn, a Answer) {
 	}
 }
 
-// over says that a check of the batch is over.
+// over ends a check of the batch.
 func (b *batch) over(stage v1alpha1.CheckStage, t turn) {
 	switch {
 	case t.reason == v1alpha1.ReasonSkipped:
@@ -188,9 +184,8 @@ func (b *batch) claim(stage v1alpha1.CheckStage, into **v1alpha1.CheckVerdict) {
 	}
 }
 
-// applyLate applies a failing verdict that came after the batch was done, while
-// its attempt is current. Once applied, only a correction by hand changes the
-// results.
+// applyLate applies a failing verdict that came after the batch was done, while its attempt is
+// current. Later only a user changes the results.
 func (b *batch) applyLate() {
 	s := b.status
 	if b.Change == nil || !b.current() {
@@ -206,8 +201,8 @@ func (b *batch) applyLate() {
 	}
 }
 
-// serverFailed says that a failing verdict of the server was applied. Where only the
-// condition says that a check failed, and none of a policy did, it was the server's.
+// serverFailed reports whether a failing verdict of the server was applied. If the condition says that
+// a check failed, and no check of a policy did, then the server's check failed.
 func (b *batch) serverFailed() bool {
 	if c := record.FindCheck(b.status.Checks, record.ServerCheck); c != nil && c.Phase == v1alpha1.CheckFailed {
 		return true
@@ -218,7 +213,7 @@ func (b *batch) serverFailed() bool {
 
 // judged ends the batch with a verdict of the server.
 func (b *batch) judged(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) {
-	// Whatever kept it from being submitted is over: there is a verdict.
+	// With a verdict, the condition that it could not be submitted is obsolete.
 	if meta.IsStatusConditionFalse(b.status.Conditions, v1alpha1.ConditionSubmitted) {
 		meta.RemoveStatusCondition(&b.status.Conditions, v1alpha1.ConditionSubmitted)
 	}
@@ -231,8 +226,8 @@ func (b *batch) judged(stage v1alpha1.CheckStage, v *v1alpha1.CheckVerdict) {
 	b.end(v1alpha1.ChangePodMessagePostFinish, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, record.FailureOf(stage, v))
 }
 
-// silent ends the batch without a verdict, because a check of it had none in time or could not be submitted:
-// its pods pass, unless silence fails.
+// silent ends the batch without a verdict, because a check got none in time or could not be submitted: its pods
+// pass, unless the setting silence is fail.
 func (b *batch) silent(stage v1alpha1.CheckStage, reason, message string) {
 	late, how := reason == v1alpha1.ReasonNoVerdict, v1alpha1.ChangePodPreFailed
 	switch {
@@ -256,8 +251,7 @@ func (b *batch) silent(stage v1alpha1.CheckStage, reason, message string) {
 	b.warn(v1alpha1.EventCheckError, message)
 }
 
-// results writes a verdict on every pod of the batch; one that passes leaves
-// results that somebody else wrote.
+// results writes a verdict on every pod of the batch, or without all only on pods without a result.
 func (b *batch) results(verdict, message string, all bool) {
 	passed, failed := record.BatchResults(b.Batch)
 	b.status.PodResults = nil
@@ -279,13 +273,14 @@ func (b *batch) end(how string, checked metav1.ConditionStatus, reason, message 
 	b.condition(v1alpha1.ConditionChecked, checked, reason, message)
 	if b.Server || len(b.others) > 0 || reason == v1alpha1.ReasonCheckFailed {
 		record.SetCheck(&s.Checks, v1alpha1.CheckStatus{
-			Name: record.ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message, StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
+			Name: record.ServerCheck, Phase: endPhase(reason), Reason: reason, Message: message,
+			StartTime: times.Of(times.FromUnix(s.PreSubmitTimeUnix)),
 		}, b.Now)
 	}
 	b.conclude()
 }
 
-// endPhase is how a check by the server ended, by the reason of the condition.
+// endPhase returns the phase of the server's check by the reason of the condition.
 func endPhase(reason string) v1alpha1.CheckPhase {
 	switch reason {
 	case v1alpha1.ReasonPassed:
@@ -303,14 +298,13 @@ func endPhase(reason string) v1alpha1.CheckPhase {
 	}
 }
 
-// serverOver says that the server's part in the batch is over, while others are
-// not.
+// serverOver reports whether the server's check of the batch is over.
 func (b *batch) serverOver() bool {
 	c := record.FindCheck(b.status.Checks, record.ServerCheck)
 	return c != nil && record.CheckIsOver(c)
 }
 
-// noteServer says how far the server's part has come.
+// noteServer writes the progress of the server's check into the status.
 func (b *batch) noteServer() {
 	s := b.status
 	phase := v1alpha1.CheckRunning
@@ -345,8 +339,7 @@ func (b *batch) started(a Answer) {
 		}
 		return
 	}
-	// Its end is reported all the same; a verdict on it counts when it comes, but
-	// nothing waits for it.
+	// Its end is notified as well. Nothing waits for a verdict, but a verdict counts.
 	b.condition(v1alpha1.ConditionChecked, metav1.ConditionUnknown, v1alpha1.ReasonSkipped, nothingToCheck)
 	if a.NodeID == "" {
 		b.skipped(nothingToCheck)
@@ -360,7 +353,7 @@ func (b *batch) preOver() bool {
 	return b.status.Status == v1alpha1.ChangePodPostWait || b.status.Status == v1alpha1.ChangePodPostSubmitted
 }
 
-// preWait says why the batch is not submitted yet.
+// preWait writes why the batch is not submitted yet.
 func (b *batch) preWait(reason, message string) {
 	s := b.status
 	s.Status = v1alpha1.ChangePodPreWait
@@ -370,8 +363,8 @@ func (b *batch) preWait(reason, message string) {
 	record.ConditionsOfBatch(s, b.Batch.Generation, b.Now).SetReason(v1alpha1.ConditionSubmitted, metav1.ConditionFalse, reason, message)
 }
 
-// postSubmitted says that the POST check runs. Where the end of the batch is yet
-// to be notified, the time for it begins now, too.
+// postSubmitted writes that the POST check runs. If the end of the batch is not notified yet, its
+// time begins as well.
 func (b *batch) postSubmitted() {
 	s := b.status
 	s.Status = v1alpha1.ChangePodPostSubmitted
@@ -379,7 +372,7 @@ func (b *batch) postSubmitted() {
 	b.submitted()
 }
 
-// submitted takes back that the batch could not be submitted.
+// submitted resets the condition that the batch could not be submitted.
 func (b *batch) submitted() {
 	if meta.FindStatusCondition(b.status.Conditions, v1alpha1.ConditionSubmitted) != nil {
 		b.condition(v1alpha1.ConditionSubmitted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
@@ -390,8 +383,8 @@ func (b *batch) skipped(message string) {
 	b.end(v1alpha1.ChangePodMessageSkipped, metav1.ConditionFalse, v1alpha1.ReasonSkipped, message)
 }
 
-// NoteCheck puts what a check of a policy came to into the status of a batch. One that
-// fails when the batch is done fails its pods as a late verdict does.
+// NoteCheck writes the status of a check of a policy into the status of a batch. If the check fails
+// after the batch is done, it fails the pods like a late verdict.
 func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 	b := newBatch(in)
 	known := record.FindCheck(b.status.Checks, c.Name)
@@ -402,7 +395,7 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 	record.SetCheck(&b.status.Checks, c, b.Now)
 	now := record.FindCheck(b.status.Checks, c.Name)
 	if !equality.Semantic.DeepEqual(before, *now) {
-		b.tell(&before, now)
+		b.emit(&before, now)
 	}
 	switch {
 	case b.status.Status != v1alpha1.ChangePodExecuteDone:
@@ -410,7 +403,7 @@ func NoteCheck(in BatchInput, c v1alpha1.CheckStatus) BatchPlan {
 			b.conclude()
 		}
 	case now.Phase == v1alpha1.CheckFailed && now.Mode != v1alpha1.ModeObserve:
-		// Only now: what another check failed, somebody may have corrected since.
+		// Failures of other checks are not applied again: a user may have corrected them.
 		b.failedBy(now)
 	case now.Phase != before.Phase && record.SilentCheck(b.status.Checks, []string{c.Name}, b.Settings.SilenceFails) != nil:
 		b.failedBy(now)

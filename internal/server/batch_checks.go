@@ -26,7 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// begin writes the checks down that begin with the batch.
+// begin writes the checks that begin with the batch into the status.
 func (b *batch) begin() {
 	waits := slices.ContainsFunc(b.Begin, func(c record.BeginCheck) bool {
 		return c.Status.Stage == v1alpha1.StageBatchPre && !c.Status.Background
@@ -40,13 +40,14 @@ func (b *batch) begin() {
 	}
 }
 
-// beginPending begins the checks that waited for those at BatchPre, once these are over:
-// as their policies want them by then. Where one failed, the batch is over, too.
+// beginPending begins the pending checks, as their policies are now, once the checks at BatchPre are
+// over. If one failed, the batch is over, too.
 func (b *batch) beginPending() {
 	before := func(c v1alpha1.CheckStatus) bool {
 		return c.Stage == v1alpha1.StageBatchPre && !c.Background && !record.CheckIsOver(&c)
 	}
-	if b.status.Status == v1alpha1.ChangePodExecuteDone || record.FailedCheck(b.status.Checks) != nil || slices.ContainsFunc(b.status.Checks, before) {
+	if b.status.Status == v1alpha1.ChangePodExecuteDone || record.FailedCheck(b.status.Checks) != nil ||
+		slices.ContainsFunc(b.status.Checks, before) {
 		return
 	}
 	for i := range b.status.Checks {
@@ -60,14 +61,14 @@ func (b *batch) beginPending() {
 			continue
 		}
 		canceled := *c
-		canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved, "the policy has no such check now"
+		canceled.Phase, canceled.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonPolicyRemoved
+		canceled.Message = "the policy has no such check now"
 		record.SetCheck(&b.status.Checks, canceled, b.Now)
 	}
 }
 
-// begins says that checks may begin with the batch: with its first write, so that
-// which there are does not change. A batch that is done, or whose release has ended,
-// gets none any more.
+// begins reports whether checks may begin with the batch. They begin with its first write, so that
+// the list of checks does not change. No checks begin if the batch is done, or its release has ended.
 func (b *batch) begins() bool {
 	return b.Batch.Status.Status != v1alpha1.ChangePodExecuteDone && b.Change != nil && record.IsCurrentBatch(b.Change, b.Batch) &&
 		!slices.ContainsFunc(b.Batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name != record.ServerCheck })
@@ -80,8 +81,8 @@ func (b *batch) failedBy(c *v1alpha1.CheckStatus) {
 	b.condition(v1alpha1.ConditionChecked, metav1.ConditionTrue, v1alpha1.ReasonCheckFailed, "the check "+wording.Cut(record.DescribeCheck(c)))
 }
 
-// passedBy passes the pods that nobody gave a verdict on, where a check that was
-// waited for measured them. Where the server was to give one, that it did not stays told.
+// passedBy passes the pods without a verdict, if a check that the batch waited for passed. If the
+// server owed a verdict, the results keep saying that there was none.
 func (b *batch) passedBy() {
 	s := b.status
 	if record.ServerSilent(s) || !slices.ContainsFunc(b.others, func(name string) bool {
@@ -101,15 +102,15 @@ func (b *batch) passedBy() {
 	}
 }
 
-// tell emits what happened to a check, once.
-func (b *batch) tell(before, now *v1alpha1.CheckStatus) {
+// emit emits an event about a change of a check, once.
+func (b *batch) emit(before, now *v1alpha1.CheckStatus) {
 	if reason := record.EventOf(before, now); reason != "" {
 		b.warn(reason, "check "+record.DescribeCheck(now))
 	}
 }
 
-// conclude ends the batch once all checks are over, or one has failed: those that
-// are not over are given up then, as they are when the release has ended.
+// conclude ends the batch once all checks are over, or a check has failed, or the release has ended.
+// It cancels checks that are not over.
 func (b *batch) conclude() {
 	s := b.status
 	b.beginPending()
@@ -124,13 +125,15 @@ func (b *batch) conclude() {
 		b.passedBy()
 	}
 	server := record.FindCheck(s.Checks, record.ServerCheck)
-	if !over && failed == nil && b.current() && record.IsVerified(b.Change.Status.Status) && (server == nil || server.Phase != v1alpha1.CheckFailed) {
+	if !over && failed == nil && b.current() && record.IsVerified(b.Change.Status.Status) &&
+		(server == nil || server.Phase != v1alpha1.CheckFailed) {
 		return
 	}
 	for i := range s.Checks {
 		if c := &s.Checks[i]; slices.Contains(b.others, c.Name) && !record.CheckIsOver(c) || record.IsPending(c) {
 			canceled := *c
-			canceled.Phase, canceled.Reason, canceled.Message = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded, "the batch ended before the check was over"
+			canceled.Phase, canceled.Reason = v1alpha1.CheckCanceled, v1alpha1.ReasonReleaseEnded
+			canceled.Message = "the batch ended before the check was over"
 			record.SetCheck(&s.Checks, canceled, b.Now)
 		}
 	}

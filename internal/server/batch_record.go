@@ -31,24 +31,23 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// BatchInput is what a decision about a batch is made from.
+// BatchInput is the input of a decision about a batch.
 type BatchInput struct {
 	Now      time.Time
 	Settings settings.Settings
 	Batch    *v1alpha1.ChangePod
-	// Change is the release of the batch; nil when it is not there.
+	// Change is the release of the batch; nil if it does not exist.
 	Change *v1alpha1.ChangeWorkload
-	// Server says that a server is configured.
+	// Server reports whether a server is configured.
 	Server bool
-	// Begin are the checks by other verifiers that begin with the batch. It is done
-	// when they, and those that its status names, are over, too, but for those in
-	// the background.
+	// Begin lists the checks of policies that begin with the batch. The batch is done when they
+	// and the checks in its status are over, except for checks in the background.
 	Begin []record.BeginCheck
-	// Calls is what this process knows of its calls about the batch.
+	// Calls about the batch by this process.
 	Calls Calls
 }
 
-// BatchPlan is what to do about a batch.
+// BatchPlan is the plan for a batch.
 type BatchPlan = Plan[v1alpha1.ChangePodStatus]
 
 // batch is a decision in the making.
@@ -56,13 +55,13 @@ type batch struct {
 	BatchInput
 	status *v1alpha1.ChangePodStatus
 	plan   BatchPlan
-	// others are the names of the checks that are waited for beside the server's.
+	// others lists the checks, beside the server's, that the batch waits for.
 	others []string
-	// mayBegin are the checks that begin with a batch, also where they did.
+	// mayBegin lists the checks that begin with a batch, including checks that began.
 	mayBegin []record.BeginCheck
 }
 
-// current says that the batch is of the attempt its release is at.
+// current reports whether the batch belongs to the current attempt of its release.
 func (b *batch) current() bool { return record.IsOfAttempt(b.Change, b.Batch) }
 
 func (b *batch) condition(kind string, status metav1.ConditionStatus, reason, message string) {
@@ -75,8 +74,7 @@ func (b *batch) warn(reason, message string) {
 		Message: fmt.Sprintf("batch %d of version %s: %s", record.BatchNumber(b.Batch), b.Change.Spec.Reversion, message)})
 }
 
-// failPods fails the pods that a check failed, or all: also where there are more of
-// them than it names.
+// failPods fails the pods that a check failed; all pods if the check names none or not all of them.
 func (b *batch) failPods(c *v1alpha1.CheckStatus) {
 	all := len(c.FailedPods) == 0 || int(c.FailedCount) > len(c.FailedPods)
 	for i := range b.status.PodResults {
@@ -87,7 +85,7 @@ func (b *batch) failPods(c *v1alpha1.CheckStatus) {
 	}
 }
 
-// nothingToCheck says that the server said so at the start of the batch.
+// nothingToCheck reports whether the server said at the start of the batch that there is nothing to check.
 func (b *batch) nothingToCheck() bool { return batchSkipped(b.status) }
 
 func batchSkipped(s *v1alpha1.ChangePodStatus) bool {
@@ -97,7 +95,7 @@ func batchSkipped(s *v1alpha1.ChangePodStatus) bool {
 
 func (b *batch) entry() *entry { return batchEntry(b.status, &b.Settings, b.Now) }
 
-// batchEntry is a batch as one of the server's entries.
+// batchEntry returns the entry of a batch.
 func batchEntry(s *v1alpha1.ChangePodStatus, set *settings.Settings, now time.Time) *entry {
 	const kind = v1alpha1.ConditionSubmitted
 	n := newEntry(s.ChangePodID, s.Conditions, kind, kind, batchSkipped(s), set, now)
@@ -115,15 +113,15 @@ func batchEntry(s *v1alpha1.ChangePodStatus, set *settings.Settings, now time.Ti
 		n.stage, n.post.limit = entryPost, time.Duration(s.PostTimeOutThreshold)*time.Second
 	default:
 	}
-	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonOrderNotAccepted {
+	if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse &&
+		c.Reason != v1alpha1.ReasonOrderNotAccepted {
 		n.refusal = record.DetailOfBatch(c)
 	}
 	return n
 }
 
-// owesEnd says that a batch is done and the server is to be told of it: its entry
-// has no end, or is not known to have one, and its pods failed, its POST check had no
-// turn, or the release ended.
+// owesEnd reports whether the server has to be notified of the end of a batch that is done: its entry
+// may have no end, and its pods failed, or its POST check did not run, or the release ended.
 func (b *batch) owesEnd() bool {
 	s := b.status
 	if !b.Server || s.ChangePodID == "" || s.PostVerdict != nil || s.Message == string(v1alpha1.ChangePodPostFailed) || b.nothingToCheck() {
@@ -150,9 +148,9 @@ func (b *batch) owesEnd() bool {
 	return false
 }
 
-// tellEnd notifies the server of the end of a batch that is done, for at most one
-// deadline, or for longer where that starts the POST check of pods that still count.
-func (b *batch) tellEnd() {
+// notifyEnd notifies the server of the end of a batch that is done, until one deadline, or for longer
+// if that starts the POST check of pods that still count.
+func (b *batch) notifyEnd() {
 	s := b.status
 	if s.EndDueTimeUnix == 0 {
 		return
@@ -164,8 +162,7 @@ func (b *batch) tellEnd() {
 		}
 	}
 	deadline := time.Unix(s.EndDueTimeUnix, 0).Add(limit)
-	// Who decided that it is owed need not have known that the server has it: the
-	// callback address knows of no calls.
+	// The server may have the end already: the callback address decides without Calls.
 	if !b.Server || s.PostVerdict != nil || b.Calls.Ended || !b.Now.Before(deadline) {
 		s.EndDueTimeUnix = 0
 		return
@@ -173,9 +170,9 @@ func (b *batch) tellEnd() {
 	b.plan.Call, b.plan.RequeueAfter = b.Calls.next(CallFinish, b.Now, deadline)
 }
 
-// endAnswered puts the answer into the status.
+// endAnswered writes the answer to the end of the batch into the status.
 func (b *batch) endAnswered(a Answer) {
-	// An entry whose PRE check still goes on after all this time was lost.
+	// If the PRE check still goes on after all this time, the server lost the entry.
 	lost := b.Now.Sub(time.Unix(b.status.EndDueTimeUnix, 0)) > b.Settings.PreTimeout+b.Settings.PostTimeout
 	preEnded := b.status.PreVerdict != nil || b.status.PostSubmitTimeUnix != 0 || lost
 	if takesEnd(a.Kind, b.Calls, preEnded) {

@@ -46,14 +46,14 @@ const (
 	CallEnd Call = "End"
 )
 
-// AnswerKind is what the answer to a call means for who called.
+// AnswerKind is the kind of the answer to a call.
 type AnswerKind string
 
 // Answers to calls.
 const (
-	// AnswerDone means that it is done; to a poll: the check has passed.
+	// AnswerDone means that the server did the call; for a poll, that the check has passed.
 	AnswerDone AnswerKind = "Done"
-	// AnswerDuplicate means that it was done before.
+	// AnswerDuplicate means that the server did the call before.
 	AnswerDuplicate AnswerKind = "Duplicate"
 	// AnswerNotPassed answers a poll: the check has not passed, or not yet.
 	AnswerNotPassed AnswerKind = "NotPassed"
@@ -61,67 +61,66 @@ const (
 	AnswerRetry AnswerKind = "Retry"
 	// AnswerThrottled means that nothing was sent, because of our own limits.
 	AnswerThrottled AnswerKind = "Throttled"
-	// AnswerDenied means that platform or token are not known to the server: a
+	// AnswerDenied means that the server does not know the platform or its token: a
 	// user has to correct that.
 	AnswerDenied AnswerKind = "Denied"
-	// AnswerIllegal means that the server did not find what the call is about,
-	// or found the call wrong.
+	// AnswerIllegal means that the server did not find the order or the entry, or
+	// found the call wrong.
 	AnswerIllegal AnswerKind = "Illegal"
-	// AnswerUnsupported means that the server does not do that in the state the
-	// entry is in.
+	// AnswerUnsupported means that the server does not do the call in the current
+	// state of the entry.
 	AnswerUnsupported AnswerKind = "Unsupported"
 	// AnswerNoCheck means that there is nothing to check.
 	AnswerNoCheck AnswerKind = "NoCheck"
-	// AnswerUnprocessable means that the server failed at the request, and will
-	// again however often it is repeated.
+	// AnswerUnprocessable means that the server failed to process the request, and
+	// will fail every time.
 	AnswerUnprocessable AnswerKind = "Unprocessable"
-	// AnswerRefused means refused for good.
+	// AnswerRefused means that the server refused the call for good.
 	AnswerRefused AnswerKind = "Refused"
 )
 
 // Answer is the server's answer to a call.
 type Answer struct {
 	Kind AnswerKind
-	// NodeID, SkipCheck and URL are of the entry that was started.
+	// NodeID, SkipCheck and URL of the entry that was started.
 	NodeID, URL string
 	SkipCheck   bool
-	// Unconfirmed: the server may have done it all the same.
+	// Unconfirmed: the server may have done the call, though it failed.
 	Unconfirmed bool
-	// Unsent: nothing was sent, because the server failed before. It is no try.
+	// Unsent: nothing was sent, because the server failed before. It does not count as a try.
 	Unsent bool
 	// Message explains a refusal, in one line.
 	Message string
-	// After is when to try again at the earliest, where the answer says so.
+	// After is the least time until the next try; 0 if the server did not give it.
 	After time.Duration
 }
 
 const (
-	// humanRetry is between tries that wait for a human.
+	// humanRetry is the wait between tries that need a user.
 	humanRetry = time.Minute
 	// maxBackoff bounds the wait between tries.
 	maxBackoff = 30 * time.Second
-	// maxSpread bounds how much later than it may be a call is made that was not sent,
-	// so that not all of them are made at once.
+	// maxSpread bounds the random delay of calls that were not sent, which spreads them.
 	maxSpread = 2 * time.Second
-	// finishRetry is between tries to end an entry whose PRE check the server
+	// finishRetry is the wait between tries to end an entry whose PRE check the server
 	// may not have ended yet.
 	finishRetry = time.Second
-	// finishDoubt is how long a refused end may mean that the PRE check has not
-	// ended on the server; after that it means that the end was received before.
+	// finishDoubt is how long a refused end may mean that the PRE check has not ended
+	// on the server; later it means that the server has the end already.
 	finishDoubt = 3 * time.Second
 )
 
-// Calls is what a process knows of its calls about one entry. It is memory only:
-// after a restart the server is asked anew, which every call here allows.
+// Calls is the knowledge of a process about its calls for one entry. It is in memory
+// only: every call may be repeated after a restart.
 type Calls struct {
-	// Started is when the process began.
+	// Started is the start of the process.
 	Started time.Time
-	// Call is the one all that follows is about.
+	// Call is the last call; the following fields are about it.
 	Call Call
-	// NotBefore is when the next try is due at the earliest, and Asked when that was
-	// found: also of a call that was not sent.
+	// NotBefore is the earliest time of the next try. Asked is the time of the last try,
+	// including calls that were not sent.
 	NotBefore, Asked time.Time
-	// Tried is when the last call that was sent was answered, Last how.
+	// Tried is the time of the last answer of the server, Last its kind.
 	Tried time.Time
 	Last  AnswerKind
 	// Failures in a row.
@@ -130,14 +129,14 @@ type Calls struct {
 	Ended bool
 }
 
-// After is what is known after a call. random is from 0 to 1 and spreads the
-// next try, so that what failed together is not tried together.
+// After returns the knowledge after a call. random is a number from 0 to 1 that spreads the
+// next tries of calls that failed together.
 func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	if c.Call != call {
 		c = Calls{Started: c.Started, Ended: c.Ended, Call: call}
 	}
 	if call == CallStart {
-		c.Ended = false // it is another entry
+		c.Ended = false // it is a new entry
 	}
 	c.Asked = now
 	if a.Kind == AnswerThrottled || a.Unsent {
@@ -159,7 +158,7 @@ func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	case AnswerDenied, AnswerIllegal, AnswerUnprocessable:
 		c.NotBefore = now.Add(humanRetry)
 	case AnswerUnsupported:
-		// Often at first, since the server ends the PRE check at any moment.
+		// The first tries are frequent, since the server may end the PRE check at any moment.
 		c.NotBefore = now.Add(max(finishRetry, backoff(time.Second<<max(min(c.Failures-4, 10), 0))))
 	default:
 		c.Failures = 0
@@ -167,14 +166,13 @@ func (c Calls) After(call Call, a Answer, now time.Time, random float64) Calls {
 	return c
 }
 
-// triedSince reports whether a call was sent, and answered or not, at its deadline or
-// later. Every call has that last try.
+// triedSince reports whether a call was tried at its deadline or later. Every call has that last try.
 func (c Calls) triedSince(call Call, deadline time.Time) bool {
 	return c.Call == call && !c.Tried.IsZero() && !c.Tried.Before(deadline)
 }
 
-// notBefore is when the next try is due at the earliest: the last one at the deadline,
-// where there is one, however long the server is to be left alone.
+// notBefore returns the earliest time of the next try. The last try is at the deadline, if there
+// is a deadline, even during a longer wait.
 func (c Calls) notBefore(deadline time.Time) time.Time {
 	if !deadline.IsZero() && c.Asked.Before(deadline) && c.NotBefore.After(deadline) {
 		return deadline
@@ -182,7 +180,7 @@ func (c Calls) notBefore(deadline time.Time) time.Time {
 	return c.NotBefore
 }
 
-// next says whether to make a call now, and else how long to wait.
+// next returns the call if it is due, or CallNone and the wait until then.
 func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
 	wait := c.notBefore(deadline).Sub(now)
 	if c.Call != call || wait <= 0 {
@@ -191,12 +189,13 @@ func (c Calls) next(call Call, now, deadline time.Time) (Call, time.Duration) {
 	return CallNone, wait
 }
 
-// await says whether to ask for the verdict of a check that was submitted then
-// and has that long, and how long until the next look. It is asked for from half
-// of the time on, or from the start with atOnce, once more when the time is over, and
-// when a process finds a check that was submitted before it began. timedOut comes
-// after that.
-func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, seed string, atOnce bool) (call Call, wait time.Duration, timedOut bool) {
+// await returns the poll for the verdict of a check if it is due, or CallNone and the wait until then.
+// submitted is the start of the check, limit its time. Polls are made after half of the time, or from
+// the start with atOnce; once more when the time is over; and when a process finds a check that was
+// submitted before the process began. timedOut reports that the last poll was made.
+func (c Calls) await(
+	poll Call, now, submitted time.Time, limit time.Duration, seed string, atOnce bool,
+) (call Call, wait time.Duration, timedOut bool) {
 	if c.Call != poll {
 		c = Calls{Started: c.Started}
 	}
@@ -228,14 +227,14 @@ func (c Calls) await(poll Call, now, submitted time.Time, limit time.Duration, s
 	return CallNone, due.Sub(now), false
 }
 
-// fraction is a number from 0 to 1 that differs from seed to seed.
+// fraction returns a number from 0 to 1 that depends on the seed.
 func fraction(seed string) float64 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(seed)) // never fails
 	return float64(h.Sum32()) / (1 << 32)
 }
 
-// silence is the verdict where no verdict in time counts as a failure.
+// silence returns the verdict if a missing verdict counts as a failure.
 func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 	return &v1alpha1.CheckVerdict{
 		Verdict: record.VerdictInconclusive, Message: why + "; the setting silence counts this as a failure",
@@ -243,25 +242,26 @@ func silence(now time.Time, why string) *v1alpha1.CheckVerdict {
 	}
 }
 
-// timeoutOf says how a check ended that got no verdict in time, or a pass that no
-// poll confirmed.
+// timeoutOf returns the reason and the message of a check without a verdict in time, or with a pass
+// that no poll confirmed.
 func timeoutOf(c Calls, stage v1alpha1.CheckStage, limit time.Duration, unconfirmed bool) (reason, message string) {
 	polled := c.Last == AnswerNotPassed
 	switch {
 	case polled && unconfirmed:
-		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("the server let the %s check pass without a verdict, because it ran into the server's own timeout: "+
-			"polled for %s, the server said that it has not passed", stage, limit)
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("the server let the %s check pass without a verdict, "+
+			"because it ran into the server's own timeout: polled for %s, the server said that it has not passed", stage, limit)
 	case unconfirmed:
-		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("the server let the %s check pass, and could not be asked within %s whether it passed or ran into the server's own timeout", stage, limit)
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("the server let the %s check pass, and could not be asked within %s "+
+			"whether it passed or ran into the server's own timeout", stage, limit)
 	case polled:
-		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("no %s verdict came within %s; the server was polled and said that the check has not passed: "+
-			"it still goes on, timed out, or failed", stage, limit)
+		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("no %s verdict came within %s; "+
+			"the server was polled and said that the check has not passed: it still goes on, timed out, or failed", stage, limit)
 	default:
 		return v1alpha1.ReasonNoVerdict, fmt.Sprintf("no %s verdict came within %s", stage, limit)
 	}
 }
 
-// VerdictOf is the verdict of a check of a batch; nil for none.
+// VerdictOf returns the verdict on a check of a batch; nil for none.
 func VerdictOf(s *v1alpha1.ChangePodStatus, stage v1alpha1.CheckStage) *v1alpha1.CheckVerdict {
 	if stage == v1alpha1.StagePre {
 		return s.PreVerdict

@@ -27,7 +27,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// SetCondition sets ConditionServer, once there is something to report, and ends the report of a long wait.
+// SetCondition sets ConditionServer if there is something to report, and ends the report of a long wait.
 func SetCondition(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time) {
 	c := record.ConditionsOfRelease(s, generation, now)
 	waited, says := WaitsForServer(s), serverSays(s)
@@ -42,17 +42,17 @@ func SetCondition(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.T
 	}
 }
 
-// WaitsForServer reports whether the status says that the release waits long for AlterShield Server.
+// WaitsForServer reports whether ConditionServer says that the release waits long.
 func WaitsForServer(s *v1alpha1.ChangeWorkloadStatus) bool {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionServer)
 	return c != nil && c.Status == metav1.ConditionFalse && strings.HasPrefix(record.Detail(c), LongWait)
 }
 
-// LongWait begins the message of ConditionServer of a release that waits long.
+// LongWait begins the detail of ConditionServer of a release that waits long.
 const LongWait = "waits long: "
 
-// serverSays is what ConditionServer reports of the steps of the order and of pods that passed without a
-// verdict: the worst of them. No type means that there is nothing to report.
+// serverSays returns ConditionServer with the worst result of the steps of the order, and of pods that passed
+// without a verdict. The type is empty if there is nothing to report.
 func serverSays(s *v1alpha1.ChangeWorkloadStatus) (c metav1.Condition) {
 	rank := -1
 	worse := func(r int, status metav1.ConditionStatus, reason, message string) {

@@ -14,19 +14,20 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package server decides what AlterShield Server is asked, when, and what its answers and verdicts lead to, by pure functions of what
-// was observed and of the time. internal/altershield has its protocol, internal/verify makes the calls.
+// Package server decides which calls to AlterShield Server are made, and when, and about the consequences of its
+// answers and verdicts, by pure functions of records and time. internal/altershield has the protocol, and
+// internal/verify makes the calls.
 //
-//	call.go         calls, their answers, and when one is made again
-//	ids.go          ids of orders and entries, which an editor of a record may have copied
-//	entry.go        the steps of an entry, of an order or a batch
+//	call.go         calls, their answers, and retries
+//	ids.go          ids of orders and entries, which a user may have copied into another record
+//	entry.go        the steps of the entry of an order or a batch
 //	order_record.go order.go
 //	                the order of a release
 //	batch_record.go batch_checks.go batch.go
-//	                batches, and the checks that are not the server's
-//	step.go         what a step of either comes to
-//	ending.go       how orders and entries end
-//	verdict.go      verdicts that are called back
+//	                batches, and the checks of policies
+//	step.go         the plan of a step
+//	ending.go       the ends of orders and entries
+//	verdict.go      delivered verdicts
 //	condition.go awaited.go
-//	                what a release says of the server, and what it waits for
+//	                the condition Server of a release, and the steps that it waits for
 package server

@@ -30,28 +30,26 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// What the server is told of releases and batches that end without success. Its
-// entries take one end, which says whether the change worked and starts the POST
-// check. So a release that is stuck or is suspended is not told to have failed: it may
-// go on. When it ends without success, the entry of its order and those of its
-// batches that have no end yet get one that says so.
+// An entry of the server takes one end, which says whether the change worked, and starts the POST
+// check. The server gets no end for a release that is stuck or suspended, because it may go on. When a
+// release ends without success, the entries of its order and of its batches that have no end yet get an
+// end without success.
 
 const (
-	// entryEndTime bounds how long the end of an order waits for that of its entry.
+	// entryEndTime bounds the wait of the end of an order for the end of its entry.
 	entryEndTime = 30 * time.Second
-	// entryEndTimeBefore bounds it where the next attempt waits for the end of the order.
+	// entryEndTimeBefore bounds that wait while the next attempt waits for the end of the order.
 	entryEndTimeBefore = 5 * time.Second
-	// askLater is for how long the server is asked for a POST check that had no turn when
-	// the server did not answer, and askEvery how often.
+	// askLater is how long POST checks are requested later that the server missed while it did
+	// not answer, and askEvery the time between the tries.
 	askLater = time.Hour
 	askEvery = time.Minute
-	// refusals are how often an end is refused before it counts as received, where
-	// the PRE check is known to have ended.
+	// refusals is the number of refused ends after which the end counts as received, once the
+	// PRE check has ended.
 	refusals = 4
 )
 
-// HowReleaseEnded says in one line how a release ended and why, or how far it has
-// come.
+// HowReleaseEnded returns in one line how a release ended and why, or its progress.
 func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 	said := func(kind string) string { return record.ConditionMessage(s, kind) }
 	switch s.Status {
@@ -61,9 +59,9 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 		}
 		return fmt.Sprintf("the release succeeded: %d pods passed", s.PassCount)
 	case v1alpha1.ChangeWorkloadRollback:
-		how := strings.TrimPrefix(said(v1alpha1.ConditionRolledBack), "rolled back ") // as an earlier build has it
+		how := strings.TrimPrefix(said(v1alpha1.ConditionRolledBack), "rolled back ") // written by an earlier version of the operator
 		if !strings.HasPrefix(how, toVersion) {
-			return "the release was rolled back: " + how // a user undid it
+			return "the release was rolled back: " + how // by a user
 		}
 		return "the release was rolled back " + how
 	case v1alpha1.ChangeWorkloadSuspend:
@@ -71,7 +69,7 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 	case v1alpha1.ChangeWorkloadCanceled:
 		why := ""
 		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionProgressing); c != nil {
-			why = strings.TrimSuffix(c.Message, ".") // the sentence has why it was canceled, the detail whether it was stuck
+			why = strings.TrimSuffix(c.Message, ".") // the first sentence has the reason, the detail only whether it was stuck
 		}
 		return "the release was canceled: " + why + stuckOf(s)
 	case v1alpha1.ChangeWorkloadFailed:
@@ -81,8 +79,7 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 	}
 }
 
-// stuckOf says why pods of a release did not come up, where that was told and is so
-// still.
+// stuckOf returns why pods of a release do not come up, if the condition says so.
 func stuckOf(s *v1alpha1.ChangeWorkloadStatus) string {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
 	if c == nil || c.Status != metav1.ConditionFalse || record.RankOfStuck(c.Reason) == 0 && c.Reason != v1alpha1.ReasonObserving {
@@ -97,7 +94,7 @@ func stuckOf(s *v1alpha1.ChangeWorkloadStatus) string {
 // toVersion begins the detail of ConditionRolledBack that names the target of a rollback.
 const toVersion = "to version "
 
-// HowBatchEnded says the same of a batch whose end is told after it.
+// HowBatchEnded returns in one line how a batch ended and why.
 func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) string {
 	c := meta.FindStatusCondition(batch.Status.Conditions, v1alpha1.ConditionChecked)
 	switch {
@@ -110,14 +107,14 @@ func HowBatchEnded(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) s
 	}
 }
 
-// EntryIsOpen says that the server has the entry of an order that ends without
-// success, and does not have the entry's end.
+// EntryIsOpen reports whether the order ends without success, and the server has its entry without an
+// end.
 func EntryIsOpen(s *v1alpha1.ChangeWorkloadStatus) bool {
 	return s.OrderNodeID != "" && s.OrderEnd != v1alpha1.FinishSuccess &&
 		(s.OrderStage == v1alpha1.OrderPreSubmitted || s.OrderStage == v1alpha1.OrderPostWait)
 }
 
-// entryEndsUntil is how long the end of the order waits for that of its entry.
+// entryEndsUntil returns until when the end of the order waits for the end of its entry.
 func (o *order) entryEndsUntil() time.Time {
 	limit := min(entryEndTime, o.Settings.PostTimeout/2)
 	if o.Change.Spec.Release > o.status.ObservedRelease {
@@ -126,7 +123,7 @@ func (o *order) entryEndsUntil() time.Time {
 	return time.Unix(o.status.OrderEndDueTimeUnix, 0).Add(limit)
 }
 
-// endsEntry says that the end of the entry comes before that of the order.
+// endsEntry reports whether the end of the entry is notified before the end of the order.
 func (o *order) endsEntry(until time.Time) bool {
 	if !EntryIsOpen(o.status) || !o.Now.Before(until) {
 		return false
@@ -135,15 +132,15 @@ func (o *order) endsEntry(until time.Time) bool {
 	case c.Call == CallEnd:
 		return false
 	case c.Call == CallFinish && !c.Tried.IsZero():
-		// Nothing is written about a release that left the defense: this is all there is.
+		// Only the memory has the answer if the workload is not defended.
 		return !takesEnd(c.Last, c, preAnswered(o.status))
 	default:
 		return true
 	}
 }
 
-// takesEnd says that the server has the end of an entry, or will never take it. It
-// refuses an end while the PRE check goes on, and one that it has received.
+// takesEnd reports whether the server has the end of an entry, or will never take it. The server
+// refuses an end while the PRE check goes on, and a second end.
 func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 	switch answer {
 	case AnswerRetry, AnswerThrottled, AnswerDenied:
@@ -155,7 +152,7 @@ func takesEnd(answer AnswerKind, c Calls, preEnded bool) bool {
 	}
 }
 
-// entryEnded puts the answer to the end of an entry whose order ends into the status.
+// entryEnded writes the answer to the end of the order's entry into the status.
 func (o *order) entryEnded(a Answer) {
 	if !EntryIsOpen(o.status) || !takesEnd(a.Kind, o.Calls, preAnswered(o.status)) {
 		return
@@ -164,12 +161,12 @@ func (o *order) entryEnded(a Answer) {
 	s.OrderStage = v1alpha1.OrderPostSubmitted
 	s.OrderPostSubmitTime, s.OrderPostSubmitTimeUnix = times.Format(o.Now), o.Now.Unix()
 	o.step(v1alpha1.StepPostChecked, metav1.ConditionUnknown, v1alpha1.ReasonReleaseEnded,
-		"AlterShield Server was notified that the release did not succeed; what its POST check says does not count")
+		"AlterShield Server was notified that the release did not succeed; the verdict of its POST check does not count")
 }
 
-// EndsWithSuccess reports whether the end of a batch's entry says that the change worked:
-// also the end that is notified when the batch is done, because its PRE check had no
-// verdict in time. That end starts the POST check.
+// EndsWithSuccess reports whether the end of a batch's entry says that the change worked. If the PRE
+// check had no verdict in time, the end is notified after the batch is done, with success, so that it
+// starts the POST check.
 func EndsWithSuccess(b *v1alpha1.ChangePod) bool {
 	return b.Status.EndDueTimeUnix == 0 || b.Status.Message == string(v1alpha1.ChangePodPreTimeout) && !record.BatchFails(b)
 }

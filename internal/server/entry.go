@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// entryStage is how far an entry has come on AlterShield Server.
+// entryStage is the progress of an entry.
 type entryStage int
 
 const (
@@ -47,11 +47,11 @@ const (
 
 // check is the PRE or the POST check of an entry.
 type check struct {
-	// since is when it was submitted or, before that, first tried to be; zero
-	// when it was not tried.
+	// since is the time of its submission or, before that, of the first try; zero
+	// if it was not tried.
 	since time.Time
 	limit time.Duration
-	// verdict is what the server delivered; nil for nothing.
+	// verdict that the server delivered; nil for none.
 	verdict *v1alpha1.CheckVerdict
 }
 
@@ -62,12 +62,12 @@ func (c *check) deadline(now time.Time) time.Time {
 	return c.since.Add(c.limit)
 }
 
-// overdue says that a check was tried to be submitted until its time was over.
+// overdue reports whether the time of a check is over, since its submission or the first try of it.
 func (c *check) overdue(now time.Time) bool {
 	return !c.since.IsZero() && !now.Before(c.deadline(now))
 }
 
-// polled says of a check that it passed when it was polled.
+// polled returns the message of a check that passed when it was polled.
 func (c *check) polled() string {
 	if c.verdict != nil {
 		return "the check passed, and a poll confirmed it"
@@ -75,7 +75,7 @@ func (c *check) polled() string {
 	return "the check passed, as the server said when asked"
 }
 
-// deliveredAsPass says that the server delivered a pass, and that nobody changed it.
+// deliveredAsPass reports whether the server delivered a pass that no user changed.
 func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
 	return v != nil && v.Delivered != "" && !record.VerdictFails(v.Delivered) && !record.VerdictFails(v.Verdict)
 }
@@ -83,40 +83,38 @@ func deliveredAsPass(v *v1alpha1.CheckVerdict) bool {
 // nothingToCheck explains a check that the server skips.
 const nothingToCheck = "AlterShield Server skips the check"
 
-// entry is a check with a beginning, a deadline and a verdict, twice: its PRE
-// check begins with its start, and its POST check with its end. Batches are
-// entries, and so are orders. The machine says what comes next; whose entry it is
-// writes it down in words of its own.
+// entry is an entry of AlterShield Server with two checks, each with a start, a deadline and a verdict:
+// the PRE check begins with the start of the entry, the POST check with its end. Batches and orders have
+// an entry each. The methods return the next turn, which the batch or the order writes into its status.
 type entry struct {
 	stage entryStage
 	// id is the server's id of the entry; empty while it has none. seed spreads
-	// the polls of many.
+	// polls of several entries.
 	id, seed  string
 	pre, post check
 	// skipped: the server said at the start that there is nothing to check.
 	skipped bool
-	// confirm: a pass that was delivered counts when a poll says so, too. The server
-	// delivers a pass also when its check ran into its own timeout, and only a poll
-	// tells the one from the other.
+	// confirm: a delivered pass counts only if a poll confirms it. The server also delivers a pass if
+	// its check ran into the server's own timeout, and only a poll distinguishes them.
 	confirm bool
 	// again: it is the second entry, because the server lost the first one.
 	again bool
-	// held: its end must not be notified yet.
-	held bool
-	// early: entryPost is written before the end is notified, so that one write
-	// says both that the PRE check passed and that the POST check runs. Whether
-	// the end was notified is in the memory of the process; another one notifies
-	// it again, which the server refuses as done before.
+	// postponed: its end must not be notified yet.
+	postponed bool
+	// early: entryPost is written before the end is notified, so that one write has both the
+	// passed PRE check and the running POST check. Only the memory of the process knows whether
+	// the end was notified; another process notifies it again, which the server refuses as
+	// a duplicate.
 	early bool
-	// unconfirmed: an earlier try of the end may have been received.
+	// unconfirmed: the server may have received an earlier try of the end.
 	unconfirmed bool
-	// doubted: the end was refused for so long that it was received before.
+	// doubted: the server refused the end for so long that it must have received it before.
 	doubted bool
-	// refusal is why the server does not take the start or the end; empty where nothing is known of that.
+	// refusal is the reason why the server does not take the start or the end; empty for none.
 	refusal string
 }
 
-// newEntry reads what the conditions say of an entry: one of its start, and one of its end, or one of both.
+// newEntry reads an entry from the conditions of its start and its end, which may be the same condition.
 func newEntry(id string, conditions []metav1.Condition, start, end string, skipped bool, set *settings.Settings, now time.Time) *entry {
 	fails, _ := set.ServerSilence()
 	is := func(kind, reason string) *metav1.Condition {
@@ -130,21 +128,21 @@ func newEntry(id string, conditions []metav1.Condition, start, end string, skipp
 		id: id, seed: id, skipped: skipped, confirm: fails && !skipped,
 		again:       StartedAgain(conditions, start),
 		unconfirmed: is(end, v1alpha1.ReasonUnconfirmed) != nil,
-		// The server refuses so an end that it received before, and one that comes before the PRE
-		// check has ended there; where that has, the time distinguishes them.
+		// The server refuses an end with the same code if it received the end before, or if the PRE
+		// check has not ended there. The time distinguishes them.
 		doubted: refused != nil && now.Sub(refused.LastTransitionTime.Time) >= finishDoubt,
 	}
 }
 
-// turn is what becomes of an entry.
+// turn is a change of an entry.
 type turn struct {
 	to              turnKind
 	reason, message string
-	// answered: the server said so. Otherwise the check has no verdict.
+	// answered: it comes from an answer or verdict of the server. Otherwise the check has no verdict.
 	answered bool
 }
 
-// turnKind is a way in which an entry goes on.
+// turnKind is the kind of a turn.
 type turnKind int
 
 const (
@@ -168,14 +166,13 @@ func (t turn) passed() bool {
 	return t.reason == v1alpha1.ReasonPassed || t.reason == v1alpha1.ReasonSkipped
 }
 
-// next says what becomes of an entry by what is known now; where nothing does,
-// which call to make, or how long to wait.
+// next returns the turn of an entry now; or the call to make; or the wait.
 func (n *entry) next(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	switch n.stage {
 	case entryIdle:
 	case entryToStart:
 		if n.pre.overdue(now) && calls.triedSince(CallStart, n.pre.deadline(now)) {
-			return turn{to: turnPreOver, reason: v1alpha1.ReasonNotSubmitted, message: "the PRE check could not be submitted within " + n.pre.limit.String()}, CallNone, 0
+			return notSubmitted(turnPreOver, v1alpha1.StagePre, n.pre.limit), CallNone, 0
 		}
 		call, wait = calls.next(CallStart, now, n.pre.deadline(now))
 	case entryPre:
@@ -183,16 +180,17 @@ func (n *entry) next(now time.Time, calls Calls) (t turn, call Call, wait time.D
 	case entryToFinish:
 		switch {
 		case n.post.verdict != nil:
-			// The end was received, and the process died before it could store
-			// the answer.
+			// The server received the end, but the answer was not stored.
 			return turn{to: turnFinished}, CallNone, 0
-		case n.held:
+		case n.postponed:
 			return turn{}, CallNone, 0
 		case n.id == "" && n.skipped:
 			return turn{to: turnPostOver, reason: v1alpha1.ReasonSkipped, message: nothingToCheck, answered: true}, CallNone, 0
 		case n.id == "":
-			// Its start was refused: there is nothing to end, as was told then.
-			return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the server has no order entry of it", answered: true}, CallNone, 0
+			// Its start was refused, and that was reported: there is nothing to end.
+			return turn{
+				to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the server has no order entry for it", answered: true,
+			}, CallNone, 0
 		}
 		return n.finish(now, calls)
 	case entryPost:
@@ -204,7 +202,14 @@ func (n *entry) next(now time.Time, calls Calls) (t turn, call Call, wait time.D
 	return turn{}, call, wait
 }
 
-// isLast reports whether a call is made when the time for it is over.
+// notSubmitted returns the turn of a check that could not be submitted in time.
+func notSubmitted(to turnKind, stage v1alpha1.CheckStage, limit time.Duration) turn {
+	return turn{
+		to: to, reason: v1alpha1.ReasonNotSubmitted, message: fmt.Sprintf("the %s check could not be submitted within %s", stage, limit),
+	}
+}
+
+// isLast reports whether a call is made when its time is over.
 func (n *entry) isLast(call Call, now time.Time) bool {
 	switch call {
 	case CallStart, CallPollPre:
@@ -219,22 +224,20 @@ func (n *entry) isLast(call Call, now time.Time) bool {
 // finish notifies the end of an entry.
 func (n *entry) finish(now time.Time, calls Calls) (t turn, call Call, wait time.Duration) {
 	if n.post.overdue(now) && calls.triedSince(CallFinish, n.post.deadline(now)) {
-		return turn{to: turnPostOver, reason: v1alpha1.ReasonNotSubmitted, message: "the POST check could not be submitted within " + n.post.limit.String()}, CallNone, 0
+		return notSubmitted(turnPostOver, v1alpha1.StagePost, n.post.limit), CallNone, 0
 	}
 	call, wait = calls.next(CallFinish, now, n.post.deadline(now))
 	return turn{}, call, wait
 }
 
-// mayBeFinished says that a refused end means that it was received before. The
-// server refuses so, too, for as long as it has not ended the PRE check itself;
-// the time distinguishes them.
+// mayBeFinished reports whether a refused end means that the server received it before. The server
+// also refuses an end until its PRE check has ended; the time distinguishes them.
 func (n *entry) mayBeFinished(now time.Time) bool {
 	return n.unconfirmed || n.doubted || n.stage == entryPost && now.Sub(n.post.since) >= finishDoubt
 }
 
-// await waits for the verdict on a check that runs, asks for it from half of its
-// time on, and gives up when the time is over. A pass that is to be confirmed is
-// asked for from when it comes.
+// await waits for the verdict on a running check, polls for it after half of its time, and gives up when
+// the time is over. It polls at once to confirm a pass.
 func (n *entry) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (turn, Call, time.Duration) {
 	c, over, poll := &n.pre, turnPreOver, CallPollPre
 	if stage == v1alpha1.StagePost {
@@ -251,43 +254,43 @@ func (n *entry) await(now time.Time, calls Calls, stage v1alpha1.CheckStage) (tu
 	}
 	lost := n.isLost(calls)
 	if lost && !n.mayStartAgain(now) {
-		return turn{}, CallNone, n.secondStart().Sub(now) // who is new here polls at once
+		return turn{}, CallNone, n.secondStart().Sub(now) // a new process polls at once
 	}
 	if lost && !calls.triedSince(CallStart, c.deadline(now)) {
 		call, wait := calls.next(CallStart, now, c.deadline(now))
 		return turn{}, call, wait
 	}
 	call, wait, timedOut := calls.await(poll, now, c.since, c.limit, n.seed, unconfirmed)
-	if timedOut || lost { // a poll after the last start would only find the entry lost, and start it again
+	if timedOut || lost { // another poll would find the entry lost, and start it again
 		reason, message := timeoutOf(calls, stage, c.limit, unconfirmed)
 		return turn{to: over, reason: reason, message: message}, CallNone, 0
 	}
 	return turn{}, call, wait
 }
 
-// mayStartAgain reports whether an answer to a start may be to a second one, which is made from half
-// of the time for the PRE check on. An earlier one is of another replica that started the entry, too.
+// mayStartAgain reports whether a start may be a second one, which is made after half of the time for
+// the PRE check. An earlier start is of another replica that started the entry, too.
 func (n *entry) mayStartAgain(now time.Time) bool {
 	return !n.again && !now.Before(n.secondStart())
 }
 
 func (n *entry) secondStart() time.Time { return n.pre.since.Add(n.pre.limit / 2) }
 
-// isLost reports whether the server did not know an entry whose PRE check was to go on,
-// and no other one was started for it. A server loses one now and then, and polls tell.
+// isLost reports whether the server does not know an entry whose PRE check should run, and no second
+// entry was started. A server loses an entry now and then, and polls find out.
 func (n *entry) isLost(calls Calls) bool {
 	switch {
 	case n.stage != entryPre || n.again:
 		return false
 	case calls.Call == CallStart:
-		// The second start was tried; what the first one had as its answer is known.
+		// The second start was tried; the first one was answered.
 		return calls.Last != AnswerDone && calls.Last != AnswerDuplicate
 	default:
 		return calls.Call == CallPollPre && calls.Last == AnswerUnsupported
 	}
 }
 
-// said is what an answer of the server makes of an entry.
+// said returns the turn of an entry after an answer of the server.
 func (n *entry) said(call Call, a Answer, now time.Time) turn {
 	switch {
 	case call == CallStart && n.stage == entryToStart:
@@ -297,7 +300,8 @@ func (n *entry) said(call Call, a Answer, now time.Time) turn {
 			return t
 		}
 		return turn{}
-	case call == CallStart && a.Kind == AnswerDone && (n.stage == entryToFinish || n.stage == entryPost && n.early) && n.mayStartAgain(now):
+	case call == CallStart && a.Kind == AnswerDone && n.mayStartAgain(now) &&
+		(n.stage == entryToFinish || n.stage == entryPost && n.early):
 		return turn{to: turnStarted, answered: true} // the verdict on the first entry came before this answer
 	case call == CallFinish && (n.stage == entryToFinish || n.stage == entryPost && n.early):
 		return n.afterFinish(a, now)
@@ -345,7 +349,7 @@ func (n *entry) afterFinish(a Answer, now time.Time) turn {
 	case AnswerRetry:
 		reason := v1alpha1.ReasonUnreachable
 		if a.Unconfirmed || n.unconfirmed {
-			// Remembered until it is settled.
+			// The reason stays until an answer is clear.
 			reason = v1alpha1.ReasonUnconfirmed
 		}
 		return turn{to: turnNotFinished, reason: reason, message: a.Message}
@@ -356,13 +360,13 @@ func (n *entry) afterFinish(a Answer, now time.Time) turn {
 	}
 }
 
-// StartedAgain says that the entry is the second one.
+// StartedAgain reports whether the entry is the second one.
 func StartedAgain(conditions []metav1.Condition, kind string) bool {
 	c := meta.FindStatusCondition(conditions, kind)
 	return c != nil && c.Reason == v1alpha1.ReasonStartedAgain
 }
 
-// lostEntry explains a second entry.
+// lostEntry returns the message about a second entry.
 func lostEntry(first, second string) string {
 	return fmt.Sprintf("the server no longer knows order entry %s; the check continues at order entry %s, in the time that is left",
 		wording.Cut(first), wording.Cut(second))

@@ -28,14 +28,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// The ids in a status are input: whoever may write the status of one record can
-// copy the ids of another one into it. The id of an order is recomputed from what
-// it is made of before anything is done with it; the record's UID is part of it,
-// which nobody chooses. The id of an entry is the server's: it counts for a batch
-// only together with the order that the batch was started under.
+// The ids in a status are untrusted: a user who may write the status of one record can copy the
+// ids of another record into it. So the id of an order is recomputed before it is used; it has
+// the UID of the record, which no user chooses. The id of an entry comes from the server: it
+// counts for a batch only together with the order under which the batch was started.
 
-// ownOrderID is the id of the order of one attempt of a release; empty where the
-// release has no owner.
+// ownOrderID returns the id of the order of one attempt of a release; empty if the release has
+// no owner.
 func ownOrderID(cluster types.UID, change *v1alpha1.ChangeWorkload, release int64, attempt int32) string {
 	ref := metav1.GetControllerOf(change)
 	if ref == nil {
@@ -50,24 +49,23 @@ func clusterOf(orderID string) types.UID {
 	return types.UID(cluster)
 }
 
-// OwnsOrder says that the order in the status of a release is its own, as far as
-// one cluster is concerned: an order of another one has the UID of a record there.
+// OwnsOrder reports whether the order in the status of a release is its own. It accepts the id of
+// any cluster: an order of another cluster has the UID of a record there.
 func OwnsOrder(change *v1alpha1.ChangeWorkload) bool {
 	s := &change.Status
 	return s.OrderID != "" && s.OrderID == ownOrderID(clusterOf(s.OrderID), change, s.ObservedRelease, s.Attempt)
 }
 
-// OwnsEntry says that the entry in the status of a batch was started under the order
-// of the attempt that the batch is of.
+// OwnsEntry reports whether the entry in the status of a batch was started under the order of the
+// batch's attempt.
 func OwnsEntry(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {
 	s := &batch.Status
 	return change.Namespace == batch.Namespace && metav1.IsControlledBy(batch, change) && s.ChangePodID != "" && s.OrderID != "" &&
 		s.OrderID == ownOrderID(clusterOf(s.OrderID), change, batch.Spec.Release, batch.Spec.Attempt)
 }
 
-// ResetOrder gives a release its own order again where its status names another
-// one: it is submitted, or, where it is to be ended, ended. There is no status where
-// nothing is wrong, or nothing is to be done about the order any more.
+// ResetOrder replaces a foreign order in the status of a release by its own order, which is then
+// submitted, or ended. The plan has no status if the order is not foreign, or is no longer needed.
 func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	own := ownOrderID(cluster, in.Change, in.Change.Status.ObservedRelease, in.Change.Status.Attempt)
 	if s := &in.Change.Status; s.OrderID == own || own == "" || s.OrderID == "" || !record.OrderWaits(in.Change) {
@@ -79,7 +77,8 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	if o.status.OrderEnd == "" {
 		o.status.OrderStage = v1alpha1.OrderSubmitting
 	}
-	message := fmt.Sprintf("the status named order %s, which is not that of this release; it has its own again", wording.Cut(foreign))
+	message := fmt.Sprintf("the status named order %s, which does not belong to this release; the release has its own order again",
+		wording.Cut(foreign))
 	o.event(v1alpha1.EventForeignID, message)
 	if o.status.OrderEnd == "" {
 		o.refused(v1alpha1.StepAccepted, v1alpha1.EventForeignID, message)
@@ -87,15 +86,16 @@ func ResetOrder(in OrderInput, cluster types.UID) OrderPlan {
 	return o.finishPlan()
 }
 
-// ResetBatch has a batch begin again whose status names an entry that was not
-// started for it. There is no status where nothing is wrong.
+// ResetBatch restarts a batch whose status names an entry that was not started for it. The plan has
+// no status if the entry is not foreign.
 func ResetBatch(in BatchInput) BatchPlan {
 	s := &in.Batch.Status
 	if s.ChangePodID == "" || s.Status == v1alpha1.ChangePodExecuteDone || in.Change == nil || OwnsEntry(in.Change, in.Batch) {
 		return BatchPlan{}
 	}
 	b := newBatch(in)
-	message := fmt.Sprintf("the status named order entry %s of order %s, which is not that of this batch: it is checked anew", wording.Cut(s.ChangePodID), wording.Cut(s.OrderID))
+	message := fmt.Sprintf("the status named order entry %s of order %s, which does not belong to this batch: the batch is checked again",
+		wording.Cut(s.ChangePodID), wording.Cut(s.OrderID))
 	b.status.ChangePodID, b.status.OrderID, b.status.URL = "", "", ""
 	b.status.PreSubmitTime, b.status.PreSubmitTimeUnix, b.status.PostSubmitTime, b.status.PostSubmitTimeUnix = "", 0, "", 0
 	b.preWait(v1alpha1.EventForeignID, message)

@@ -36,22 +36,21 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// maxOrderIDLength is the server's limit of an order's id in bytes.
+// maxOrderIDLength is the server's limit of the id of an order, in bytes.
 const maxOrderIDLength = 128
 
-// OrderID is our id of the order of one attempt of a release: the same
-// whenever it is computed, and no other order's, also not that of a version
-// that is released again after its record was removed, or of a record that was
-// deleted and made anew.
+// OrderID returns our id of the order of one attempt of a release. The id is deterministic and
+// unique: a version that is released again after its record was removed, or whose record was
+// recreated, has another id.
 func OrderID(cluster, workload types.UID, version string, release int64, attempt int32, of types.UID) string {
 	compact := func(uid types.UID) string { return strings.ReplaceAll(string(uid), "-", "") }
 	sum := sha256.Sum256([]byte(of))
-	id := fmt.Sprintf("%s-%s-%s-%d-%d-%s", compact(cluster), compact(workload), version, release, attempt, hex.EncodeToString(sum[:])[:record.NameHashLength])
+	id := fmt.Sprintf("%s-%s-%s-%d-%d-%s", compact(cluster), compact(workload), version, release, attempt,
+		hex.EncodeToString(sum[:])[:record.NameHashLength])
 	return record.Shorten(id, maxOrderIDLength)
 }
 
-// VersionOfOrder reads the version out of the id of one of our orders; empty
-// when it is none.
+// VersionOfOrder returns the version in an id of one of our orders; empty for any other id.
 func VersionOfOrder(orderID string) string {
 	parts := strings.Split(orderID, "-")
 	if len(parts) < 4 || len(parts[2]) != 32 {
@@ -60,8 +59,8 @@ func VersionOfOrder(orderID string) string {
 	return parts[2]
 }
 
-// DecideOrder says what to do about the order of a release. The answer to a
-// call is put into the status by [AnswerOrder].
+// DecideOrder decides about the order of a release. [AnswerOrder] writes the answer to a call into
+// the status.
 func DecideOrder(in OrderInput) OrderPlan {
 	o := &order{OrderInput: in, status: record.CurrentStatus(in.Change)}
 	switch {
@@ -76,18 +75,21 @@ func DecideOrder(in OrderInput) OrderPlan {
 	return o.finishPlan()
 }
 
-// explainServer sets ConditionServer by the steps of the order. A long wait stays reported until
-// the decision about the release, which knows the batches, ends it. A release that ended keeps what it reported.
+// explainServer sets ConditionServer by the steps of the order, while the release is being verified. The
+// decision about the release, which knows the batches, ends the report of a long wait.
 func (o *order) explainServer() {
 	if record.IsVerified(o.status.Status) && !WaitsForServer(o.status) {
 		SetCondition(o.status, o.Change.Generation, o.Now)
 	}
 }
 
-// noteServer says how far the server's check of the release as a whole has come.
+// noteServer writes the progress of the server's check of the release as a whole into the status.
 func (o *order) noteServer() {
 	s := o.status
-	c := v1alpha1.CheckStatus{Name: record.ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage), StartTime: times.Of(times.FromUnix(s.OrderSubmitTimeUnix))}
+	c := v1alpha1.CheckStatus{
+		Name: record.ServerCheck, Phase: v1alpha1.CheckRunning, Reason: string(s.OrderStage),
+		StartTime: times.Of(times.FromUnix(s.OrderSubmitTimeUnix)),
+	}
 	kind := v1alpha1.StepPostChecked
 	switch s.OrderStage {
 	case v1alpha1.OrderNone:
@@ -112,7 +114,7 @@ func (o *order) noteServer() {
 	if said != nil {
 		c.Message = said.Message
 	}
-	// A PRE check that failed fails the release, whatever the POST check says.
+	// A failed PRE check fails the release, with any POST check.
 	if pre := s.OrderPreVerdict; pre != nil && record.VerdictFails(pre.Verdict) {
 		c.Phase, c.Reason, c.Message = v1alpha1.CheckFailed, v1alpha1.ReasonCheckFailed, pre.Message
 	}
@@ -129,7 +131,7 @@ func (o *order) follow() {
 	}
 }
 
-// take writes down what becomes of the order's entry.
+// take writes a turn of the order's entry into the status.
 func (o *order) take(t turn, a Answer) {
 	s := o.status
 	if t.reason == v1alpha1.ReasonRefused {
@@ -170,9 +172,8 @@ func (o *order) take(t turn, a Answer) {
 	}
 }
 
-// submit submits the order, while the release needs it: also one that runs
-// without checks, so that what is left of it is checked when the server comes back,
-// and one that succeeded so, for some time and when pods come later.
+// submit submits the order while the release needs it. A release that runs without checks needs it for
+// its later batches, and a release that succeeded without checks needs it for some time.
 func (o *order) submit() {
 	s := o.status
 	later := s.Status == v1alpha1.ChangeWorkloadSuccess && s.CheckingCount == 0
@@ -193,7 +194,7 @@ func (o *order) submit() {
 		return
 	}
 	if s.Status != v1alpha1.ChangeWorkloadInit && o.unprocessable() {
-		return // it had its time, and no try will do better
+		return // its time is over, and every try fails
 	}
 	o.plan.Call, o.plan.RequeueAfter = o.Calls.next(CallSubmit, o.Now, deadline)
 	o.plan.Last = over && !o.Calls.triedSince(CallSubmit, deadline)
@@ -202,15 +203,15 @@ func (o *order) submit() {
 	}
 }
 
-// asksLater reports whether a release that succeeded without the server's verdicts still
-// asks for the check of the order. A failure counts like a late verdict.
+// asksLater reports whether a release that succeeded without verdicts of the server still
+// requests the check of the order. A failure counts like a late verdict.
 func (o *order) asksLater() bool {
 	fails, _ := o.Settings.ServerSilence()
 	return !fails && o.status.UnverifiedCount > 0 && o.Now.Before(record.SucceededAt(o.status).Add(askLater))
 }
 
-// submitDeadline is until when a release waits for its order to be accepted; none where
-// it does not wait.
+// submitDeadline returns until when a release waits for its order to be accepted; zero if it does
+// not wait.
 func (o *order) submitDeadline() time.Time {
 	if o.status.Status != v1alpha1.ChangeWorkloadInit {
 		return time.Time{}
@@ -218,13 +219,13 @@ func (o *order) submitDeadline() time.Time {
 	return time.Unix(o.status.EntryTimeUnix, 0).Add(o.Settings.PreTimeout)
 }
 
-// unprocessable says that the server failed at the order, and always will.
+// unprocessable reports whether the server can never process the order.
 func (o *order) unprocessable() bool {
 	c := meta.FindStatusCondition(o.status.OrderSteps, v1alpha1.StepAccepted)
 	return c != nil && c.Reason == v1alpha1.ReasonUnprocessable
 }
 
-// notAccepted says that the server did not accept the order in its time, and why.
+// notAccepted returns the message that the server did not accept the order in time, and why.
 func notAccepted(s *v1alpha1.ChangeWorkloadStatus, limit time.Duration) string {
 	said := "AlterShield Server did not accept the order within " + limit.String()
 	if c := meta.FindStatusCondition(s.OrderSteps, v1alpha1.StepAccepted); c != nil && c.Message != "" {
@@ -233,9 +234,9 @@ func notAccepted(s *v1alpha1.ChangeWorkloadStatus, limit time.Duration) string {
 	return said
 }
 
-// claim takes the verdicts that arrived before their entry was known: those on
-// the order's entry, and those on another entry of the order, whose start was
-// repeated when nobody knew that it had been received.
+// claim takes the verdicts that arrived before their entry was known: verdicts on the order's entry,
+// and verdicts on another entry of the order, if its start was repeated although the server had
+// received it.
 func (o *order) claim() {
 	s := o.status
 	stage, into := v1alpha1.StagePost, &s.OrderPostVerdict
@@ -289,7 +290,7 @@ func (o *order) over(kind string, verdict **v1alpha1.CheckVerdict, t turn) {
 	o.event(v1alpha1.EventCheckError, message+": "+consequence)
 }
 
-// end notifies the server how the order ended, once, for at most one deadline.
+// end notifies the server of the end of the order, once, until one deadline.
 func (o *order) end() {
 	s := o.status
 	deadline := time.Unix(s.OrderEndDueTimeUnix, 0).Add(o.Settings.PostTimeout)
@@ -311,8 +312,7 @@ func (o *order) end() {
 	}
 }
 
-// AnswerOrder puts the server's answer to a call about an order into the status
-// of its release.
+// AnswerOrder writes the server's answer to a call about an order into the status of its release.
 func AnswerOrder(in OrderInput, call Call, a Answer) OrderPlan {
 	o := &order{OrderInput: in, status: record.CurrentStatus(in.Change)}
 	switch stage := o.status.OrderStage; {
@@ -349,14 +349,14 @@ func (o *order) submitted(a Answer) {
 		accepted("AlterShield Server has the order already")
 	case AnswerDenied:
 		if s.OrderStage != v1alpha1.OrderDenied {
-			o.event(v1alpha1.EventWaitingForServer, "AlterShield Server does not know the platform or its token, the release waits unverified: "+a.Message)
+			o.event(v1alpha1.EventWaitingForServer,
+				"AlterShield Server does not know the platform or its token, the release waits unverified: "+a.Message)
 		}
 		s.OrderStage = v1alpha1.OrderDenied
 		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonPermissionDenied, a.Message)
 	case AnswerRetry:
-		// One that waits for a human goes on waiting: the time others have was
-		// over long ago, and a user who corrects the registration may restart
-		// the server for it.
+		// A release that waits for a user continues to wait: its time was over long ago, and
+		// a user who corrects the registration may restart the server for it.
 		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonUnreachable, a.Message)
 	case AnswerUnprocessable:
 		o.refused(v1alpha1.StepAccepted, v1alpha1.ReasonUnprocessable, a.Message)
@@ -367,7 +367,7 @@ func (o *order) submitted(a Answer) {
 	}
 }
 
-// run ends the wait for the order: batches are waited for from now on.
+// run ends the wait for the order: the release waits for its batches from now on.
 func (o *order) run() {
 	s := o.status
 	s.Status = v1alpha1.ChangeWorkloadRunning
@@ -375,7 +375,7 @@ func (o *order) run() {
 	s.EntryTime, s.EntryTimeUnix = times.Format(o.Now), o.Now.Unix()
 }
 
-// refused says why the server does not do a step of the order.
+// refused writes why the server does not do a step of the order.
 func (o *order) refused(kind, reason, message string) {
 	record.StepsOfOrder(o.status, o.Change.Generation, o.Now).SetReason(kind, metav1.ConditionFalse, reason, message)
 }
@@ -404,7 +404,7 @@ func (o *order) ended(a Answer) {
 }
 
 func (o *order) finishPlan() OrderPlan {
-	// What is not reported yet is reported together with the first change.
+	// The server's check gets into the status together with the first other change.
 	if record.FindCheck(o.status.Checks, record.ServerCheck) != nil || !equality.Semantic.DeepEqual(o.status, &o.Change.Status) {
 		o.noteServer()
 		o.explainServer()

@@ -30,20 +30,20 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// OrderInput is what a decision about an order is made from.
+// OrderInput is the input of a decision about an order.
 type OrderInput struct {
 	Now      time.Time
 	Settings settings.Settings
 	// Change is the release.
 	Change *v1alpha1.ChangeWorkload
-	// Defended says that the workload is there and defended. The order of
-	// one that is not is only ended, and nothing is written about it.
+	// Defended reports whether the workload exists and is defended. Otherwise its order
+	// is only ended, and nothing is written about it.
 	Defended bool
-	// Calls is what this process knows of its calls about the order.
+	// Calls about the order by this process.
 	Calls Calls
 }
 
-// OrderPlan is what to do about an order.
+// OrderPlan is the plan for an order.
 type OrderPlan = Plan[v1alpha1.ChangeWorkloadStatus]
 
 // order is a decision in the making.
@@ -64,18 +64,18 @@ func (o *order) event(reason, message string) {
 
 func (o *order) entry() *entry { return orderEntry(o.status, &o.Settings, o.Now) }
 
-// orderEntry is the order of a release as one of the server's entries.
+// orderEntry returns the entry of the order of a release.
 func orderEntry(s *v1alpha1.ChangeWorkloadStatus, set *settings.Settings, now time.Time) *entry {
 	n := newEntry(s.OrderNodeID, s.OrderSteps, v1alpha1.StepPreChecked, v1alpha1.StepPostChecked, orderSkipped(s), set, now)
 	n.pre = check{since: times.FromUnix(s.OrderPreSubmitTimeUnix), limit: set.PreTimeout, verdict: s.OrderPreVerdict}
 	n.post = check{since: times.FromUnix(s.OrderPostSubmitTimeUnix), limit: set.PostTimeout, verdict: s.OrderPostVerdict}
-	n.held = s.OrderPostDueTimeUnix == 0
+	n.postponed = s.OrderPostDueTimeUnix == 0
 	n.doubted = n.doubted && preAnswered(s)
 	n.seed = s.OrderID + string(v1alpha1.StagePre)
 	step := v1alpha1.StepPreChecked
 	switch s.OrderStage {
 	case v1alpha1.OrderPreWait:
-		n.stage, n.pre.since, n.held = entryToStart, times.FromUnix(s.OrderSubmitTimeUnix), false
+		n.stage, n.pre.since, n.postponed = entryToStart, times.FromUnix(s.OrderSubmitTimeUnix), false
 	case v1alpha1.OrderPreSubmitted:
 		n.stage = entryPre
 	case v1alpha1.OrderPostWait:
@@ -90,15 +90,13 @@ func orderEntry(s *v1alpha1.ChangeWorkloadStatus, set *settings.Settings, now ti
 	return n
 }
 
-// orderSkipped says that the server said at the start of the order that there is
-// nothing to check.
+// orderSkipped reports whether the server said at the start of the order that there is nothing to check.
 func orderSkipped(s *v1alpha1.ChangeWorkloadStatus) bool {
 	c := meta.FindStatusCondition(s.OrderSteps, v1alpha1.StepPreChecked)
 	return c != nil && c.Reason == v1alpha1.ReasonSkipped
 }
 
-// preAnswered says that the PRE check ended with an answer of the server, so
-// that it has ended there.
+// preAnswered reports whether the PRE check ended with an answer of the server, so it has ended there.
 func preAnswered(s *v1alpha1.ChangeWorkloadStatus) bool {
 	return meta.IsStatusConditionTrue(s.OrderSteps, v1alpha1.StepPreChecked)
 }

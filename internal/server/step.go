@@ -22,22 +22,22 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// Plan is what to do about an order or a batch, whose status is S.
+// Plan is the plan for an order or a batch with the status S.
 type Plan[S any] struct {
-	// Status is set when it is to be written, before anything else is done.
+	// Status is set if it changes. It is written first.
 	Status *S
 	// Call to the server, if any, and whether it is the last try.
 	Call Call
 	Last bool
-	// Ended: the server has the end of the entry; to be remembered as [Calls.Ended].
+	// Ended: the server has the end of the entry; remember it as [Calls.Ended].
 	Ended bool
-	// Events say what was done; they are emitted after the status is written.
+	// Events are emitted after the status is written.
 	Events []record.Event
-	// RequeueAfter says when to look again, if nothing happens before.
+	// RequeueAfter is the time until the next decision if nothing happens before.
 	RequeueAfter time.Duration
 }
 
-// drive plans the next call about an entry, or how long to wait, and returns what becomes of the entry now.
+// drive plans the next call about an entry, or the wait, and returns the turn of the entry.
 func drive[S any](n *entry, now time.Time, calls Calls, plan *Plan[S]) (t turn) {
 	t, plan.Call, plan.RequeueAfter = n.next(now, calls)
 	plan.Last = n.isLast(plan.Call, now)

@@ -26,25 +26,26 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// maxUnclaimed bounds the verdicts that wait for their entries to be known.
+// maxUnclaimed bounds the verdicts whose entries are not known yet.
 const maxUnclaimed = 50
 
-// Delivered is a verdict the server delivered.
+// Delivered is a verdict that the server delivered.
 type Delivered struct {
 	// OrderID is our id of the order.
 	OrderID string
-	// OfOrder: it is on the order itself, not on a batch of it.
+	// OfOrder: it is about the order itself, not about a batch.
 	OfOrder          bool
 	NodeID           string
 	Stage            v1alpha1.CheckStage
 	Verdict, Message string
-	// LatePre: it fails because the PRE check did, which had been let pass.
+	// LatePre: it fails because of a PRE check that was let pass before.
 	LatePre bool
 }
 
 func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
 	v := v1alpha1.CheckVerdict{
-		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, LatePre: d.LatePre, Time: times.Format(now), TimeUnix: now.Unix(),
+		NodeID: d.NodeID, Verdict: d.Verdict, Delivered: d.Verdict, Message: d.Message, LatePre: d.LatePre,
+		Time: times.Format(now), TimeUnix: now.Unix(),
 	}
 	if d.LatePre {
 		v.Message = record.LatePreFailure + ": " + cmp.Or(d.Message, record.NoReason)
@@ -52,26 +53,25 @@ func (d Delivered) verdict(now time.Time) v1alpha1.CheckVerdict {
 	return v
 }
 
-// Placement is what became of a verdict.
+// Placement is the result of placing a verdict.
 type Placement string
 
 const (
-	// PlacementStored means that it was not there before.
+	// PlacementStored means that the status changed.
 	PlacementStored Placement = "Stored"
-	// PlacementKnown means that it was there, or one at least as grave.
+	// PlacementKnown means that the status has this verdict, or one at least as bad.
 	PlacementKnown Placement = "Known"
-	// PlacementLate means that it is of no use any more.
+	// PlacementLate means that the verdict no longer counts.
 	PlacementLate Placement = "Late"
-	// PlacementElsewhere means that it is not about this object.
+	// PlacementElsewhere means that the verdict is not about this object.
 	PlacementElsewhere Placement = "Elsewhere"
-	// PlacementGone means that the object is not there any more.
+	// PlacementGone means that the object no longer exists.
 	PlacementGone Placement = "Gone"
-	// PlacementFull means that no more verdicts can wait here.
+	// PlacementFull means that the status has no room for the verdict.
 	PlacementFull Placement = "Full"
 )
 
-// PlaceOnBatch puts a verdict on an entry of the server into the status of the
-// batch that entry is.
+// PlaceOnBatch writes a verdict on an entry into the status of its batch.
 func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Placement {
 	if s.ChangePodID == "" || s.ChangePodID != d.NodeID || s.OrderID != d.OrderID {
 		return PlacementElsewhere
@@ -79,9 +79,8 @@ func PlaceOnBatch(s *v1alpha1.ChangePodStatus, d Delivered, now time.Time) Place
 	return place(&s.PreVerdict, &s.PostVerdict, preIsLate(s), d, now)
 }
 
-// ApplyToBatch is [PlaceOnBatch] that also says what becomes of the batch, so
-// that one write does both. Events are left to the next decision of the
-// reconciler.
+// ApplyToBatch places a verdict with [PlaceOnBatch], and decides about the batch, so that one write
+// has both. A decision with events is left to the reconciler.
 func ApplyToBatch(in BatchInput, d Delivered) (Placement, *v1alpha1.ChangePodStatus) {
 	batch := in.Batch.DeepCopy()
 	placement := PlaceOnBatch(&batch.Status, d, in.Now)
@@ -90,7 +89,7 @@ func ApplyToBatch(in BatchInput, d Delivered) (Placement, *v1alpha1.ChangePodSta
 	}
 	in.Batch = batch
 	if in.Change == nil || in.Change.Status.OrderID != d.OrderID || !record.OrderIsOpen(&in.Change.Status) {
-		// An old view of the release.
+		// The cache of the release is behind.
 		return placement, &batch.Status
 	}
 	if plan := DecideBatch(in); plan.Status != nil && len(plan.Events) == 0 {
@@ -99,7 +98,7 @@ func ApplyToBatch(in BatchInput, d Delivered) (Placement, *v1alpha1.ChangePodSta
 	return placement, &batch.Status
 }
 
-// ApplyToRelease is [PlaceOnRelease] that also says what becomes of the order.
+// ApplyToRelease places a verdict with [PlaceOnRelease], and decides about the order.
 func ApplyToRelease(in OrderInput, d Delivered) (Placement, *v1alpha1.ChangeWorkloadStatus) {
 	change := in.Change.DeepCopy()
 	placement := PlaceOnRelease(&change.Status, d, in.Now)
@@ -113,7 +112,7 @@ func ApplyToRelease(in OrderInput, d Delivered) (Placement, *v1alpha1.ChangeWork
 	return placement, &change.Status
 }
 
-// preIsLate says that the end of a batch was submitted.
+// preIsLate reports whether the end of a batch was notified.
 func preIsLate(s *v1alpha1.ChangePodStatus) bool {
 	switch s.Status {
 	case v1alpha1.ChangePodPostSubmitted, v1alpha1.ChangePodPostFinish:
@@ -125,8 +124,8 @@ func preIsLate(s *v1alpha1.ChangePodStatus) bool {
 	}
 }
 
-// AwaitsOnBatch says that the submission that caused a verdict is recorded, so
-// that nothing else is about to be written because of it.
+// AwaitsOnBatch reports whether the call that caused a verdict is in the status, so that no other
+// write about it is pending.
 func AwaitsOnBatch(s *v1alpha1.ChangePodStatus, d Delivered) bool {
 	switch s.Status {
 	case v1alpha1.ChangePodPreSubmitted, v1alpha1.ChangePodPostWait:
@@ -136,7 +135,7 @@ func AwaitsOnBatch(s *v1alpha1.ChangePodStatus, d Delivered) bool {
 	}
 }
 
-// AwaitsOnRelease says the same of a verdict on an order.
+// AwaitsOnRelease reports the same for a verdict on an order.
 func AwaitsOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered) bool {
 	switch s.OrderStage {
 	case v1alpha1.OrderPreSubmitted, v1alpha1.OrderPostWait:
@@ -146,15 +145,14 @@ func AwaitsOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered) bool {
 	}
 }
 
-// PlaceOnRelease puts a verdict on an entry of the server into the status of the
-// release whose order has it: on the order itself, or among those that wait for
-// their entry to be known.
+// PlaceOnRelease writes a verdict on an entry into the status of the release of its order: as a
+// verdict on the order itself, or among the verdicts whose entries are not known yet.
 func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time) Placement {
 	if s.OrderID != d.OrderID {
 		return PlacementElsewhere
 	}
-	// Also one on another entry of the order: its start was repeated when nobody
-	// knew that it had been received.
+	// The verdict may be on another entry of the order, if its start was repeated although the
+	// server had received it.
 	if s.OrderNodeID != "" && (s.OrderNodeID == d.NodeID || d.OfOrder) {
 		return place(&s.OrderPreVerdict, &s.OrderPostVerdict, record.OrderPreIsLate(s.OrderStage), d, now)
 	}
@@ -175,19 +173,20 @@ func PlaceOnRelease(s *v1alpha1.ChangeWorkloadStatus, d Delivered, now time.Time
 		}
 	}
 	if len(s.UnclaimedVerdicts) >= maxUnclaimed {
-		// One that passes makes room: it says no more than no verdict does.
+		// Drop a passing verdict: no verdict has the same effect.
 		i := slices.IndexFunc(s.UnclaimedVerdicts, func(u v1alpha1.UnclaimedVerdict) bool { return !record.VerdictFails(u.Verdict) })
 		if i < 0 {
 			return PlacementFull
 		}
 		s.UnclaimedVerdicts = slices.Delete(s.UnclaimedVerdicts, i, i+1)
 	}
-	s.UnclaimedVerdicts = append(s.UnclaimedVerdicts, v1alpha1.UnclaimedVerdict{CheckVerdict: d.verdict(now), Stage: d.Stage, OfOrder: d.OfOrder})
+	s.UnclaimedVerdicts = append(s.UnclaimedVerdicts,
+		v1alpha1.UnclaimedVerdict{CheckVerdict: d.verdict(now), Stage: d.Stage, OfOrder: d.OfOrder})
 	return PlacementStored
 }
 
-// place stores a verdict on one of the checks of an entry. preIsLate: its end was submitted, from when on the
-// server always says that its PRE check passed.
+// place stores a verdict on one of the checks of an entry. preIsLate: the end of the entry was notified; from
+// then on the server always says that its PRE check passed.
 func place(pre, post **v1alpha1.CheckVerdict, preIsLate bool, d Delivered, now time.Time) Placement {
 	into := post
 	if d.Stage == v1alpha1.StagePre {

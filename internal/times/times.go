@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package times has what decisions need of times. It reads no clock.
+// Package times computes with times. It reads no clock.
 package times
 
 import (
@@ -23,14 +23,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Format writes a time as the kinds show it to people.
+// Format returns a time as the API shows it to people.
 func Format(t time.Time) string { return t.Format(layout) }
 
-// layout is how times for people are written; the Unix time beside each is
-// exact.
+// layout is the format of times for people; the field next to each has the exact Unix time.
 const layout = "2006-01-02 15:04:05"
 
-// Shortest is the shorter of two times to wait; 0 is not to.
+// Shortest returns the shorter of two waits; 0 is no wait.
 func Shortest(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -38,7 +37,7 @@ func Shortest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// Latest is the later of two times.
+// Latest returns the later of two times.
 func Latest(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
@@ -46,7 +45,7 @@ func Latest(a, b time.Time) time.Time {
 	return a
 }
 
-// FromUnix is a time in seconds; none for 0.
+// FromUnix returns a Unix time in seconds; the zero time for 0.
 func FromUnix(seconds int64) time.Time {
 	if seconds == 0 {
 		return time.Time{}
@@ -54,7 +53,7 @@ func FromUnix(seconds int64) time.Time {
 	return time.Unix(seconds, 0)
 }
 
-// Of is a time as the API keeps it.
+// Of returns a time as the API stores it; nil for the zero time.
 func Of(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
@@ -63,7 +62,7 @@ func Of(t time.Time) *metav1.Time {
 	return &kept
 }
 
-// OrZero is a time of the API; the zero time for none.
+// OrZero returns a time of the API; the zero time for nil.
 func OrZero(t *metav1.Time) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -71,5 +70,5 @@ func OrZero(t *metav1.Time) time.Time {
 	return t.Time
 }
 
-// UTC is a time in a message, in full.
+// UTC returns a time for a message, in RFC 3339.
 func UTC(t time.Time) string { return t.UTC().Format(time.RFC3339) }

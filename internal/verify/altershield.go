@@ -14,10 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package verify is the provider of verdicts by AlterShield Server, beside the checks of
-// policies in internal/checks: altershield.go takes the orders of releases and the entries of
-// batches one step on, server.go makes the calls, memory.go remembers them, entries.go refuses calls
-// about entries of other records, and health.go judges heartbeats.
+// Package verify gets verdicts of AlterShield Server, beside the checks of policies in
+// internal/checks: altershield.go makes one step of the order of a release or the entry of a batch,
+// server.go makes the calls, memory.go remembers them, entries.go refuses calls about entries of other
+// records, and health.go evaluates heartbeats.
 package verify
 
 import (
@@ -44,8 +44,8 @@ import (
 )
 
 // AlterShield verifies by AlterShield Server: a release is an order there, and a
-// batch one of its entries. How far they have come is in fields of the status that
-// are older than status.checks. Without a server it says that nobody was asked.
+// batch one of its entries. Their progress is in fields of the status that are
+// older than status.checks. Without a server the pods pass without a check.
 type AlterShield struct {
 	view   cluster.View
 	clock  clock.PassiveClock
@@ -55,8 +55,8 @@ type AlterShield struct {
 
 var _ checks.Provider = &AlterShield{}
 
-// NewAlterShield verifies by a server, or by none where it is nil. spread spreads
-// the tries of calls to it, by a number from 0 up to 1; chance when nil.
+// NewAlterShield verifies by a server; nil means without one. spread returns numbers from 0 to 1
+// that spread retries; random numbers if it is nil.
 func NewAlterShield(c *cluster.Cluster, server *Server, spread func() float64) *AlterShield {
 	return &AlterShield{view: c.View, clock: c.Clock, server: server, memory: newMemory(c.Clock, spread)}
 }
@@ -70,11 +70,10 @@ func (p *AlterShield) Forget(key types.NamespacedName) {
 	p.memory.forget(recordKey{key, true})
 }
 
-// foreignRetry is when to look again at the batch of a release whose status names
-// an order that is not its own.
+// foreignRetry is the wait of a batch while the status of its release names a foreign order.
 const foreignRetry = time.Second
 
-// plan is what internal/server decided about a batch or an order.
+// plan is a decision of internal/server about a batch or an order.
 type plan struct {
 	checks.Decision
 	call        server.Call
@@ -84,8 +83,10 @@ type plan struct {
 
 func (p *plan) writes() bool { return p.Batch != nil || p.Release != nil }
 
-// by decides about a subject: about a batch by the one function, about an order by the other.
-func (p *AlterShield) by(s *checks.Subject, batch func(server.BatchInput) server.BatchPlan, order func(server.OrderInput) server.OrderPlan) plan {
+// by decides about a subject, with the function batch or order.
+func (p *AlterShield) by(
+	s *checks.Subject, batch func(server.BatchInput) server.BatchPlan, order func(server.OrderInput) server.OrderPlan,
+) plan {
 	now, calls := p.clock.Now(), p.memory.recall(about(s))
 	if s.Batch != nil {
 		d := batch(server.BatchInput{
@@ -101,12 +102,12 @@ func (p *AlterShield) decide(s *checks.Subject) plan {
 	return p.by(s, server.DecideBatch, server.DecideOrder)
 }
 
-// reset takes a foreign id out of the status.
+// reset removes a foreign id from the status.
 func (p *AlterShield) reset(s *checks.Subject) plan {
 	return p.by(s, server.ResetBatch, func(in server.OrderInput) server.OrderPlan { return server.ResetOrder(in, p.server.Cluster) })
 }
 
-// foreign is the kind of the foreign id in the status, as the metric has it; empty where there is none.
+// foreign returns the kind of a foreign id in the status, a label of the metric; empty if there is none.
 func (p *AlterShield) foreign(s *checks.Subject) string {
 	if p.server == nil {
 		return ""
@@ -128,20 +129,19 @@ func (p *AlterShield) answer(s *checks.Subject, a answered) plan {
 		func(in server.OrderInput) server.OrderPlan { return server.AnswerOrder(in, a.call, a.answer) })
 }
 
-// Next implements Provider: an answer that was not written yet comes first, then a decision that is to be
-// written, then a call.
+// Next implements Provider: it writes an answer that was not written yet, or writes a decision, or makes a call.
 func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, error) {
 	key, of := about(&s)
 	if a := p.memory.unrecorded(key, of); a != nil && s.Defended {
 		return p.answered(s, *a), nil
 	}
 	if p.server != nil && s.Batch != nil && s.Release.Status.OrderID != "" && !server.OwnsOrder(s.Release) {
-		return checks.Step{After: foreignRetry}, nil // the release gets its own order again first
+		return checks.Step{After: foreignRetry}, nil // the release gets back its own order first
 	}
 	if kind := p.foreign(&s); kind != "" {
 		metrics.ForeignID(kind)
 		if !s.Defended {
-			return checks.Step{}, nil // nothing is written about it, and nobody's order is ended
+			return checks.Step{}, nil // nothing is written about it, and no foreign order is ended
 		}
 		return checks.Step{Write: func(s checks.Subject) checks.Decision { return p.reset(&s).Decision }}, nil
 	}
@@ -167,10 +167,10 @@ func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, 
 	if s.Defended {
 		return p.answered(s, a), nil
 	}
-	// Nothing is written about what left the defense.
+	// Nothing is written about a workload that is not defended.
 	p.memory.recorded(key, false)
 	if todo.call == server.CallFinish {
-		// No write has it decided again: the end of the order comes next, or a wait.
+		// Without a write, no event follows: decide again about the end of the order.
 		return p.Next(ctx, s)
 	}
 	return checks.Step{After: max(known.NotBefore.Sub(p.clock.Now()), 0)}, nil
@@ -194,7 +194,7 @@ func (p *AlterShield) answered(s checks.Subject, a answered) checks.Step {
 	}
 }
 
-// call makes a call about a batch or an order. Its error is of reading, never of the call.
+// call makes a call about a batch or an order. It returns errors of reads only; an error of the call is in the answer.
 func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call server.Call) (server.Answer, error) {
 	change, record, entry, now := s.Release, client.Object(s.Release), s.Release.Status.OrderNodeID, p.clock.Now()
 	if s.Batch != nil {
@@ -238,7 +238,7 @@ func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call server.C
 	}
 }
 
-// start starts the entry of an order or of a batch, and notes whose it is.
+// start starts the entry of an order or of a batch, and notes its record.
 func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record client.Object, of released) server.Answer {
 	a := p.server.startKnown(ctx, s.Release, of, p.memory.recall(about(s)), func() server.Answer {
 		if s.Batch != nil {
@@ -252,14 +252,14 @@ func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record clien
 	return a
 }
 
-// loadReleased reads what an order says of a release.
+// loadReleased reads the fields of an order that are not in the record.
 func loadReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWorkload, w *workload.Workload) (released, error) {
 	about := released{
 		namespace: change.Namespace, workload: change.Spec.ServiceName, by: operatorUser, override: defense.OverrideOf(change, w),
 	}
 	about.apiVersion, about.kind = kindOf(change)
 	if w == nil || w.Release() != change.Spec.Release || w.Version != change.Spec.Reversion {
-		// It has moved on.
+		// The workload has another release by now.
 		return about, nil
 	}
 	about.apiVersion, about.kind = w.GVK.GroupVersion().String(), w.Kind()
@@ -269,8 +269,8 @@ func loadReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWo
 	return about, err
 }
 
-// kindOf is the kind of the workload of a release in lower case. A release of an
-// earlier build does not say it, and is a Deployment's.
+// kindOf returns the kind of the workload of a release, in lower case. A release of an earlier
+// version of the operator has no kind, and is a Deployment's.
 func kindOf(change *v1alpha1.ChangeWorkload) (apiVersion, kind string) {
 	if ref := change.Spec.WorkloadRef; ref != nil {
 		return ref.APIVersion, strings.ToLower(ref.Kind)
@@ -278,9 +278,9 @@ func kindOf(change *v1alpha1.ChangeWorkload) (apiVersion, kind string) {
 	return "apps/v1", "deployment"
 }
 
-// EndGone ends the order of a release whose record is gone, of which there is only
-// what its last status said, and why it ended. Its entry is ended with it, where it is
-// open and this process has not ended it, in one try. It is called again after the time it returns, if any.
+// EndGone ends the order of a release whose record is gone, with the last known status and the reason. An
+// open entry of the order is ended with it, in one try, unless this process ended it before. EndGone returns
+// the time until the next try; 0 for none.
 func (p *AlterShield) EndGone(ctx context.Context, gone *v1alpha1.ChangeWorkload, why string) time.Duration {
 	s, now := &gone.Status, p.clock.Now()
 	key := recordKey{NamespacedName: types.NamespacedName{Name: s.OrderID}}
@@ -316,7 +316,8 @@ func logCall(ctx context.Context, call server.Call, a server.Answer, order strin
 		l.V(1).Info("called AlterShield Server")
 	case server.AnswerDone, server.AnswerDuplicate:
 		l.Info("called AlterShield Server", "orderEntry", a.NodeID)
-	case server.AnswerRetry, server.AnswerDenied, server.AnswerIllegal, server.AnswerUnsupported, server.AnswerNoCheck, server.AnswerUnprocessable, server.AnswerRefused:
+	case server.AnswerRetry, server.AnswerDenied, server.AnswerIllegal, server.AnswerUnsupported, server.AnswerNoCheck,
+		server.AnswerUnprocessable, server.AnswerRefused:
 		l.Info("AlterShield Server did not do as it was asked", "message", a.Message)
 	}
 }

@@ -33,11 +33,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// TestEndGone: the entry of an order whose record is gone is ended with it, unless that
-// was done before the record went: the last status does not say so where the release
-// had left the defense, as it has when its workload is deleted.
+// TestEndGone: the entry of an order whose record is gone is ended with the order, unless this
+// process ended it before. The last status may not have that end, because nothing is written once the
+// workload is deleted.
 func TestEndGone(t *testing.T) {
-	for name, before := range map[string]bool{"nothing was ended": false, "the node was ended": true} {
+	for name, before := range map[string]bool{"nothing was ended": false, "the entry was ended": true} {
 		t.Run(name, func(t *testing.T) {
 			asked, sim := newTestServer(t, simulator.Options{})
 			change, _ := testRelease()
@@ -47,7 +47,8 @@ func TestEndGone(t *testing.T) {
 			if a := asked.submit(t.Context(), change, about); a.Kind != server.AnswerDone {
 				t.Fatalf("submitted: %+v", a)
 			}
-			change.Status.OrderNodeID, change.Status.OrderStage = asked.startOrder(t.Context(), change, about, serverNow).NodeID, v1alpha1.OrderPostWait
+			change.Status.OrderNodeID = asked.startOrder(t.Context(), change, about, serverNow).NodeID
+			change.Status.OrderStage = v1alpha1.OrderPostWait
 			if err := sim.WaitFor(t.Context(), func(j simulator.Journal) bool { return len(j.Callbacks()) > 0 }); err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +61,9 @@ func TestEndGone(t *testing.T) {
 			api := fake.NewClientBuilder().WithScheme(scheme).
 				WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
-			p := NewAlterShield(&cluster.Cluster{View: cluster.View{Cached: api, Live: api}, Client: api, Clock: clocktesting.NewFakePassiveClock(serverNow)}, asked, nil)
+			p := NewAlterShield(&cluster.Cluster{
+				View: cluster.View{Cached: api, Live: api}, Client: api, Clock: clocktesting.NewFakePassiveClock(serverNow),
+			}, asked, nil)
 			if before {
 				a, err := p.call(t.Context(), &checks.Subject{Release: change}, server.CallFinish)
 				if err != nil || a.Kind != server.AnswerDone {
@@ -72,21 +75,23 @@ func TestEndGone(t *testing.T) {
 					t.Errorf("waits for %s", wait)
 				}
 			}
-			if entries, orders := sim.Journal().Requests(altershield.ActionFinishNode), sim.Journal().Ends(change.Status.OrderID); len(entries) != 1 || len(orders) != 1 {
-				t.Errorf("want one end of the node and one of the order:\n%s", sim.Journal())
+			entries, orders := sim.Journal().Requests(altershield.ActionFinishNode), sim.Journal().Ends(change.Status.OrderID)
+			if len(entries) != 1 || len(orders) != 1 {
+				t.Errorf("want one end of the entry and one of the order:\n%s", sim.Journal())
 			}
 		})
 	}
 }
 
-// TestEndPanics: an end whose call did not come back is notified again.
+// TestEndPanics: an end whose call panicked is notified again.
 func TestEndPanics(t *testing.T) {
 	m := newMemory(clocktesting.NewFakePassiveClock(serverNow), nil)
 	func() {
 		defer func() { _ = recover() }()
 		m.end(server.CallEnd, "order", func() server.Answer { panic("a defect") })
 	}()
-	if a := m.end(server.CallEnd, "order", func() server.Answer { return server.Answer{Kind: server.AnswerDone} }); a.Kind != server.AnswerDone {
+	a := m.end(server.CallEnd, "order", func() server.Answer { return server.Answer{Kind: server.AnswerDone} })
+	if a.Kind != server.AnswerDone {
 		t.Errorf("the next try: %+v", a)
 	}
 }

@@ -30,10 +30,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// refuse is the answer to a call that ends or asks for an entry that is not the record's, or not known to be;
-// nil when it is. The server carries out whatever is asked for an entry, whoever's order the request names, so
-// an entry that two records name is neither's, unless this process started it and knows. The call is tried
-// again: whoever copied the id may take it back.
+// refuse returns the answer to a call about an entry that does not, or may not, belong to the record; nil if it
+// does. The server does not check the order of an entry. So if two records name one entry, no call is made for
+// either, unless this process started the entry. The call is retried: a user may remove a copied id.
 func (p *AlterShield) refuse(ctx context.Context, call server.Call, record client.Object, entry string) (*server.Answer, error) {
 	if call != server.CallFinish && call != server.CallPollPre && call != server.CallPollPost {
 		return nil, nil
@@ -52,12 +51,12 @@ func (p *AlterShield) refuse(ctx context.Context, call server.Call, record clien
 		}
 	}
 	metrics.ForeignID("node")
-	log.FromContext(ctx).Info("the order entry in the status of a record is, or may be, another record's, and is left alone",
+	log.FromContext(ctx).Info("made no call for the order entry in the status of a record: it belongs, or may belong, to another record",
 		"orderEntry", entry, "others", others, "startedForAnother", known)
 	return &server.Answer{Kind: server.AnswerRetry, Message: fmt.Sprintf("order entry %s is in the status of another record, too", entry)}, nil
 }
 
-// others are the other records that name an entry.
+// others returns the other records that name an entry.
 func (p *AlterShield) others(ctx context.Context, uid types.UID, entry string) (others []string, err error) {
 	var batches v1alpha1.ChangePodList
 	var releases v1alpha1.ChangeWorkloadList

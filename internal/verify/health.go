@@ -23,23 +23,22 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// unhealthyAfter is how many heartbeats in a row fail before that is told: a server
-// that is restarted misses one.
+// unhealthyAfter is the number of failed heartbeats in a row before the server is reported as
+// unhealthy: a server that restarts misses one.
 const unhealthyAfter = 2
 
-// Health is what a process makes of the heartbeats of AlterShield Server.
+// Health is the result of the heartbeats of AlterShield Server.
 type Health struct {
-	// Reason and Message are those of ConditionServerHealthy; empty while nothing is
-	// known.
+	// Reason and Message of ConditionServerHealthy; empty while nothing is known.
 	Reason, Message string
 
 	failures int
 }
 
-// Healthy says that the server answers as it should.
+// Healthy reports whether the server answers heartbeats.
 func (h Health) Healthy() bool { return h.Reason == v1alpha1.ReasonAnswers }
 
-// After is what is known after another heartbeat.
+// After returns the health after another heartbeat.
 func (h Health) After(err error) Health {
 	if err == nil {
 		return Health{Reason: v1alpha1.ReasonAnswers, Message: "AlterShield Server answers"}
@@ -51,7 +50,7 @@ func (h Health) After(err error) Health {
 	return h
 }
 
-// unhealthy is the reason for which a heartbeat failed.
+// unhealthy returns the reason of a failed heartbeat.
 func unhealthy(err error) string {
 	var e *altershield.Error
 	switch {

@@ -28,23 +28,40 @@ import (
 
 func TestHealth(t *testing.T) {
 	down := &altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassRetry, Err: errors.New("connection refused")}
-	broken := &altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassRetry, Code: altershield.CodePermissionDenied, HTTPStatus: 200, Msg: "authentication request fail Invalid bound statement"}
-	denied := &altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassHuman, Code: altershield.CodePermissionDenied, HTTPStatus: 200, Msg: altershield.MsgPermissionDenied}
+	broken := &altershield.Error{
+		Action: altershield.ActionHeartbeat, Class: altershield.ClassRetry, Code: altershield.CodePermissionDenied, HTTPStatus: 200,
+		Msg: "authentication request fail Invalid bound statement",
+	}
+	denied := &altershield.Error{
+		Action: altershield.ActionHeartbeat, Class: altershield.ClassHuman, Code: altershield.CodePermissionDenied, HTTPStatus: 200,
+		Msg: altershield.MsgPermissionDenied,
+	}
 	noToken := &altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassHuman, Err: altershield.ErrNoToken}
 	wrongPath := &altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassGiveUp, HTTPStatus: 404}
 	for name, test := range map[string]struct {
 		heartbeats []error
 		want       []string // the reason after each
 	}{
-		"works":                   {[]error{nil, nil}, []string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers}},
-		"is down from the start":  {[]error{down, down, down}, []string{"", v1alpha1.ReasonUnreachable, v1alpha1.ReasonUnreachable}},
-		"is restarted":            {[]error{nil, down, nil, down, nil}, []string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers}},
-		"goes down and comes":     {[]error{nil, down, down, nil}, []string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonUnreachable, v1alpha1.ReasonAnswers}},
-		"comes up broken":         {[]error{nil, down, broken, broken}, []string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswersWithErrors, v1alpha1.ReasonAnswersWithErrors}},
-		"denies us":               {[]error{denied, denied}, []string{"", v1alpha1.ReasonPermissionDenied}},
-		"has no token":            {[]error{noToken, noToken}, []string{"", v1alpha1.ReasonPermissionDenied}},
-		"is not at that path":     {[]error{wrongPath, wrongPath}, []string{"", v1alpha1.ReasonUnreachable}},
-		"fails in different ways": {[]error{down, denied, broken}, []string{"", v1alpha1.ReasonPermissionDenied, v1alpha1.ReasonAnswersWithErrors}},
+		"works":                  {[]error{nil, nil}, []string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers}},
+		"is down from the start": {[]error{down, down, down}, []string{"", v1alpha1.ReasonUnreachable, v1alpha1.ReasonUnreachable}},
+		"is restarted": {
+			[]error{nil, down, nil, down, nil},
+			[]string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers},
+		},
+		"goes down and comes": {
+			[]error{nil, down, down, nil},
+			[]string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonUnreachable, v1alpha1.ReasonAnswers},
+		},
+		"comes up broken": {
+			[]error{nil, down, broken, broken},
+			[]string{v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswers, v1alpha1.ReasonAnswersWithErrors, v1alpha1.ReasonAnswersWithErrors},
+		},
+		"denies us":           {[]error{denied, denied}, []string{"", v1alpha1.ReasonPermissionDenied}},
+		"has no token":        {[]error{noToken, noToken}, []string{"", v1alpha1.ReasonPermissionDenied}},
+		"is not at that path": {[]error{wrongPath, wrongPath}, []string{"", v1alpha1.ReasonUnreachable}},
+		"fails in different ways": {
+			[]error{down, denied, broken}, []string{"", v1alpha1.ReasonPermissionDenied, v1alpha1.ReasonAnswersWithErrors},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var h Health

@@ -29,8 +29,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// memory is what this process remembers of its calls to AlterShield Server: how those about a record went,
-// for which records entries were started, and which orders and entries were ended. It may be lost at any time.
+// memory has what this process knows of its calls to AlterShield Server: their answers by record, the
+// records that entries were started for, and the orders and entries that were ended. It may be lost at any time.
 type memory struct {
 	clock  clock.PassiveClock
 	spread func() float64
@@ -38,24 +38,24 @@ type memory struct {
 	mu    sync.Mutex
 	began time.Time
 	calls map[recordKey]remembered
-	// entries are the UIDs of the records that entries were started for.
+	// entries has the UID of the record by the id of its entry.
 	entries *lru.Cache
-	// ends are the orders and entries whose ends the server took; false while the call is under way.
+	// ends has the orders and entries whose ends the server took; false while the call runs.
 	ends *lru.Cache
 }
 
 // maxEntries bounds the entries, and the ends, that are remembered.
 const maxEntries = 10_000
 
-// recordKey is of a ChangeWorkload or a ChangePod, which may have the same name.
+// recordKey identifies a ChangeWorkload or a ChangePod, which may have the same name.
 type recordKey struct {
 	types.NamespacedName
 	batch bool
 }
 
 type remembered struct {
-	// of is what the calls were about: an object of the same name may be made
-	// anew, or be about another order.
+	// of is the UID of the batch, or the id of the order: an object may be recreated
+	// with the same name, or get another order.
 	of    string
 	calls server.Calls
 	// unrecorded is an answer that could not be written yet.
@@ -75,7 +75,7 @@ func newMemory(c clock.PassiveClock, spread func() float64) *memory {
 	return &memory{clock: c, spread: spread, calls: map[recordKey]remembered{}, entries: lru.New(maxEntries), ends: lru.New(maxEntries)}
 }
 
-// about returns the key under which the calls about a subject are remembered, and what they are about.
+// about returns the key of the calls about a subject, and the UID of the batch or the id of the order.
 func about(s *checks.Subject) (key recordKey, of string) {
 	if s.Batch != nil {
 		return recordKey{s.Key(), true}, string(s.Batch.UID)
@@ -83,11 +83,11 @@ func about(s *checks.Subject) (key recordKey, of string) {
 	return recordKey{s.Key(), false}, s.Release.Status.OrderID
 }
 
-// recall returns what is known of the calls about a record.
+// recall returns the known calls about a record.
 func (m *memory) recall(key recordKey, of string) server.Calls {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Not when the process began: it may have followed another leader since.
+	// The start of the process does not count: another replica may have been the leader since.
 	if m.began.IsZero() {
 		m.began = m.clock.Now()
 	}
@@ -104,13 +104,12 @@ func (m *memory) remember(key recordKey, of string, a answered) server.Calls {
 	known := m.recall(key, of).After(a.call, a.answer, m.clock.Now(), m.spread())
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Until recorded says otherwise.
 	m.calls[key] = remembered{of: of, calls: known, unrecorded: &a}
 	return known
 }
 
-// unrecorded returns the answer that was not written yet, for it must not be
-// asked for again: nil when there is none.
+// unrecorded returns an answer that was not written yet, so that the call is not repeated; nil
+// for none.
 func (m *memory) unrecorded(key recordKey, of string) *answered {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,7 +119,7 @@ func (m *memory) unrecorded(key recordKey, of string) *answered {
 	return nil
 }
 
-// recorded says that the answer was written, and whether the server has the end of the entry.
+// recorded notes that the answer was written, and whether the server has the end of the entry.
 func (m *memory) recorded(key recordKey, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,16 +129,16 @@ func (m *memory) recorded(key recordKey, ended bool) {
 	}
 }
 
-// forget drops what is known of a record about which no more calls are made.
+// forget drops the calls about a record.
 func (m *memory) forget(key recordKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.calls, key)
 }
 
-// end makes the call that ends an order, or the entry of one, unless the server took it from this process
-// before: the record of a release may go before that is written into it. If another worker makes the call
-// at this moment, the caller comes back later.
+// end makes the call that ends an order, or its entry, unless the server took that call from this process
+// before: the record of a release may be deleted before the answer is written. If another worker makes the
+// call at the same time, the caller has to retry.
 func (m *memory) end(call server.Call, id string, send func() server.Answer) server.Answer {
 	type key struct {
 		call server.Call
@@ -167,12 +166,12 @@ func (m *memory) end(call server.Call, id string, send func() server.Answer) ser
 		}
 	}()
 	a := send()
-	// The end of an order that is refused for good counts as taken. That of an entry may only be too early.
+	// The end of an order that is refused for good counts as taken. The end of an entry may be too early.
 	taken = a.Kind == server.AnswerDone || a.Kind == server.AnswerDuplicate || call == server.CallEnd && !triesEndAgain(a)
 	return a
 }
 
-// triesEndAgain reports whether the end of an order is tried again after an answer.
+// triesEndAgain reports whether the end of an order is retried after an answer.
 func triesEndAgain(a server.Answer) bool {
 	return a.Kind == server.AnswerRetry || a.Kind == server.AnswerDenied || a.Kind == server.AnswerThrottled
 }

@@ -38,20 +38,18 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/server"
 )
 
-// Workers of the controllers that call AlterShield Server: waiting for it
-// dominates.
+// Workers is the number of workers of the controllers that call AlterShield Server. They mostly
+// wait for it.
 const Workers = 32
 
-// maxServerCalls is how many calls to AlterShield Server may be under way at
-// once: less than there are workers, so that a server that answers nothing
-// leaves some for what has its verdict already.
+// maxServerCalls bounds the concurrent calls to AlterShield Server. It is less than the
+// workers, so that an unreachable server leaves workers for records that have their verdict.
 const maxServerCalls = Workers * 3 / 4
 
-// operatorUser stands for the operator where the server wants to know who.
+// operatorUser is the user in calls that the operator makes by itself.
 const operatorUser = "altershield-operator"
 
-// ServerOptions say how AlterShield Server is reached, and what the operator is
-// registered with there.
+// ServerOptions has the address of AlterShield Server, and the registration of the operator there.
 type ServerOptions struct {
 	// URL of the server; empty for none.
 	URL string
@@ -60,9 +58,8 @@ type ServerOptions struct {
 	altershield.Registration
 }
 
-// Connect prepares the connection to AlterShield Server; nil when there is none.
-// It does not call the server: one that is down must not keep the operator from
-// starting.
+// Connect prepares the connection to AlterShield Server; nil if there is none. It does not
+// call the server, so that the operator starts while the server is down.
 func Connect(ctx context.Context, config *rest.Config, o ServerOptions) (*Server, error) {
 	if o.URL == "" {
 		return nil, nil
@@ -81,19 +78,17 @@ func Connect(ctx context.Context, config *rest.Config, o ServerOptions) (*Server
 	return &Server{Client: c, Cluster: cluster, Tenant: o.Tenant, Scene: o.Scene, Phase: o.Phase, TargetType: o.TargetType}, nil
 }
 
-// Server is AlterShield Server, as releases are reported to it.
+// Server reports releases to AlterShield Server.
 type Server struct {
 	Client *altershield.Client
 	// Cluster is the UID of the namespace kube-system; it makes ids of orders
 	// unique among clusters.
 	Cluster types.UID
-	// Tenant, Scene, Phase and TargetType are what is registered with the
-	// server.
+	// Tenant, Scene, Phase and TargetType are registered with the server.
 	Tenant, Scene, Phase, TargetType string
 }
 
-// Connection returns the client, and the cluster as the server knows it; nil
-// without a server.
+// Connection returns the client, and the id of the cluster at the server; nil without a server.
 func (s *Server) Connection() (*altershield.Client, types.UID) {
 	if s == nil {
 		return nil, ""
@@ -101,26 +96,28 @@ func (s *Server) Connection() (*altershield.Client, types.UID) {
 	return s.Client, s.Cluster
 }
 
-// base is what all calls about the order of a release say. It stays the same
-// whatever becomes of the annotations of the namespace.
+// base returns the common fields of all calls about the order of a release. They do not change with
+// the annotations of the namespace.
 func (s *Server) base(change *v1alpha1.ChangeWorkload) altershield.Base {
 	return altershield.Base{
-		TenantCode: cmp.Or(change.Status.OrderTenant, s.Tenant), ChangeSceneKey: s.Scene, BizExecOrderID: change.Status.OrderID, Platform: s.Client.Platform(),
+		TenantCode: cmp.Or(change.Status.OrderTenant, s.Tenant), ChangeSceneKey: s.Scene, BizExecOrderID: change.Status.OrderID,
+		Platform: s.Client.Platform(),
 	}
 }
 
-// phase that a release is in.
+// phase returns the change phase of a release.
 func (s *Server) phase(change *v1alpha1.ChangeWorkload) string {
 	return cmp.Or(change.Status.OrderPhase, s.Phase)
 }
 
-// maxTenant bounds the tenant code that a namespace names.
+// maxTenant bounds the tenant code of a namespace, in bytes.
 const maxTenant = 128
 
-// OrderOf is what the annotations of a namespace say of its orders. Each problem
-// is one line; what the flags say applies then.
+// OrderOf returns the tenant and the phase in the annotations of a namespace. Each problem is one
+// line; the flags apply then.
 func OrderOf(ns *metav1.PartialObjectMetadata) (tenant, phase string, problems []string) {
-	tenant, phase = strings.TrimSpace(ns.Annotations[v1alpha1.TenantAnnotation]), strings.TrimSpace(ns.Annotations[v1alpha1.PhaseAnnotation])
+	tenant = strings.TrimSpace(ns.Annotations[v1alpha1.TenantAnnotation])
+	phase = strings.TrimSpace(ns.Annotations[v1alpha1.PhaseAnnotation])
 	if len(tenant) > maxTenant {
 		problems = append(problems, fmt.Sprintf("annotation %s of the namespace: it is longer than %d bytes; --altershield-tenant applies",
 			v1alpha1.TenantAnnotation, maxTenant))
@@ -134,10 +131,10 @@ func OrderOf(ns *metav1.PartialObjectMetadata) (tenant, phase string, problems [
 	return tenant, phase, problems
 }
 
-// released is what an order says of a release, beside its record.
+// released has the fields of an order that are not in the record of the release.
 type released struct {
 	namespace, workload string
-	// apiVersion and kind are those of the workload, kind in lower case.
+	// apiVersion and kind of the workload, kind in lower case.
 	apiVersion, kind  string
 	images, oldImages []string
 	by                string
@@ -155,23 +152,22 @@ type orderParams struct {
 	Attempt    int32    `json:"attempt"`
 	Images     []string `json:"images,omitempty"`
 	OldImages  []string `json:"oldImages,omitempty"`
-	// ImagesLeftOut counts those of both lists for which there was no room.
+	// ImagesLeftOut is the number of images of both lists for which there was no room.
 	ImagesLeftOut int `json:"imagesLeftOut,omitempty"`
-	// Override is there when the release got past a block or a quarantine. The
-	// order says so here, and is no emergency: for one the server skips all rules.
+	// Override is set if the release passed a block or a quarantine. The order is not marked
+	// as an emergency, for which the server skips all rules.
 	Override *defense.Overridden `json:"override,omitempty"`
 }
 
 const (
-	// maxTargets and maxPods bound what a batch says of its pods, and maxImages
-	// each list of images, in bytes of JSON: each is a part of what a column of the
-	// server holds, [altershield.MaxJSON].
+	// maxTargets and maxPods bound the pods in the start of a batch, and maxImages each list of
+	// images, in bytes of JSON. Each must fit into a column of the server, [altershield.MaxJSON].
 	maxTargets = 60 << 10
 	maxPods    = 56 << 10
 	maxImages  = 24 << 10
 )
 
-// orderRequest is the order of a release.
+// orderRequest returns the order of a release.
 func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) altershield.SubmitOrderRequest {
 	images, oldImages := altershield.Fit(r.images, maxImages), altershield.Fit(r.oldImages, maxImages)
 	return altershield.SubmitOrderRequest{
@@ -206,10 +202,12 @@ func (s *Server) startOrder(ctx context.Context, change *v1alpha1.ChangeWorkload
 	}))
 }
 
-// startKnown starts an entry of an order the server should know. When it says
-// that it does not, it may have forgotten the order: that is submitted once
-// more, and only then it is the step that is not configured.
-func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known server.Calls, start func() server.Answer) server.Answer {
+// startKnown starts an entry of an order that the server should know. If the server does not find
+// it, the order may be lost: it is submitted once more. If that does not help, the step is not
+// configured at the server.
+func (s *Server) startKnown(
+	ctx context.Context, change *v1alpha1.ChangeWorkload, about released, known server.Calls, start func() server.Answer,
+) server.Answer {
 	a := start()
 	if a.Kind != server.AnswerIllegal || known.Call == server.CallStart && known.Last == server.AnswerIllegal {
 		return a
@@ -222,14 +220,16 @@ func (s *Server) startKnown(ctx context.Context, change *v1alpha1.ChangeWorkload
 	}
 }
 
-// batchRequest is the start of a batch.
+// batchRequest returns the start of a batch.
 func (s *Server) batchRequest(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) altershield.StartBatchRequest {
 	number := int(record.BatchNumber(batch))
 	total, last := max(int(batch.Spec.TotalBatches), number), altershield.BatchTag(batch.Spec.Last)
 	targets, extInfo := podsOf(change, batch)
 	return altershield.StartBatchRequest{
-		Base:                        s.base(change),
-		Start:                       altershield.Start{Executor: operatorUser, StartTime: altershield.MillisOf(now), ReturnRuleWhenCheckFail: true},
+		Base: s.base(change),
+		Start: altershield.Start{
+			Executor: operatorUser, StartTime: altershield.MillisOf(now), ReturnRuleWhenCheckFail: true,
+		},
 		BatchNo:                     number - 1,
 		TotalBatchNum:               total,
 		TotalBatchNumInChangePhase:  total,
@@ -242,9 +242,8 @@ func (s *Server) batchRequest(change *v1alpha1.ChangeWorkload, batch *v1alpha1.C
 	}
 }
 
-// podsOf is what the start of a batch says of its pods: their names, and in extInfo
-// all that is known of them. Of many pods it is the first ones, and how many they
-// are.
+// podsOf returns the pods in the start of a batch: their names, and in extInfo all their details. If
+// there are too many pods, it returns the first ones, and the number of all.
 func podsOf(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) (targets []string, extInfo map[string]any) {
 	names := make([]string, len(batch.Spec.PodInfos))
 	for i := range batch.Spec.PodInfos {
@@ -262,9 +261,8 @@ func (s *Server) startBatch(ctx context.Context, change *v1alpha1.ChangeWorkload
 	return started(s.Client.StartBatch(ctx, s.batchRequest(change, batch, now)))
 }
 
-// results are what the end of a batch or an order says of its pods
-// (changeResultJsn). The duration, in seconds, is since the batch was made, or
-// since the order was accepted.
+// results has the results of the pods in the end of a batch or an order (changeResultJsn). The
+// duration, in seconds, counts from the creation of the batch, or from the acceptance of the order.
 type results struct {
 	Batch           int32 `json:"batch,omitempty"`
 	Pods            int   `json:"pods,omitempty"`
@@ -283,8 +281,8 @@ func resultsOf(change *v1alpha1.ChangeWorkload, since int64, now time.Time) resu
 	}
 }
 
-// finishBatch notifies the end of a batch: its pods are released, or, when that is
-// told after it is done, why it ended without success.
+// finishBatch notifies the end of a batch: with success once its pods are released, or with the
+// reason if it ended without success.
 func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod, now time.Time) server.Answer {
 	r := resultsOf(change, batch.Spec.CreateTimeUnix, now)
 	r.Batch, r.Pods = record.BatchNumber(batch), len(batch.Spec.PodInfos)
@@ -297,21 +295,23 @@ func (s *Server) finishBatch(ctx context.Context, change *v1alpha1.ChangeWorkloa
 	return s.finish(ctx, base, batch.Status.ChangePodID, success, msg, r, now)
 }
 
-// finishOrder notifies the end of the order's entry: its pods are released and passed,
-// or, when the order ends without that, why.
+// finishOrder notifies the end of the order's entry: with success once the pods are released and
+// have passed, or with the reason if the order ends without success.
 func (s *Server) finishOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, why string, now time.Time) server.Answer {
 	success, msg := change.Status.OrderEnd == "", fmt.Sprintf("pods released and verified: %d", change.Status.PassCount)
 	if !success {
 		msg = why
 	}
-	return s.finish(ctx, s.base(change), change.Status.OrderNodeID, success, msg, resultsOf(change, change.Status.OrderSubmitTimeUnix, now), now)
+	r := resultsOf(change, change.Status.OrderSubmitTimeUnix, now)
+	return s.finish(ctx, s.base(change), change.Status.OrderNodeID, success, msg, r, now)
 }
 
 func (s *Server) finish(
 	ctx context.Context, base altershield.Base, entry string, success bool, msg string, r results, now time.Time,
 ) server.Answer {
 	_, err := s.Client.FinishNode(ctx, altershield.FinishNodeRequest{
-		Base: base, NodeID: entry, Success: success, Msg: message(msg), ChangeResultJSON: altershield.JSONText(r), FinishTime: altershield.MillisOf(now),
+		Base: base, NodeID: entry, Success: success, Msg: message(msg), ChangeResultJSON: altershield.JSONText(r),
+		FinishTime: altershield.MillisOf(now),
 	})
 	return answerOf(err)
 }
@@ -323,7 +323,7 @@ func (s *Server) endOrder(ctx context.Context, change *v1alpha1.ChangeWorkload, 
 	}))
 }
 
-// message is a text as the server stores it.
+// message returns a text that the server can store.
 func message(text string) string {
 	return altershield.Cut(strings.ToValidUTF8(text, ""), altershield.MaxMsg)
 }
@@ -348,13 +348,14 @@ func started(result *altershield.NodeResult, err error) server.Answer {
 	return a
 }
 
-// answersOf are the answers by the server's result codes, where the class of the error says too little.
+// answersOf has the answers by result code of the server, for codes that the class of the error does not tell apart.
 var answersOf = map[altershield.ResultCode]server.AnswerKind{
 	altershield.CodeDuplicate: server.AnswerDuplicate, altershield.CodeNotSupported: server.AnswerUnsupported,
-	altershield.CodeIllegalArgument: server.AnswerIllegal, altershield.CodeNoPreCheck: server.AnswerNoCheck, altershield.CodeNoPostCheck: server.AnswerNoCheck,
+	altershield.CodeIllegalArgument: server.AnswerIllegal, altershield.CodeNoPreCheck: server.AnswerNoCheck,
+	altershield.CodeNoPostCheck: server.AnswerNoCheck,
 }
 
-// answerOf says what the error of a call means for who called.
+// answerOf returns the answer for the error of a call.
 func answerOf(err error) server.Answer {
 	if err == nil {
 		return server.Answer{Kind: server.AnswerDone}

@@ -49,18 +49,24 @@ func newTestServer(t *testing.T, o simulator.Options) (*Server, *simulator.Simul
 		t.Fatal(err)
 	}
 	t.Cleanup(sim.Shutdown)
-	c, err := altershield.New(altershield.Options{URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{o.Token}})
+	c, err := altershield.New(
+		altershield.Options{URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{o.Token}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &Server{Client: c, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType}, sim
+	return &Server{
+		Client: c, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd,
+		TargetType: altershield.DefaultTargetType,
+	}, sim
 }
 
 func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 	change := &v1alpha1.ChangeWorkload{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web--x--" + serverVersion},
-		Spec:       v1alpha1.ChangeWorkloadSpec{AppName: "shop", ServiceName: "web", Reversion: serverVersion, CreateTimeUnix: serverNow.Unix() - 60},
+		Spec: v1alpha1.ChangeWorkloadSpec{
+			AppName: "shop", ServiceName: "web", Reversion: serverVersion, CreateTimeUnix: serverNow.Unix() - 60,
+		},
 		Status: v1alpha1.ChangeWorkloadStatus{
 			Status: v1alpha1.ChangeWorkloadSuccess, Attempt: 1, PassCount: 3, FailCount: 1, CheckingCount: 2,
 			OrderStatus: v1alpha1.OrderStatus{
@@ -77,14 +83,14 @@ func testRelease() (*v1alpha1.ChangeWorkload, *v1alpha1.ChangePod) {
 	return change, batch
 }
 
-// TestOrderOf: what a namespace says of its orders, and that all calls about an
-// order say the same.
+// TestOrderOf: all calls about an order have the tenant and the phase of the annotations of its
+// namespace.
 func TestOrderOf(t *testing.T) {
 	s, sim := newTestServer(t, simulator.Options{})
 	for name, test := range map[string]struct {
 		tenant, phase         string
 		wantTenant, wantPhase string // of the order
-		problem               string // what it names
+		problem               string // a part of it
 	}{
 		"nothing":    {"", "", altershield.DefaultTenant, altershield.PhaseProd, ""},
 		"both":       {" team-a ", altershield.PhasePre, "team-a", altershield.PhasePre, ""},
@@ -96,8 +102,8 @@ func TestOrderOf(t *testing.T) {
 			ns := &metav1.PartialObjectMetadata{}
 			ns.Annotations = map[string]string{v1alpha1.TenantAnnotation: test.tenant, v1alpha1.PhaseAnnotation: test.phase}
 			tenant, phase, problems := OrderOf(ns)
-			if said := strings.Join(problems, "; "); (said == "") != (test.problem == "") || !strings.Contains(said, test.problem) {
-				t.Errorf("problems %q, want %q", said, test.problem)
+			if all := strings.Join(problems, "; "); (all == "") != (test.problem == "") || !strings.Contains(all, test.problem) {
+				t.Errorf("problems %q, want %q", all, test.problem)
 			}
 			change, batch := testRelease()
 			change.Status.OrderID += "-" + strings.ReplaceAll(name, " ", "-")
@@ -122,9 +128,12 @@ func TestOrderOf(t *testing.T) {
 func TestServerReportsARelease(t *testing.T) {
 	s, sim := newTestServer(t, simulator.Options{})
 	change, batch := testRelease()
-	about := released{namespace: "ns", workload: "web", apiVersion: "apps/v1", kind: "deployment", by: "jane", images: []string{"i:2"}, oldImages: []string{"i:1"}}
+	about := released{
+		namespace: "ns", workload: "web", apiVersion: "apps/v1", kind: "deployment", by: "jane", images: []string{"i:2"},
+		oldImages: []string{"i:1"},
+	}
 	ctx := t.Context()
-	// A stock server calls the bare id a URL.
+	// A stock server returns the id instead of a URL.
 	if a := s.submit(ctx, change, about); a.Kind != server.AnswerDone || a.URL != "" {
 		t.Fatalf("submitted: %+v", a)
 	}
@@ -134,7 +143,7 @@ func TestServerReportsARelease(t *testing.T) {
 	order := s.startOrder(ctx, change, about, serverNow)
 	started := s.startBatch(ctx, change, batch, serverNow)
 	if order.NodeID == "" || started.NodeID == "" || order.NodeID == started.NodeID {
-		t.Fatalf("nodes %q and %q", order.NodeID, started.NodeID)
+		t.Fatalf("entries %q and %q", order.NodeID, started.NodeID)
 	}
 	change.Status.OrderNodeID, batch.Status.ChangePodID = order.NodeID, started.NodeID
 	finish := func() server.Answer { return s.finishBatch(ctx, change, batch, serverNow) }
@@ -155,22 +164,31 @@ func TestServerReportsARelease(t *testing.T) {
 	var finished altershield.FinishNodeRequest
 	var end altershield.EndOrderRequest
 	journal := sim.Journal()
-	if err := errors.Join(journal.Requests(altershield.ActionSubmitOrder)[0].Decode(&submitted), journal.Requests(altershield.ActionStartBatch)[0].Decode(&batchStart),
-		journal.Requests(altershield.ActionFinishNode).Accepted()[0].Decode(&finished), journal.Requests(altershield.ActionEndOrder)[0].Decode(&end)); err != nil {
+	err := errors.Join(
+		journal.Requests(altershield.ActionSubmitOrder)[0].Decode(&submitted),
+		journal.Requests(altershield.ActionStartBatch)[0].Decode(&batchStart),
+		journal.Requests(altershield.ActionFinishNode).Accepted()[0].Decode(&finished),
+		journal.Requests(altershield.ActionEndOrder)[0].Decode(&end))
+	if err != nil {
 		t.Fatal(err)
 	}
 	for name, diff := range map[string]string{
-		"parameters": cmp.Diff(`{"cluster":"cluster-uid","namespace":"ns","apiVersion":"apps/v1","kind":"deployment","workload":"web","version":"`+serverVersion+`","attempt":1,"images":["i:2"],"oldImages":["i:1"]}`, submitted.ChangeParamJSON),
-		"title":      cmp.Diff("Release "+serverVersion+" of deployment ns/web", submitted.ChangeTitle),
-		"creator":    cmp.Diff("jane", submitted.Creator),
-		"apps":       cmp.Diff([]string{"shop"}, submitted.ChangeApps),
-		"contents":   cmp.Diff([]altershield.ChangeContent{{ContentType: altershield.ContentType{TypeName: "paas.pod"}, InstanceName: "ns/web"}}, submitted.ChangeContents),
-		"numbers":    cmp.Diff([]int{2, 5, 5}, []int{batchStart.BatchNo, batchStart.TotalBatchNum, batchStart.TotalBatchNumInChangePhase}),
-		"tags":       cmp.Diff([]string{"last", "last"}, []string{batchStart.IsLastBatchTag, batchStart.IsLastBatchInChangePhaseTag}),
-		"locations":  cmp.Diff([]string{"web-1", "web-2"}, batchStart.EffectiveTargetLocations),
-		"results":    cmp.Diff(`{"batch":3,"pods":2,"verified":4,"passed":3,"failed":1,"checking":2,"durationSeconds":5}`, finished.ChangeResultJSON),
-		"success":    cmp.Diff(true, finished.Success),
-		"end":        cmp.Diff([]string{"SUCCESS", `{"verified":4,"passed":3,"failed":1,"checking":2,"durationSeconds":60}`}, []string{string(end.FinishState), end.ChangeResultJSON}),
+		"parameters": cmp.Diff(`{"cluster":"cluster-uid","namespace":"ns","apiVersion":"apps/v1","kind":"deployment","workload":"web",`+
+			`"version":"`+serverVersion+`","attempt":1,"images":["i:2"],"oldImages":["i:1"]}`, submitted.ChangeParamJSON),
+		"title":   cmp.Diff("Release "+serverVersion+" of deployment ns/web", submitted.ChangeTitle),
+		"creator": cmp.Diff("jane", submitted.Creator),
+		"apps":    cmp.Diff([]string{"shop"}, submitted.ChangeApps),
+		"contents": cmp.Diff([]altershield.ChangeContent{{
+			ContentType: altershield.ContentType{TypeName: "paas.pod"}, InstanceName: "ns/web",
+		}}, submitted.ChangeContents),
+		"numbers":   cmp.Diff([]int{2, 5, 5}, []int{batchStart.BatchNo, batchStart.TotalBatchNum, batchStart.TotalBatchNumInChangePhase}),
+		"tags":      cmp.Diff([]string{"last", "last"}, []string{batchStart.IsLastBatchTag, batchStart.IsLastBatchInChangePhaseTag}),
+		"locations": cmp.Diff([]string{"web-1", "web-2"}, batchStart.EffectiveTargetLocations),
+		"results": cmp.Diff(`{"batch":3,"pods":2,"verified":4,"passed":3,"failed":1,"checking":2,"durationSeconds":5}`,
+			finished.ChangeResultJSON),
+		"success": cmp.Diff(true, finished.Success),
+		"end": cmp.Diff([]string{"SUCCESS", `{"verified":4,"passed":3,"failed":1,"checking":2,"durationSeconds":60}`},
+			[]string{string(end.FinishState), end.ChangeResultJSON}),
 	} {
 		if diff != "" {
 			t.Errorf("%s -want +got:\n%s", name, diff)
@@ -178,8 +196,8 @@ func TestServerReportsARelease(t *testing.T) {
 	}
 }
 
-// TestEndsWithoutSuccess: what the server is told of a release that did not succeed,
-// in a message that it can store.
+// TestEndsWithoutSuccess: the server gets the reason of a release that did not succeed, in a message
+// that it can store.
 func TestEndsWithoutSuccess(t *testing.T) {
 	s, sim := newTestServer(t, simulator.Options{})
 	ctx := t.Context()
@@ -187,11 +205,17 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	about := released{namespace: "ns", workload: "web", by: "jane"}
 	s.submit(ctx, change, about)
 	order, started := s.startOrder(ctx, change, about, serverNow), s.startBatch(ctx, change, batch, serverNow)
-	change.Status.OrderNodeID, change.Status.OrderEnd, change.Status.Status = order.NodeID, v1alpha1.FinishRollback, v1alpha1.ChangeWorkloadRollback
+	change.Status.OrderNodeID = order.NodeID
+	change.Status.OrderEnd, change.Status.Status = v1alpha1.FinishRollback, v1alpha1.ChangeWorkloadRollback
 	why := "rolled back to version bb: " + strings.Repeat("é", 5000)
-	meta.SetStatusCondition(&change.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted, Message: why})
+	meta.SetStatusCondition(&change.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNeverStarted, Message: why,
+	})
 	batch.Status.ChangePodID, batch.Status.OrderID, batch.Status.EndDueTimeUnix = started.NodeID, change.Status.OrderID, serverNow.Unix()
-	meta.SetStatusCondition(&batch.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionChecked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCheckFailed, Message: "the PRE check failed: freeze"})
+	meta.SetStatusCondition(&batch.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionChecked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCheckFailed,
+		Message: "the PRE check failed: freeze",
+	})
 	for name, finish := range map[string]func() server.Answer{
 		"batch": func() server.Answer { return s.finishBatch(ctx, change, batch, serverNow) },
 		"order": func() server.Answer {
@@ -210,33 +234,34 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	if a := s.endOrder(ctx, change, server.HowReleaseEnded(&change.Status), serverNow); a.Kind != server.AnswerDone {
 		t.Errorf("end: %+v", a)
 	}
-	told := map[string]altershield.FinishNodeRequest{}
+	ends := map[string]altershield.FinishNodeRequest{}
 	for _, r := range sim.Journal().Requests(altershield.ActionFinishNode).Accepted() {
 		var finish altershield.FinishNodeRequest
 		if err := r.Decode(&finish); err != nil {
 			t.Fatal(err)
 		}
-		told[finish.NodeID] = finish
+		ends[finish.NodeID] = finish
 	}
-	if got := told[started.NodeID]; got.Success || got.Msg != "the PRE check failed: freeze" {
+	if got := ends[started.NodeID]; got.Success || got.Msg != "the PRE check failed: freeze" {
 		t.Errorf("batch: success %t, %q", got.Success, got.Msg)
 	}
 	cut := server.HowReleaseEnded(&change.Status)[:4047] // the next character has two bytes
-	if got := told[order.NodeID]; got.Success || got.Msg != cut {
+	if got := ends[order.NodeID]; got.Success || got.Msg != cut {
 		t.Errorf("order: success %t, message of %d bytes", got.Success, len(got.Msg))
 	}
 	var end altershield.EndOrderRequest
-	if err := sim.Journal().Requests(altershield.ActionEndOrder)[0].Decode(&end); err != nil || end.FinishState != altershield.FinishRollback || end.Msg != cut {
+	err := sim.Journal().Requests(altershield.ActionEndOrder)[0].Decode(&end)
+	if err != nil || end.FinishState != altershield.FinishRollback || end.Msg != cut {
 		t.Errorf("end: %s, message of %d bytes, %v", end.FinishState, len(end.Msg), err)
 	}
 }
 
-// TestManyPods: the server accepts a batch of thousands of pods, and an order of many
-// images, and what is left out is counted.
+// TestManyPods: the server accepts a batch of thousands of pods, and an order with many images.
+// The pods and images that are left out are counted.
 func TestManyPods(t *testing.T) {
 	for name, test := range map[string]struct {
 		pods, length              int
-		targets, extInfo, leftOut bool // what is cut, and said to be
+		targets, extInfo, leftOut bool // which parts are cut, and whether the request says so
 	}{
 		"few":                     {200, 40, false, false, false},
 		"long names":              {200, 253, false, true, true},
@@ -253,7 +278,8 @@ func TestManyPods(t *testing.T) {
 			for i := range test.pods {
 				pod := fmt.Sprintf("%0*d", test.length, i)
 				batch.Spec.PodInfos = append(batch.Spec.PodInfos, v1alpha1.PodInfo{
-					App: "shop", WorkSpace: "ns", Namespace: "ns", Pod: pod, HostName: "node-" + pod[test.length-20:], IP: "10.200.200.200", UID: "01234567-0123-0123-0123-0123456789ab",
+					App: "shop", WorkSpace: "ns", Namespace: "ns", Pod: pod, HostName: "node-" + pod[test.length-20:], IP: "10.200.200.200",
+					UID: "01234567-0123-0123-0123-0123456789ab",
 				})
 			}
 			if a := s.submit(t.Context(), change, about); a.Kind != server.AnswerDone {
@@ -264,11 +290,15 @@ func TestManyPods(t *testing.T) {
 			}
 			var order altershield.SubmitOrderRequest
 			var start altershield.StartBatchRequest
-			if err := errors.Join(sim.Journal().Requests(altershield.ActionSubmitOrder)[0].Decode(&order), sim.Journal().Requests(altershield.ActionStartBatch)[0].Decode(&start)); err != nil {
+			err := errors.Join(
+				sim.Journal().Requests(altershield.ActionSubmitOrder)[0].Decode(&order),
+				sim.Journal().Requests(altershield.ActionStartBatch)[0].Decode(&start))
+			if err != nil {
 				t.Fatal(err)
 			}
 			var params orderParams
-			if err := json.Unmarshal([]byte(order.ChangeParamJSON), &params); err != nil || len(params.Images) == 0 || len(params.Images)+params.ImagesLeftOut != 200 {
+			err = json.Unmarshal([]byte(order.ChangeParamJSON), &params)
+			if err != nil || len(params.Images) == 0 || len(params.Images)+params.ImagesLeftOut != 200 {
 				t.Errorf("%d images, %d left out, %v", len(params.Images), params.ImagesLeftOut, err)
 			}
 			pods, _ := start.ExtInfo["pods"].([]any)
@@ -290,7 +320,7 @@ func TestManyPods(t *testing.T) {
 	}
 }
 
-// TestLongNames: the server takes the requests about a release whatever is in it.
+// TestLongNames: the server accepts the requests about a release with very long names.
 func TestLongNames(t *testing.T) {
 	s, _ := newTestServer(t, simulator.Options{})
 	change, batch := testRelease()
@@ -312,13 +342,14 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// TestOverrideIsNoEmergency: an override is named in the parameters, and in no
-// other way: for an emergency the server skips its rules.
+// TestOverrideIsNoEmergency: an override is in the parameters only. The order is not marked as an
+// emergency, for which the server skips its rules.
 func TestOverrideIsNoEmergency(t *testing.T) {
 	s, sim := newTestServer(t, simulator.Options{})
 	sim.Script(simulator.Script{Match: simulator.Match{Stage: altershield.StagePre}, Never: true})
 	change, batch := testRelease()
-	about := released{namespace: "ns", workload: "web", by: "jane", override: &defense.Overridden{By: "jane", Passed: []string{defense.OverrodeBlock}}}
+	override := &defense.Overridden{By: "jane", Passed: []string{defense.OverrodeBlock}}
+	about := released{namespace: "ns", workload: "web", by: "jane", override: override}
 	s.submit(t.Context(), change, about)
 	s.startOrder(t.Context(), change, about, serverNow)
 	s.startBatch(t.Context(), change, batch, serverNow)
@@ -331,13 +362,14 @@ func TestOverrideIsNoEmergency(t *testing.T) {
 	if err := sim.Journal().Requests(altershield.ActionSubmitOrder)[0].Decode(&order); err != nil {
 		t.Fatal(err)
 	}
-	if order.ChangeScenarioCode != altershield.ScenarioDefault || !strings.Contains(order.ChangeParamJSON, `"override":{"by":"jane","passed":["block"]}`) {
+	if order.ChangeScenarioCode != altershield.ScenarioDefault ||
+		!strings.Contains(order.ChangeParamJSON, `"override":{"by":"jane","passed":["block"]}`) {
 		t.Errorf("scenario %s, parameters %s", order.ChangeScenarioCode, order.ChangeParamJSON)
 	}
 }
 
-// TestServerForgotTheOrder: 101 may mean that the order is not known, or that
-// the step is not configured.
+// TestServerForgotTheOrder: the code 101 may mean that the order is not known, or that the step
+// is not configured.
 func TestServerForgotTheOrder(t *testing.T) {
 	change, batch := testRelease()
 	about := released{namespace: "ns", workload: "web", kind: "deployment", by: operatorUser}
@@ -347,13 +379,19 @@ func TestServerForgotTheOrder(t *testing.T) {
 		want            server.AnswerKind
 		starts, submits int
 	}{
-		"forgotten":             {simulator.Options{}, server.Calls{}, server.AnswerDone, 2, 1},
-		"not configured":        {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, server.Calls{}, server.AnswerIllegal, 2, 1},
-		"not configured, again": {simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, server.Calls{Call: server.CallStart, Last: server.AnswerIllegal}, server.AnswerIllegal, 1, 0},
+		"forgotten": {simulator.Options{}, server.Calls{}, server.AnswerDone, 2, 1},
+		"not configured": {
+			simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}}, server.Calls{}, server.AnswerIllegal, 2, 1,
+		},
+		"not configured, again": {
+			simulator.Options{Unconfigured: []altershield.Action{altershield.ActionStartBatch}},
+			server.Calls{Call: server.CallStart, Last: server.AnswerIllegal}, server.AnswerIllegal, 1, 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, sim := newTestServer(t, test.options)
-			a := s.startKnown(t.Context(), change, about, test.known, func() server.Answer { return s.startBatch(t.Context(), change, batch, serverNow) })
+			start := func() server.Answer { return s.startBatch(t.Context(), change, batch, serverNow) }
+			a := s.startKnown(t.Context(), change, about, test.known, start)
 			journal := sim.Journal()
 			starts, submits := len(journal.Requests(altershield.ActionStartBatch)), len(journal.Requests(altershield.ActionSubmitOrder))
 			if a.Kind != test.want || starts != test.starts || submits != test.submits {
@@ -373,7 +411,7 @@ func TestServerPolls(t *testing.T) {
 		t.Errorf("a check that runs: %+v", a)
 	}
 	if a := s.poll(t.Context(), change, "another", altershield.StagePre); a.Kind != server.AnswerUnsupported {
-		t.Errorf("a node that is none: %+v", a)
+		t.Errorf("an unknown entry: %+v", a)
 	}
 }
 
@@ -432,12 +470,12 @@ func TestCallMemory(t *testing.T) {
 	}
 	m.forget(key)
 	if c := m.recall(key, "uid"); c.Failures != 0 {
-		t.Errorf("forgotten, and yet %+v", c)
+		t.Errorf("after it was forgotten: %+v", c)
 	}
 }
 
-// TestEnds: an end that the server took is not sent again. It refuses that of an entry whose PRE check goes on,
-// which is sent again, and that of an order for good.
+// TestEnds: an end that the server took is not sent again. The server refuses the end of an entry whose PRE check
+// goes on; that end is sent again. It refuses the end of an order for good.
 func TestEnds(t *testing.T) {
 	e := newMemory(clocktesting.NewFakePassiveClock(serverNow), nil)
 	sent := 0
@@ -471,6 +509,6 @@ func TestEnds(t *testing.T) {
 		return server.Answer{Kind: server.AnswerDone}
 	})
 	if inside.Kind != server.AnswerThrottled || sent != 6 {
-		t.Errorf("while it is sent: %s, want to come back later", inside.Kind)
+		t.Errorf("while it is sent: %s, want a later retry", inside.Kind)
 	}
 }

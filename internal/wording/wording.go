@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package wording makes texts of others fit for messages, and commands fit for shells.
+// Package wording makes foreign texts safe for messages, and words safe for shells.
 package wording
 
 import (
@@ -24,8 +24,8 @@ import (
 	"unicode/utf8"
 )
 
-// Printable is a text that gives a terminal no commands, on one line: it has no control
-// characters (C0, C1), and none that set the direction of writing.
+// Printable returns a text on one line without control characters (C0, C1) or characters that set
+// the direction of writing, so that it gives a terminal no commands.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -39,7 +39,7 @@ func Printable(text string) string {
 	}, text)
 }
 
-// ShellWord quotes a word of a command for a shell, where it has to.
+// ShellWord quotes a word for a shell, if needed.
 func ShellWord(word string) string {
 	if plainWord.MatchString(word) {
 		return word
@@ -47,29 +47,29 @@ func ShellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// plainWord is a word that every shell takes as it is.
+// plainWord matches words that every shell takes unquoted.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+:,./_=-]*$`)
 
-// Kubectl is a command of workload.Words in full.
+// Kubectl returns a command of workload.Words in full.
 func Kubectl(command, namespace string) string {
-	// Behind the command: kubectl finds no plugin behind a flag.
+	// The flag follows the command: kubectl finds no plugin behind a flag.
 	return strings.Join([]string{"kubectl", command, "-n", ShellWord(namespace)}, " ")
 }
 
-// Brief makes a text one printable line that is not too long.
+// Brief returns a text as one printable line of at most maxMessage bytes.
 func Brief(message string) string {
 	return Shortened(strings.Join(strings.Fields(Printable(message)), " "), maxMessage)
 }
 
-// maxMessage bounds a text of others in a message of the operator, in bytes.
+// maxMessage bounds a foreign text in a message of the operator, in bytes.
 const maxMessage = 256
 
-// Cut makes a message of others printable, and not too long.
+// Cut returns a foreign text, printable and at most maxMessage bytes long.
 func Cut(message string) string {
 	return Shortened(Printable(message), maxMessage)
 }
 
-// Shortened is a text of at most so many bytes: "..." stands for what it lacks.
+// Shortened returns a text of at most limit bytes; "..." replaces the rest.
 func Shortened(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -77,7 +77,7 @@ func Shortened(text string, limit int) string {
 	return CutAtRune(text, limit-len("...")) + "..."
 }
 
-// CutAtRune shortens s to at most limit bytes of whole characters.
+// CutAtRune returns the first whole characters of s, at most limit bytes.
 func CutAtRune(s string, limit int) string {
 	s = strings.ToValidUTF8(s, string(utf8.RuneError))
 	if len(s) <= limit {

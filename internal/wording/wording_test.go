@@ -33,7 +33,8 @@ func TestShellWord(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	for text, want := range map[string]string{
-		"a\r\nb\tc\u0085d\u2028e": "a  b c d e", "\x1b[31m\u009b31m\x7f\x00": "[31m31m", "\u202ea\u2066b\u200f": "ab", "\x9b1m": "\ufffd1m", "é 中 ✔": "é 中 ✔",
+		"a\r\nb\tc\u0085d\u2028e":   "a  b c d e",
+		"\x1b[31m\u009b31m\x7f\x00": "[31m31m", "\u202ea\u2066b\u200f": "ab", "\x9b1m": "\ufffd1m", "é 中 ✔": "é 中 ✔",
 	} {
 		if got := Printable(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// TestAvailableSince: where a workload does not say since when it is available, its pods
-// tell, of which some may be missing.
+// TestAvailableSince: if a workload does not report since when it is available, that is computed
+// from its pods, of which some may be missing.
 func TestAvailableSince(t *testing.T) {
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	ready := func(ago ...time.Duration) (pods []Pod) {
@@ -35,24 +35,37 @@ func TestAvailableSince(t *testing.T) {
 	for name, test := range map[string]struct {
 		of   Workload
 		pods []Pod
-		// want is how long ago, -1 for not at all.
+		// want is how long ago; -1 for not available.
 		want time.Duration
 	}{
-		"it says so itself":                             {Workload{AvailableSince: now.Add(-minutes(7)), Replicas: 3}, nil, minutes(7)},
-		"it says so itself, and is not":                 {Workload{Replicas: 1}, ready(minutes(5)), -1},
-		"by its pods":                                   {Workload{ByPods: true, Replicas: 3}, ready(minutes(5), minutes(9), minutes(2)), minutes(2)},
-		"by its pods, of which one may be missing":      {Workload{ByPods: true, Replicas: 3, MayLack: 1}, ready(minutes(5), minutes(9), minutes(2)), minutes(5)},
-		"by its pods, of which one is missing and may":  {Workload{ByPods: true, Replicas: 3, MayLack: 1}, ready(minutes(5), minutes(9)), minutes(5)},
-		"by its pods, of which one is missing":          {Workload{ByPods: true, Replicas: 3}, ready(minutes(5), minutes(9)), -1},
-		"by its pods, of which one is lost":             {Workload{ByPods: true, Replicas: 3}, append(ready(minutes(5), minutes(9)), Pod{Lost: true}), minutes(5)},
-		"by its pods, of which one is lost and may":     {Workload{ByPods: true, Replicas: 3, MayLack: 1}, append(ready(minutes(5)), Pod{Lost: true}), -1},
-		"by its pods, of which all are lost":            {Workload{ByPods: true, Replicas: 1}, []Pod{{Lost: true}}, -1},
-		"a single pod may not be missing":               {Workload{ByPods: true, Replicas: 1, MayLack: 1}, nil, -1},
-		"by a single pod":                               {Workload{ByPods: true, Replicas: 1, MayLack: 1}, ready(minutes(5)), minutes(5)},
-		"by none":                                       {Workload{ByPods: true, MayLack: 1}, nil, -1},
-		"a pod is available only after minReadySeconds": {Workload{ByPods: true, Replicas: 1, MinReady: minutes(2)}, ready(minutes(5)), minutes(3)},
-		"and not before":                                {Workload{ByPods: true, Replicas: 1, MinReady: minutes(6)}, ready(minutes(5)), -1},
-		"one that ends does not count":                  {Workload{ByPods: true, Replicas: 1}, []Pod{{Ready: true, Terminating: true, Created: now.Add(-time.Hour), ReadySince: now.Add(-minutes(5))}}, -1},
+		"reported":                  {Workload{AvailableSince: now.Add(-minutes(7)), Replicas: 3}, nil, minutes(7)},
+		"reported as not available": {Workload{Replicas: 1}, ready(minutes(5)), -1},
+		"by its pods":               {Workload{ByPods: true, Replicas: 3}, ready(minutes(5), minutes(9), minutes(2)), minutes(2)},
+		"by its pods, of which one may be missing": {
+			Workload{ByPods: true, Replicas: 3, MayLack: 1}, ready(minutes(5), minutes(9), minutes(2)), minutes(5),
+		},
+		"by its pods, of which one may be missing and is": {
+			Workload{ByPods: true, Replicas: 3, MayLack: 1}, ready(minutes(5), minutes(9)), minutes(5),
+		},
+		"by its pods, of which one is missing": {Workload{ByPods: true, Replicas: 3}, ready(minutes(5), minutes(9)), -1},
+		"by its pods, of which one is unreachable": {
+			Workload{ByPods: true, Replicas: 3}, append(ready(minutes(5), minutes(9)), Pod{Lost: true}), minutes(5),
+		},
+		"by its pods, of which one may be missing and is unreachable": {
+			Workload{ByPods: true, Replicas: 3, MayLack: 1}, append(ready(minutes(5)), Pod{Lost: true}), -1,
+		},
+		"by its pods, of which all are unreachable": {Workload{ByPods: true, Replicas: 1}, []Pod{{Lost: true}}, -1},
+		"a single pod may not be missing":           {Workload{ByPods: true, Replicas: 1, MayLack: 1}, nil, -1},
+		"by a single pod":                           {Workload{ByPods: true, Replicas: 1, MayLack: 1}, ready(minutes(5)), minutes(5)},
+		"by none":                                   {Workload{ByPods: true, MayLack: 1}, nil, -1},
+		"a pod is available only after minReadySeconds": {
+			Workload{ByPods: true, Replicas: 1, MinReady: minutes(2)}, ready(minutes(5)), minutes(3),
+		},
+		"a pod is not available before minReadySeconds": {Workload{ByPods: true, Replicas: 1, MinReady: minutes(6)}, ready(minutes(5)), -1},
+		"a terminating pod does not count": {
+			Workload{ByPods: true, Replicas: 1},
+			[]Pod{{Ready: true, Terminating: true, Created: now.Add(-time.Hour), ReadySince: now.Add(-minutes(5))}}, -1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := test.of.SinceAvailable(test.pods, now)

@@ -38,11 +38,12 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=apps,resources=daemonsets/finalizers,verbs=update
 
-// templateGenerationLabel is how the controller numbers the template that it made a pod of.
+// templateGenerationLabel is the label of a pod with the number of the template from which the
+// controller created it.
 const templateGenerationLabel = extensionsv1beta1.DaemonSetTemplateGenerationKey
 
-// DaemonSet is the Kind of apps/v1 DaemonSets. It owns its pods itself, and remembers
-// its templates in ControllerRevisions. How many pods it is to have its status says.
+// DaemonSet is the Kind of apps/v1 DaemonSets. They own their pods, and keep their templates in
+// ControllerRevisions. The desired number of pods is in the status.
 type DaemonSet struct{ revisioned }
 
 var _ Kind = DaemonSet{}
@@ -87,8 +88,10 @@ func (d DaemonSet) Summary(ctx context.Context, r client.Reader, key types.Names
 	return w, err
 }
 
-// summary also returns its revisions, and whether it may have pods of several of them.
-func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.NamespacedName) (w *Workload, all []revision, mixed bool, err error) {
+// summary also returns the revisions, and whether the DaemonSet may have pods of several of them.
+func (DaemonSet) summary(
+	ctx context.Context, r client.Reader, key types.NamespacedName,
+) (w *Workload, all []revision, mixed bool, err error) {
 	obj := newUnstructured(daemonSetKind)
 	if err := r.Get(ctx, key, obj); err != nil {
 		return nil, nil, false, client.IgnoreNotFound(err)
@@ -108,7 +111,7 @@ func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.Namespa
 	}
 	readRevision(w, current)
 	if w.Revision == "" {
-		// Its status is about a revision that is not known.
+		// The status is of an unknown revision.
 		w.Rollout = Rollout{Stale: true}
 	}
 	if !w.Rollout.Stale {
@@ -118,17 +121,16 @@ func (DaemonSet) summary(ctx context.Context, r client.Reader, key types.Namespa
 	return w, all, w.Rollout.Stale || s.UpdatedNumberScheduled != s.CurrentNumberScheduled || s.NumberMisscheduled != 0, nil
 }
 
-// markOfDaemonSet is the hash that the revision is labelled with, and its pods.
+// markOfDaemonSet returns the hash label of the revision, which its pods also have.
 func markOfDaemonSet(r *appsv1.ControllerRevision) string {
 	return r.Labels[appsv1.ControllerRevisionHashLabelKey]
 }
 
-// currentRevision is the revision of the current template. The status of a DaemonSet
-// does not name it: it is the newest one, once the status is of the current generation,
-// before which its controller makes it. The cache of revisions may be behind that of
-// DaemonSets, and the newest one seen be the one before; so it has to be of the same
-// version. Where the controller does not know every field of the template, it is not,
-// but it was made at the same generation of the template.
+// currentRevision returns the revision of the current template. The status of a DaemonSet does not
+// name it. It is the newest revision, once the status is of the current generation: the controller
+// creates the revision before. The cache of revisions may be behind the cache of DaemonSets, so the
+// newest revision has to have the same version, or, if the controller does not know all fields of
+// the template, the same generation of the template.
 func currentRevision(all []revision, w *Workload, d *appsv1.DaemonSet) *revision {
 	if len(all) == 0 {
 		return nil
@@ -144,11 +146,10 @@ func currentRevision(all []revision, w *Workload, d *appsv1.DaemonSet) *revision
 	return newest
 }
 
-// revisionByPods is the revision of a pod that the controller made of the current template,
-// by the number of the template that it labels pods with. A controller that does not know
-// every field of a template goes back to an earlier revision of it without a trace of that
-// in the revision. How many pods of the revision the status counts proves nothing: the
-// status, the pods and the revisions are not read at one time.
+// revisionByPods returns the revision of a pod that the controller created from the current
+// template: the pods have its number as a label. A controller that does not know all fields of a
+// template may return to an earlier revision without a trace in the revision. The number of updated
+// pods in the status is no proof: status, pods and revisions are not read at the same time.
 func revisionByPods(ctx context.Context, r client.Reader, w *Workload, all []revision) (*revision, error) {
 	generation := w.Annotations[appsv1.DeprecatedTemplateGeneration]
 	if generation == "" {
@@ -188,8 +189,8 @@ func readDaemonSet(obj *unstructured.Unstructured) (*Workload, *appsv1.DaemonSet
 	return w, &d, nil
 }
 
-// stoppingOfDaemonSet: what the operator halts by is what a user asks for, too, so whose
-// it is the annotations say.
+// stoppingOfDaemonSet finds out by the annotations whether the operator or a user set OnDelete: the
+// operator halts with the same value.
 func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) Stopping {
 	onDelete := s.Type == appsv1.OnDeleteDaemonSetStrategyType
 	return Stopping{
@@ -198,8 +199,8 @@ func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[stri
 	}
 }
 
-// inFlightOfDaemonSet is how many pods are replaced at a time, and how many of them are
-// missing meanwhile, as the controller reckons.
+// inFlightOfDaemonSet returns how many pods are replaced at a time, and how many of them are
+// missing meanwhile, as the controller computes it.
 func inFlightOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, nodes int32) (all, missing int32) {
 	if s.RollingUpdate == nil {
 		return 1, 1
@@ -215,8 +216,8 @@ func inFlightOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, nodes int32) (all, m
 	return int32(max(surge+unavailable, 1)), int32(unavailable) //nolint:gosec // parts of the nodes
 }
 
-// rolloutOfDaemonSet: the status counts the oldest pod of each node. A node that is dead
-// keeps it from being complete; that is told, and has no deadline.
+// rolloutOfDaemonSet reads the status, which counts the oldest pod of each node. An unreachable
+// node keeps the rollout from being complete: that is reported, and has no deadline.
 func rolloutOfDaemonSet(d *appsv1.DaemonSet) Rollout {
 	s := &d.Status
 	if s.ObservedGeneration < d.Generation {
@@ -224,7 +225,8 @@ func rolloutOfDaemonSet(d *appsv1.DaemonSet) Rollout {
 	}
 	return Rollout{
 		Complete: s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled,
-		Progress: fmt.Sprintf("%d of %d nodes run this version, on %d a pod is available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled, s.NumberAvailable),
+		Progress: fmt.Sprintf("%d of %d nodes run this version, on %d a pod is available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled,
+			s.NumberAvailable),
 	}
 }
 
@@ -253,8 +255,8 @@ func (DaemonSet) Pace(*unstructured.Unstructured) (*Pacing, error) { return nil,
 // PacePaths implements Kind.
 func (DaemonSet) PacePaths() []Path { return nil }
 
-// Halt implements Control. No pod is replaced; one that is made again, of a node that
-// comes back, is of the new version. The field rollingUpdate may stay.
+// Halt implements Control. No pod is replaced; a pod that is recreated, on a node that returns, is
+// of the new version. The field rollingUpdate may stay.
 func (DaemonSet) Halt(*Workload) []Op {
 	return replaceField(strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType))
 }

@@ -44,10 +44,9 @@ import (
 
 // Deployment is the Kind of apps/v1 Deployments.
 //
-// Deployments and ReplicaSets are cached unstructured, because the version must
-// be computed from every field of the template, also from those this build does
-// not know. The template itself does not stay in the cache: on the way in it is
-// replaced by its version and hash.
+// Deployments and ReplicaSets are cached unstructured, because the version is computed from all
+// fields of the template, including fields that this build does not know. The cache has the version
+// and the hash of the template in place of the template.
 type Deployment struct{ templated }
 
 var _ Kind = Deployment{}
@@ -84,7 +83,7 @@ func (d Deployment) Transforms() map[client.Object]cache.TransformFunc {
 	}
 }
 
-// Summary implements Kind: its ReplicaSets tell all, and they are few.
+// Summary implements Kind: Get lists only ReplicaSets, and they are few.
 func (d Deployment) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error) {
 	return d.Get(ctx, r, key)
 }
@@ -145,10 +144,10 @@ func (Deployment) Halt(*Workload) []Op {
 	return []Op{{Op: "test", Path: pausedPath}, {Op: "add", Path: pausedPath, Value: true}}
 }
 
-// HaltedFrom implements Control: only a Deployment that runs is halted.
+// HaltedFrom implements Control: only a running Deployment is halted.
 func (Deployment) HaltedFrom(*Workload) string { return "" }
 
-// HaltPaths implements Control: what Halt adds, Resume removes.
+// HaltPaths implements Control: Resume removes the field that Halt adds.
 func (Deployment) HaltPaths() []Path { return nil }
 
 // Resume implements Control.
@@ -159,7 +158,7 @@ func (Deployment) Resume(w *Workload) []Op {
 	return []Op{{Op: "test", Path: pausedPath, Value: true}, {Op: "remove", Path: pausedPath}}
 }
 
-// Words implements Control: kubectl knows a pause.
+// Words implements Control: kubectl can resume a paused Deployment.
 func (Deployment) Words(w *Workload) Words {
 	resume := "rollout resume " + wording.ShellWord("deployment/"+w.Name)
 	return Words{Resume: resume, GoOn: resume}
@@ -182,7 +181,7 @@ func paceOfDeployment(s *appsv1.DeploymentSpec) Pace {
 	return Pace{MinReadySeconds: s.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(s.ProgressDeadlineSeconds, defaultProgressDeadline)}
 }
 
-// defaultProgressDeadline is what the API server sets, in seconds.
+// defaultProgressDeadline is the default of the API server, in seconds.
 const defaultProgressDeadline = 600
 
 var minReadyPath, deadlinePath = Path{"spec", "minReadySeconds"}, Path{"spec", "progressDeadlineSeconds"}
@@ -194,7 +193,7 @@ func (Deployment) PacePaths() []Path { return []Path{minReadyPath, deadlinePath}
 func (Deployment) SetPace(from Pacing, to Pace) (ops []Op) {
 	minReady, deadline := minReadyPath.Pointer(), deadlinePath.Pointer()
 	if from.MinReadySeconds != to.MinReadySeconds {
-		// The API server leaves out what is 0.
+		// The API server omits 0.
 		test, set := Op{Op: "test", Path: minReady}, Op{Op: "remove", Path: minReady}
 		if from.MinReadySeconds > 0 {
 			test.Value = from.MinReadySeconds
@@ -205,14 +204,17 @@ func (Deployment) SetPace(from Pacing, to Pace) (ops []Op) {
 		ops = append(ops, test, set)
 	}
 	if from.ProgressDeadlineSeconds != to.ProgressDeadlineSeconds {
-		ops = append(ops, Op{Op: "test", Path: deadline, Value: from.ProgressDeadlineSeconds}, Op{Op: "replace", Path: deadline, Value: to.ProgressDeadlineSeconds})
+		ops = append(ops, Op{Op: "test", Path: deadline, Value: from.ProgressDeadlineSeconds},
+			Op{Op: "replace", Path: deadline, Value: to.ProgressDeadlineSeconds})
 	}
 	return ops
 }
 
-// RevisionTemplate implements Kind. The label pod-template-hash is the deployment
-// controller's, which puts it on every ReplicaSet.
-func (Deployment) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *OldRevision) (template map[string]any, version string, err error) {
+// RevisionTemplate implements Kind. The deployment controller sets the label pod-template-hash on
+// every ReplicaSet; it is removed.
+func (Deployment) RevisionTemplate(
+	ctx context.Context, live client.Reader, namespace string, old *OldRevision,
+) (template map[string]any, version string, err error) {
 	rs := newUnstructured(replicaSetKind)
 	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, rs); err != nil {
 		return nil, "", client.IgnoreNotFound(err)
@@ -241,8 +243,8 @@ func (d Deployment) Images(ctx context.Context, r client.Reader, w *Workload) (c
 	return imagesOf(obj), imagesOf(others[0]), nil
 }
 
-// Revisions implements Kind. A ReplicaSet that is older than the Deployment was
-// another's, which left it behind.
+// Revisions implements Kind. A ReplicaSet that is older than the Deployment was orphaned by another
+// Deployment.
 func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error) {
 	obj, err := getAgain(ctx, r, d, w)
 	if err != nil || obj == nil {
@@ -262,15 +264,17 @@ func (d Deployment) Revisions(ctx context.Context, r client.Reader, w *Workload)
 			return nil, err
 		}
 		old := oldRevision(rs, version)
-		old.Stamped = hash != version // they are the same but for the version label
+		old.Stamped = hash != version // they differ only by the version label
 		revisions = append(revisions, old)
 	}
 	return revisions, nil
 }
 
-// others are the ReplicaSets of other templates than the current one, the newest
-// first. One without a number has not been numbered yet, so it is not older.
-func (d Deployment) others(ctx context.Context, r client.Reader, w *Workload, obj *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+// others returns the ReplicaSets of other templates than the current template, the newest first,
+// without ReplicaSets that have no number yet.
+func (d Deployment) others(
+	ctx context.Context, r client.Reader, w *Workload, obj *unstructured.Unstructured,
+) ([]*unstructured.Unstructured, error) {
 	hash, err := templateHash(obj)
 	if err != nil {
 		return nil, err
@@ -318,8 +322,7 @@ func (d Deployment) ownerOfReplicaSet(rs metav1.Object) (Owner, bool) {
 	return owner, owner.Key.GroupKind == d.GroupVersionKind().GroupKind()
 }
 
-// readReplicaSets reads which revision a workload is at, and which others
-// still have pods.
+// readReplicaSets sets the current revision of a workload, and the other revisions that have pods.
 func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *Workload, hash string) error {
 	list, err := d.replicaSets(ctx, r, w)
 	if err != nil {
@@ -338,8 +341,7 @@ func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *Wor
 			}
 			continue
 		}
-		// The oldest one when there are several, as the deployment controller
-		// chooses it.
+		// Of several, the oldest, as the deployment controller chooses it.
 		if current == nil || older(rs, current) {
 			current = rs
 		}
@@ -354,8 +356,8 @@ func (d Deployment) readReplicaSets(ctx context.Context, r client.Reader, w *Wor
 	return nil
 }
 
-// readNotMade reads how many pods of a ReplicaSet are refused. That they are
-// fewer than asked for by itself says only that they are about to be made.
+// readNotMade sets how many pods of a ReplicaSet are refused. A ReplicaSet with too few pods may be
+// about to create them, so only its condition counts.
 func readNotMade(current *unstructured.Unstructured, w *Workload) error {
 	var rs appsv1.ReplicaSet
 	replicas, _, err := unstructured.NestedInt64(current.Object, "spec", "replicas")
@@ -394,7 +396,7 @@ func oldRevision(rs *unstructured.Unstructured, version string) OldRevision {
 	}
 }
 
-// revisionNumber is -1 while the deployment controller has not numbered it.
+// revisionNumber returns the number of a ReplicaSet; -1 until the deployment controller sets it.
 func revisionNumber(rs *unstructured.Unstructured) int64 {
 	n, err := strconv.ParseInt(rs.GetAnnotations()[revisionAnnotation], 10, 64)
 	if err != nil {
@@ -432,8 +434,8 @@ func readDeployment(obj *unstructured.Unstructured) (w *Workload, hash string, e
 	return w, hash, nil
 }
 
-// inFlight is how many pods a strategy lets be replaced at a time, as the
-// deployment controller reckons.
+// inFlight returns how many pods a strategy replaces at a time, as the deployment controller
+// computes it.
 func inFlight(spec *appsv1.DeploymentSpec, replicas int32) int32 {
 	rolling := spec.Strategy.RollingUpdate
 	if spec.Strategy.Type != appsv1.RollingUpdateDeploymentStrategyType || rolling == nil {
@@ -465,8 +467,8 @@ func rolloutOf(d *appsv1.Deployment, replicas int32) Rollout {
 	return r
 }
 
-// trimDeployment replaces the template by its version and hash and drops what
-// no decision reads.
+// trimDeployment replaces the template by its version and hash, and drops fields that no decision
+// reads.
 func trimDeployment(obj any) (any, error) {
 	return trimWorkload(obj, nil, "replicas", "minReadySeconds", "paused", "strategy", "progressDeadlineSeconds")
 }

@@ -28,7 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestDeploymentRollouts holds what is observed of the rollout of a Deployment.
+// TestDeploymentRollouts covers the rollout that is read of a Deployment.
 func TestDeploymentRollouts(t *testing.T) {
 	stuck := []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Message: "too late"}}
 	for name, test := range map[string]struct {
@@ -38,23 +38,28 @@ func TestDeploymentRollouts(t *testing.T) {
 	}{
 		"complete":               {func(*appsv1.Deployment) {}, Rollout{Complete: true}, 3},
 		"not observed":           {func(d *appsv1.Deployment) { d.Generation = 3 }, Rollout{Stale: true}, 3},
-		"an old pod is left":     {func(d *appsv1.Deployment) { d.Status.Replicas = 6 }, Rollout{}, 3},
+		"an old pod runs":        {func(d *appsv1.Deployment) { d.Status.Replicas = 6 }, Rollout{}, 3},
 		"a pod is not updated":   {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 4 }, Rollout{}, 3},
 		"a pod is not available": {func(d *appsv1.Deployment) { d.Status.AvailableReplicas = 4 }, Rollout{}, 3},
-		"stuck":                  {func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Status.Conditions = 4, stuck }, Rollout{Stuck: true, Message: "too late"}, 3},
-		"complete after all":     {func(d *appsv1.Deployment) { d.Status.Conditions = stuck }, Rollout{Complete: true}, 3},
+		"stuck": {
+			func(d *appsv1.Deployment) { d.Status.UpdatedReplicas, d.Status.Conditions = 4, stuck }, Rollout{Stuck: true, Message: "too late"}, 3,
+		},
+		"complete after all": {func(d *appsv1.Deployment) { d.Status.Conditions = stuck }, Rollout{Complete: true}, 3},
 		"all pods at once": {func(d *appsv1.Deployment) {
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 		}, Rollout{Complete: true}, 5},
 		"a strategy without parts": {func(d *appsv1.Deployment) { d.Spec.Strategy.RollingUpdate = nil }, Rollout{Complete: true}, 5},
 		"one pod at least": {func(d *appsv1.Deployment) {
-			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("1%"))}
+			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{
+				MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("1%")),
+			}
 		}, Rollout{Complete: true}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			quarter := ptr.To(intstr.FromString("25%"))
 			d := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](5), Strategy: appsv1.DeploymentStrategy{
-				Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: quarter, MaxUnavailable: quarter},
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: quarter, MaxUnavailable: quarter},
 			}}}
 			d.Generation = 2
 			d.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 5, UpdatedReplicas: 5, AvailableReplicas: 5}

@@ -14,22 +14,22 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package workload has what a workload and its pods are, and keeps what differs from one kind of workload to the next behind one
-// interface, Kind: how to read it, which pods are of its current template, how far its rollout is, and how to change it. It decides
-// nothing.
+// Package workload reads workloads and their pods. The interface Kind has the differences between
+// the kinds of workloads: how to read one, which pods have its current template, the progress of
+// its rollout, and how to change it. The package decides nothing.
 //
-//	workload.go pod.go           what was observed of a workload and of a pod
+//	workload.go pod.go           the state of a workload and of a pod
 //	stuck.go cause.go            why a pod is not Ready
-//	pace.go words.go released.go what a hold changes, what halts a rollout, the number of a release, and its user
+//	pace.go words.go released.go fields that a hold changes, words about a halt, the number of a release and its user
 //	kind.go registry.go          the interface of a kind, and the kinds that are defended
 //	deployment.go statefulset.go daemonset.go
 //	                             one kind each
 //	revision.go history.go places.go images.go
-//	                             revisions, those that succeeded, pods with a place each, images
+//	                             revisions, the history of successes, pods with a place each, images
 //	version.go version_table.go  versions of pod templates, by a frozen table of keys
 //	handback.go lastapplied.go path.go
-//	                             what a patch of the operator leaves to whoever applies the workload
+//	                             fields that the operator gives back to the manager that applies the workload
 //	trim.go trim_pod.go indexes.go key.go object.go
-//	                             what caches keep of objects, and how they are found
+//	                             trimming of objects for the cache, and its indexes
 //	managedfields.go             who set a label, and when a label or an annotation was set
 package workload

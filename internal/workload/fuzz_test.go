@@ -28,9 +28,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// FuzzVersion: whatever JSON a template is, it has one version: whoever reads it,
-// in whatever order its keys are, and whatever version label it has. Every other
-// label counts.
+// FuzzVersion: a template in any JSON has one version, for every reader, with its keys in any order
+// and any version label. All other labels count.
 func FuzzVersion(f *testing.F) {
 	for _, seed := range []string{
 		walkthrough, `{}`, `{"metadata":null}`, `{"metadata":{"labels":null},"spec":null}`, `{"metadata":{"labels":[1]},"spec":[]}`,
@@ -70,8 +69,8 @@ func FuzzVersion(f *testing.F) {
 	})
 }
 
-// withLabel is a copy of a template with one more label; false where it has that
-// label, or has something else in the place of labels.
+// withLabel returns a copy of a template with one more label; false if it has the label, or labels
+// that are not an object.
 func withLabel(template map[string]any, label string) (map[string]any, bool) {
 	metadata, ok := template["metadata"].(map[string]any)
 	if !ok && template["metadata"] != nil {
@@ -96,7 +95,7 @@ func withLabel(template map[string]any, label string) (map[string]any, bool) {
 	return template, true
 }
 
-// versionOfRaw is the version of a pod template as the API server sent it.
+// versionOfRaw returns the version of a pod template as the API server sent it.
 func versionOfRaw(templateJSON []byte) (string, error) {
 	template, err := decodeTemplate(templateJSON)
 	return Version(template), err

@@ -27,15 +27,14 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// HandBack gives the fields of the pod template, found at this path, that a rollback
-// made the operator's back to the field manager that applies the workload server-side,
-// so that the next apply neither conflicts with the operator nor leaves what
-// only the restored template has. Of several that apply the template it is the
-// one with most of its fields. due is false when there is nothing to give, or
-// nobody to give it to.
+// HandBack gives fields of the pod template (at this path) back to the field manager that applies
+// the workload server-side, after a rollback made the operator their manager. Otherwise the next
+// apply would conflict with the operator, or leave fields that only the restored template has. If
+// several managers apply the template, the manager with most of its fields gets them. due is false
+// if there are no such fields, or no such manager.
 //
-// The version label of the template stays the operator's: no manifest has it, and
-// without it all pods would restart.
+// The version label of the template stays the operator's: no manifest has it, and without it all
+// pods would restart.
 func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
 	if !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return ownsTemplate(&e, at) }) {
 		return nil, false, nil
@@ -71,9 +70,9 @@ func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.Ma
 	return left, err == nil, err
 }
 
-// LeftOver are the field managers of a workload with what is to be given up of the
-// operator's: the template of a rollback, and what it halted the workload by and admission
-// resumed. due is false when there is nothing.
+// LeftOver returns the managed fields of a workload without the fields that the operator has to
+// give up: the template of a rollback, and the fields by which it halted the workload, after
+// admission resumed it. due is false if there are none.
 func LeftOver(k Kind, stored metav1.Object) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
 	read := stored.GetManagedFields()
 	changed, due, err = HandBack(read, k.TemplatePath())
@@ -90,8 +89,8 @@ func LeftOver(k Kind, stored metav1.Object) (changed []metav1.ManagedFieldsEntry
 	return changed, err == nil, err
 }
 
-// owesHalt says that fields are the operator's that it halted a workload by which is not
-// halted any more: whoever applies them server-side would conflict with it.
+// owesHalt reports whether the operator is still the manager of fields by which it halted a
+// workload that is no longer halted: a server-side apply of these fields would conflict.
 func owesHalt(o metav1.Object, by []Path) bool {
 	if _, halted := o.GetAnnotations()[v1alpha1.HaltedAnnotation]; halted || len(by) == 0 {
 		return false
@@ -100,8 +99,8 @@ func owesHalt(o metav1.Object, by []Path) bool {
 	return err == nil && due
 }
 
-// GiveUp takes fields, found at these paths, off the operator's own writes, so that they
-// are nobody's who does not apply them. due is false when none of them is the operator's.
+// GiveUp removes the fields at these paths from the operator's own entries. due is false if the
+// operator is the manager of none of them.
 func GiveUp(entries []metav1.ManagedFieldsEntry, at ...Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
 	given := fieldpath.NewSet()
 	for _, path := range at {
@@ -128,19 +127,20 @@ func GiveUp(entries []metav1.ManagedFieldsEntry, at ...Path) (changed []metav1.M
 	return changed, due, nil
 }
 
-// isOwnUpdate says that an entry is of the operator's writes.
+// isOwnUpdate reports whether an entry is of the operator's writes.
 func isOwnUpdate(entry *metav1.ManagedFieldsEntry) bool {
-	return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" && entry.FieldsV1 != nil
+	return entry.Manager == v1alpha1.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == "" &&
+		entry.FieldsV1 != nil
 }
 
-// ownsTemplate says that an entry is of the operator's writes of a template. It
-// may do so without need, for the version label.
+// ownsTemplate reports whether an entry may be of the operator's writes of a template; it also
+// reports true for the version label alone.
 func ownsTemplate(entry *metav1.ManagedFieldsEntry, at Path) bool {
 	return isOwnUpdate(entry) && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+at[len(at)-1]+`"`))
 }
 
-// templateFields reads all fields of an entry, and those of the pod template among
-// them, the version label aside.
+// templateFields reads all fields of an entry, and the fields of the pod template among them
+// without the version label.
 func templateFields(entry *metav1.ManagedFieldsEntry, at Path) (all, template *fieldpath.Set, err error) {
 	all, template = fieldpath.NewSet(), fieldpath.NewSet()
 	if entry.FieldsV1 == nil {

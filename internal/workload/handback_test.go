@@ -26,16 +26,17 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// What an API server of 1.36.3 made of a server-side apply by flux, and of a
-// rollback after it: the older template had another image and label, a variable and
-// a container more.
+// Managed fields from an API server of 1.36.3, after a server-side apply by flux and a rollback:
+// the older template had another image and label, one more variable and one more container.
 const (
-	appliedFields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{}}},
+	appliedFields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{
+		"f:metadata":{"f:labels":{"f:app":{}}},
 		"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:name":{}}}}}}}`
 	rolledBackFields = `{"f:spec":{"f:template":{"f:metadata":{"f:labels":{"f:test":{}}},"f:spec":{"f:containers":{
 		"k:{\"name\":\"main\"}":{"f:env":{"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{}},
 		"k:{\"name\":\"old\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{}}}}}}}`
-	givenBackFields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{},"f:test":{}}},
+	givenBackFields = `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{
+		"f:metadata":{"f:labels":{"f:app":{},"f:test":{}}},
 		"f:spec":{"f:containers":{
 		"k:{\"name\":\"main\"}":{".":{},"f:name":{},"f:env":{"k:{\"name\":\"A\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{}},
 		"k:{\"name\":\"old\"}":{".":{},"f:image":{},"f:imagePullPolicy":{},"f:name":{}}}}}}}`
@@ -44,7 +45,9 @@ const (
 )
 
 func managed(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
-	return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+	return metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: operation, APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+	}
 }
 
 func ownFields(fields string) metav1.ManagedFieldsEntry {
@@ -58,33 +61,56 @@ func applierFields(manager, fields string) metav1.ManagedFieldsEntry {
 func TestHandBack(t *testing.T) {
 	status := applierFields("prober", rolledBackFields)
 	status.Subresource = "status"
+	scaler := applierFields("scaler", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{"f:a":{}}}}}}`)
 	both := func(a, b string) string { // of labels of the template and of the workload
 		return `{"f:metadata":` + a + `,"f:spec":` + b + `}`
 	}
 	for name, test := range map[string]struct {
-		entries, want []metav1.ManagedFieldsEntry // nothing is not due
+		entries, want []metav1.ManagedFieldsEntry // nil is not due
 	}{
-		"to the one who applies": {
+		"to the manager that applies": {
 			[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(rolledBackFields)},
 			[]metav1.ManagedFieldsEntry{applierFields("flux", givenBackFields)},
 		},
-		"what is ours stays": {
-			[]metav1.ManagedFieldsEntry{ownFields(both(`{"f:labels":{"f:x":{}}}`, `{"f:paused":{},"f:template":{"f:metadata":{"f:labels":{"f:test":{},"f:`+v1alpha1.VersionLabel+`":{}}}}}`)), applierFields("flux", appliedFields)},
-			[]metav1.ManagedFieldsEntry{ownFields(both(`{"f:labels":{"f:x":{}}}`, `{"f:paused":{},"f:template":{"f:metadata":{"f:labels":{"f:`+v1alpha1.VersionLabel+`":{}}}}}`)),
-				applierFields("flux", `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{},"f:test":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:name":{}}}}}}}`)},
+		"other fields of the operator stay": {
+			[]metav1.ManagedFieldsEntry{
+				ownFields(both(`{"f:labels":{"f:x":{}}}`,
+					`{"f:paused":{},"f:template":{"f:metadata":{"f:labels":{"f:test":{},"f:`+v1alpha1.VersionLabel+`":{}}}}}`)),
+				applierFields("flux", appliedFields),
+			},
+			[]metav1.ManagedFieldsEntry{
+				ownFields(both(`{"f:labels":{"f:x":{}}}`,
+					`{"f:paused":{},"f:template":{"f:metadata":{"f:labels":{"f:`+v1alpha1.VersionLabel+`":{}}}}}`)),
+				applierFields("flux", `{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{
+					"f:metadata":{"f:labels":{"f:app":{},"f:test":{}}},
+					"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:name":{}}}}}}}`),
+			},
 		},
-		"to the one with most of the template": {
-			[]metav1.ManagedFieldsEntry{applierFields("scaler", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{"f:a":{}}}}}}`), applierFields("flux", appliedFields), status, ownFields(rolledBackFields),
-				managed("kubectl-set", metav1.ManagedFieldsOperationUpdate, rolledBackFields)},
-			[]metav1.ManagedFieldsEntry{applierFields("scaler", `{"f:spec":{"f:template":{"f:metadata":{"f:annotations":{"f:a":{}}}}}}`), applierFields("flux", givenBackFields), status,
-				managed("kubectl-set", metav1.ManagedFieldsOperationUpdate, rolledBackFields)},
+		"to the manager with most of the template": {
+			[]metav1.ManagedFieldsEntry{
+				scaler, applierFields("flux", appliedFields), status, ownFields(rolledBackFields),
+				managed("kubectl-set", metav1.ManagedFieldsOperationUpdate, rolledBackFields),
+			},
+			[]metav1.ManagedFieldsEntry{
+				scaler, applierFields("flux", givenBackFields), status,
+				managed("kubectl-set", metav1.ManagedFieldsOperationUpdate, rolledBackFields),
+			},
 		},
-		"nobody applies":              {[]metav1.ManagedFieldsEntry{managed("kubectl-client-side-apply", metav1.ManagedFieldsOperationUpdate, appliedFields), ownFields(rolledBackFields)}, nil},
-		"who applies has no template": {[]metav1.ManagedFieldsEntry{applierFields("flux", `{"f:spec":{"f:replicas":{}}}`), ownFields(rolledBackFields)}, nil},
-		"never rolled back":           {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(keyFields)}, nil},
-		"only the version label":      {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(versionFields)}, nil},
-		"somebody of our name":        {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), applierFields(v1alpha1.FieldManager, rolledBackFields)}, nil},
-		"nothing is managed":          {nil, nil},
+		"no manager applies": {
+			[]metav1.ManagedFieldsEntry{
+				managed("kubectl-client-side-apply", metav1.ManagedFieldsOperationUpdate, appliedFields), ownFields(rolledBackFields),
+			},
+			nil,
+		},
+		"the manager that applies has no template": {
+			[]metav1.ManagedFieldsEntry{applierFields("flux", `{"f:spec":{"f:replicas":{}}}`), ownFields(rolledBackFields)}, nil,
+		},
+		"never rolled back":      {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(keyFields)}, nil},
+		"only the version label": {[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), ownFields(versionFields)}, nil},
+		"another manager with the operator's name": {
+			[]metav1.ManagedFieldsEntry{applierFields("flux", appliedFields), applierFields(v1alpha1.FieldManager, rolledBackFields)}, nil,
+		},
+		"nothing is managed": {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, due, err := HandBack(test.entries, templatePath)
@@ -97,7 +123,7 @@ func TestHandBack(t *testing.T) {
 			if _, again, err := HandBack(got, templatePath); again || err != nil {
 				t.Errorf("due again: %t, %v", again, err)
 			}
-			// What the cache keeps of it is that it is due.
+			// The cache keeps only that it is due.
 			u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{}}}}
 			u.SetGroupVersionKind(Deployment{}.GroupVersionKind())
 			u.SetManagedFields(test.entries)
@@ -115,12 +141,13 @@ func TestHandBack(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := HandBack([]metav1.ManagedFieldsEntry{applierFields("flux", `{"f:spec":7}`), ownFields(rolledBackFields)}, templatePath); err == nil {
+	if _, _, err := HandBack([]metav1.ManagedFieldsEntry{applierFields("flux", `{"f:spec":7}`), ownFields(rolledBackFields)},
+		templatePath); err == nil {
 		t.Error("fields that cannot be read are taken for none")
 	}
 }
 
-// readable are entries with their fields as text of one form.
+// readable returns the entries with their fields as text in one format.
 func readable(t *testing.T, entries []metav1.ManagedFieldsEntry) map[string]any {
 	t.Helper()
 	m := map[string]any{}
@@ -136,13 +163,16 @@ func TestGiveUp(t *testing.T) {
 	status := ownFields(paces)
 	status.Subresource = "status"
 	for name, test := range map[string]struct {
-		entries, want []metav1.ManagedFieldsEntry // nothing is not due
+		entries, want []metav1.ManagedFieldsEntry // nil is not due
 	}{
-		"all of an entry":     {[]metav1.ManagedFieldsEntry{flux, ownFields(paces)}, []metav1.ManagedFieldsEntry{flux}},
-		"a part of one":       {[]metav1.ManagedFieldsEntry{ownFields(`{"f:spec":{"f:minReadySeconds":{},"f:paused":{}}}`), flux}, []metav1.ManagedFieldsEntry{ownFields(`{"f:spec":{"f:paused":{}}}`), flux}},
-		"nothing of ours":     {[]metav1.ManagedFieldsEntry{flux, ownFields(keyFields)}, nil},
-		"not of the status":   {[]metav1.ManagedFieldsEntry{status, flux}, nil},
-		"not what others set": {[]metav1.ManagedFieldsEntry{managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, paces)}, nil},
+		"all of an entry": {[]metav1.ManagedFieldsEntry{flux, ownFields(paces)}, []metav1.ManagedFieldsEntry{flux}},
+		"a part of one": {
+			[]metav1.ManagedFieldsEntry{ownFields(`{"f:spec":{"f:minReadySeconds":{},"f:paused":{}}}`), flux},
+			[]metav1.ManagedFieldsEntry{ownFields(`{"f:spec":{"f:paused":{}}}`), flux},
+		},
+		"no field of the operator": {[]metav1.ManagedFieldsEntry{flux, ownFields(keyFields)}, nil},
+		"fields of the status":     {[]metav1.ManagedFieldsEntry{status, flux}, nil},
+		"fields of others":         {[]metav1.ManagedFieldsEntry{managed("kubectl-edit", metav1.ManagedFieldsOperationUpdate, paces)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed, due, err := GiveUp(test.entries, Deployment{}.PacePaths()...)

@@ -25,8 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// History reads the versions that the ControllerRevisions of a workload
-// remember.
+// History returns the versions that the ControllerRevisions of a workload remember.
 func History(revisions []appsv1.ControllerRevision) []Revision {
 	var history []Revision
 	for i := range revisions {
@@ -40,15 +39,15 @@ func History(revisions []appsv1.ControllerRevision) []Revision {
 	return history
 }
 
-// revisionData is what a ControllerRevision holds of a workload.
+// revisionData is the data of a ControllerRevision.
 type revisionData struct {
 	Spec struct {
 		Template json.RawMessage `json:"template"`
 	} `json:"spec"`
 }
 
-// TemplateOf reads the pod template that a ControllerRevision remembers, as it
-// came from the API server, with its version.
+// TemplateOf reads the pod template of a ControllerRevision, as the API server sent it, and its
+// version.
 func TemplateOf(r *appsv1.ControllerRevision) (template map[string]any, version string, err error) {
 	var data revisionData
 	if err := json.Unmarshal(r.Data.Raw, &data); err != nil {

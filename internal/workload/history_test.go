@@ -29,12 +29,15 @@ import (
 )
 
 func TestTemplateOf(t *testing.T) {
-	const template = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"busybox","resources":{}}],"activeDeadlineSeconds":9007199254740993}}`
+	const template = `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"busybox","resources":{}}],` +
+		`"activeDeadlineSeconds":9007199254740993}}`
 	want, err := versionOfRaw([]byte(template))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, version, err := TemplateOf(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":` + template + `}}`)}})
+	got, version, err := TemplateOf(&appsv1.ControllerRevision{
+		Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":` + template + `}}`)},
+	})
 	if err != nil || version != want {
 		t.Fatalf("version %s, %v, want %s", version, err, want)
 	}
@@ -43,7 +46,7 @@ func TestTemplateOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	if version, err := versionOfRaw(again); err != nil || version != want {
-		t.Errorf("written again it is of version %s, %v, want %s: digits were lost", version, err, want)
+		t.Errorf("written again, the version is %s, %v, want %s: digits were lost", version, err, want)
 	}
 	for _, data := range []string{"", "{}", `{"spec":{"template":null}}`, `{"spec":{"template":7}}`} {
 		if _, _, err := TemplateOf(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(data)}}); err == nil {
@@ -69,22 +72,25 @@ func TestRemembers(t *testing.T) {
 		object *appsv1.ControllerRevision
 		want   types.UID
 	}{
-		"of a Deployment":                            {object(of("u"), owner("apps/v1", "Deployment", "u", nil)), "u"},
-		"of a StatefulSet":                           {object(of("u"), owner("apps/v1", "StatefulSet", "u", nil)), "u"},
-		"with another owner, too":                    {object(of("u"), owner("v1", "ConfigMap", "c", nil), owner("apps/v1", "Deployment", "u", nil)), "u"},
-		"of before":                                  {object(stamped, owner("apps/v1", "Deployment", "u", &yes)), "u"},
+		"of a Deployment":  {object(of("u"), owner("apps/v1", "Deployment", "u", nil)), "u"},
+		"of a StatefulSet": {object(of("u"), owner("apps/v1", "StatefulSet", "u", nil)), "u"},
+		"with another owner, too": {
+			object(of("u"), owner("v1", "ConfigMap", "c", nil), owner("apps/v1", "Deployment", "u", nil)), "u",
+		},
+		"of an earlier build":                        {object(stamped, owner("apps/v1", "Deployment", "u", &yes)), "u"},
 		"a StatefulSet's own":                        {object(nil, owner("apps/v1", "StatefulSet", "u", &yes)), ""},
 		"a StatefulSet's own, of a stamped template": {object(stamped, owner("apps/v1", "StatefulSet", "u", &yes)), ""},
 		"another's, with the label copied":           {object(of("u"), owner("apps/v1", "StatefulSet", "v", &yes)), ""},
 		"orphaned":                                   {object(of("u")), ""},
-		"orphaned before":                            {object(stamped), ""},
+		"orphaned, of an earlier build":              {object(stamped), ""},
 		"a Deployment's without a version":           {object(nil, owner("apps/v1", "Deployment", "u", &yes)), ""},
 	} {
 		if got := Remembers(test.object); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 		indexed := HistoryOf(test.object)
-		if remembered := len(History([]appsv1.ControllerRevision{*test.object})) == 1; remembered != (test.want != "") || len(indexed) == 1 != remembered {
+		if remembered := len(History([]appsv1.ControllerRevision{*test.object})) == 1; remembered != (test.want != "") ||
+			len(indexed) == 1 != remembered {
 			t.Errorf("%s: in the history: %t, indexed by %v; want %q", name, remembered, indexed, test.want)
 		}
 	}

@@ -22,11 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Bounds of the images of a template: how many, and the bytes of one.
+// The largest number of images of a template, and the longest image in bytes.
 const maxImages, maxImage = 8, 256
 
-// Images lists the images of the containers of a pod template, each once, those of init
-// containers first: at most 8, and of each at most 256 bytes.
+// Images returns the images of a pod template without duplicates, init containers first: at most 8,
+// each cut to 256 bytes.
 func Images(template map[string]any) []string {
 	var images []string
 	spec, _ := template["spec"].(map[string]any)
@@ -55,8 +55,8 @@ func withImage(images []string, image string) []string {
 	return append(images, image)
 }
 
-// imagesOf reads the images off a trimmed object, or out of the template of one
-// that is not.
+// imagesOf reads the images from a trimmed object, or from the template of an object that is not
+// trimmed.
 func imagesOf(u *unstructured.Unstructured) []string {
 	if images, ok, err := unstructured.NestedStringSlice(u.Object, trimmedImagesPath...); ok && err == nil {
 		return images

@@ -29,9 +29,11 @@ func TestImages(t *testing.T) {
 		want     []string
 	}{
 		"init containers first": {`{"spec":{"containers":[{"image":"b"}],"initContainers":[{"image":"a"}]}}`, []string{"a", "b"}},
-		"each once":             {`{"spec":{"containers":[{"image":"b"},{"image":"a"},{"image":"b"}],"initContainers":[{"image":"a"}]}}`, []string{"a", "b"}},
-		"no image":              {`{"spec":{"containers":[{"name":"c"},"nonsense",{"image":7}]}}`, nil},
-		"no containers":         {`{}`, nil},
+		"each once": {
+			`{"spec":{"containers":[{"image":"b"},{"image":"a"},{"image":"b"}],"initContainers":[{"image":"a"}]}}`, []string{"a", "b"},
+		},
+		"no image":      {`{"spec":{"containers":[{"name":"c"},"nonsense",{"image":7}]}}`, nil},
+		"no containers": {`{}`, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var template map[string]any

@@ -26,21 +26,21 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Names of the indexes by which the controllers look objects up.
+// Names of the indexes of the cache.
 const (
-	// IndexByOwner indexes pods, revisions, ChangeWorkloads and ChangePods by
-	// the UID of their controller, and what is remembered by that of its workload.
+	// IndexByOwner indexes pods, revisions, ChangeWorkloads and ChangePods by the UID of their
+	// controller, and the operator's history by the UID of its workload.
 	IndexByOwner = "controller-uid"
 	// IndexByOrder indexes ChangeWorkloads by the ids of their orders.
 	IndexByOrder = "order-id"
-	// IndexByNode indexes ChangePods and ChangeWorkloads by their ids on the server.
+	// IndexByNode indexes ChangePods and ChangeWorkloads by the ids of their order entries.
 	IndexByNode = "node-id"
-	// IndexByPod indexes ChangePods whose checks of policies may go on by the PodGroup of
-	// each of their pods.
+	// IndexByPod indexes ChangePods whose checks of policies may continue by the PodGroup of each of
+	// their pods.
 	IndexByPod = "pod-uid"
 )
 
-// OwnerUID is the IndexByOwner of an object.
+// OwnerUID returns the keys of an object in IndexByOwner.
 func OwnerUID(o client.Object) []string {
 	if ref := metav1.GetControllerOf(o); ref != nil {
 		return []string{string(ref.UID)}
@@ -48,8 +48,8 @@ func OwnerUID(o client.Object) []string {
 	return nil
 }
 
-// HistoryOf is the IndexByOwner of a ControllerRevision: the workload whose version it
-// remembers, if it is the operator's.
+// HistoryOf returns the keys of a ControllerRevision in IndexByOwner: the UID of the workload whose
+// version it remembers, if it is part of the operator's history.
 func HistoryOf(o client.Object) []string {
 	if uid := Remembers(o); uid != "" {
 		return []string{string(uid)}
@@ -57,7 +57,7 @@ func HistoryOf(o client.Object) []string {
 	return nil
 }
 
-// OrderOf is the IndexByOrder of a ChangeWorkload.
+// OrderOf returns the keys of a ChangeWorkload in IndexByOrder.
 func OrderOf(o client.Object) []string {
 	if c, ok := o.(*v1alpha1.ChangeWorkload); ok && c.Status.OrderID != "" {
 		return []string{c.Status.OrderID}
@@ -65,7 +65,7 @@ func OrderOf(o client.Object) []string {
 	return nil
 }
 
-// NodeOf is the IndexByNode of a ChangePod or of a ChangeWorkload.
+// NodeOf returns the keys of a ChangePod or ChangeWorkload in IndexByNode.
 func NodeOf(o client.Object) []string {
 	node := ""
 	switch o := o.(type) {
@@ -80,16 +80,15 @@ func NodeOf(o client.Object) []string {
 	return []string{node}
 }
 
-// PodGroup is what pods with the same end of their UIDs share. An index by whole UIDs
-// takes some 650 bytes a pod: of these groups there are 256, and whoever looks a pod up
-// sorts out the others of its group.
+// PodGroup returns the end of a UID. An index by whole UIDs takes about 650 bytes per pod. There
+// are only 256 groups, so a reader of the index has to filter out the other pods of the group.
 func PodGroup(uid types.UID) string { return string(uid[max(len(uid)-2, 0):]) }
 
-// Remembers is the UID of the workload whose version a ControllerRevision remembers;
-// empty when it is none of the operator's. The workload is no controller of it: those
-// of StatefulSets and DaemonSets let go of revisions that their selectors do not match.
-// It was one before that was known, and only Deployments were defended then, which
-// have no ControllerRevisions of their own.
+// Remembers returns the UID of the workload whose version a ControllerRevision remembers; empty if
+// the revision is not part of the operator's history. The workload is an owner of the revision, not
+// its controller: the controllers of StatefulSets and DaemonSets orphan revisions that do not match
+// their selectors. In earlier builds the workload was the controller, but only Deployments were
+// defended, which have no ControllerRevisions of their own.
 func Remembers(r metav1.Object) types.UID {
 	if of, ok := r.GetLabels()[v1alpha1.HistoryOfLabel]; ok {
 		owned := slices.ContainsFunc(r.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return string(ref.UID) == of })

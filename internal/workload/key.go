@@ -22,15 +22,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Key names a workload. It is what the controllers of workloads are asked for:
-// one queue serves all kinds.
+// Key names a workload of any kind. It is the request of the controllers of workloads: one queue
+// serves all kinds.
 type Key struct {
 	schema.GroupKind
 	types.NamespacedName
 }
 
-// KeyOf is the key of the workload that an owner reference of an object in this
-// namespace names.
+// KeyOf returns the key of the workload that an owner reference names. The object with the
+// reference is in this namespace.
 func KeyOf(namespace string, ref *metav1.OwnerReference) Key {
 	return Key{
 		GroupKind:      schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(),

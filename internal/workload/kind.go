@@ -30,96 +30,94 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Kind is one kind of workload: how it is observed, and how it is changed.
+// Kind reads and changes one kind of workload.
 type Kind interface {
 	Control
 
-	// GroupVersionKind of the workload.
+	// GroupVersionKind returns the kind of the workload.
 	GroupVersionKind() schema.GroupVersionKind
-	// Resource is what requests call workloads of this kind: the plural in lower case.
+	// Resource returns the plural in lower case, as requests name the kind.
 	Resource() string
-	// TemplatePath is where in a workload its pod template is.
+	// TemplatePath returns the path of the pod template in a workload.
 	TemplatePath() Path
-	// Stamps says that the templates of this kind are labelled with their version. Where
-	// they are not, a controller that looks for an earlier revision of a template finds
-	// it, whether the template went through admission or not.
+	// Stamps reports whether admission labels the templates of this kind with their version. A kind is
+	// not stamped if its controller looks for an earlier revision of the template: it finds the
+	// revision even if the template did not pass admission.
 	Stamps() bool
-	// Object returns an empty workload, as it is kept in the cache.
+	// Object returns an empty workload of the type in the cache.
 	Object() client.Object
-	// ObjectList returns an empty list of workloads.
+	// ObjectList returns an empty list of workloads of the type in the cache.
 	ObjectList() client.ObjectList
-	// Secondary are the objects by which the pods of a workload are found.
+	// Secondary returns the kinds of objects between a workload and its pods.
 	Secondary() []Secondary
 	// Transforms trim workloads and secondary objects before they enter the cache.
 	Transforms() map[client.Object]cache.TransformFunc
-	// Get observes a workload; nil when there is none of that name.
+	// Get reads a workload; nil if it does not exist.
 	Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error)
-	// Summary reads it, but for its OldRevisions where those take a look at all of its
-	// pods. It is for what looks again for each pod, or for each batch.
+	// Summary reads a workload without its OldRevisions if they require a list of all its pods. It is
+	// for code that reads a workload for each pod or each batch.
 	Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error)
-	// Pods observes the pods of the workload's current template.
+	// Pods reads the pods of the workload's current template.
 	Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error)
-	// PodLabels are the labels of pods that it reads; they stay in the cache.
+	// PodLabels returns the labels of pods that the kind reads; the cache keeps them.
 	PodLabels() []string
-	// IsCurrent says that a pod of the workload is of its current template.
+	// IsCurrent reports whether a pod has the workload's current template.
 	IsCurrent(w *Workload, pod metav1.Object) bool
-	// Stopping reads off a workload, as the API server sent it, what keeps its pods from
-	// being replaced.
+	// Stopping reads, from a workload as the API server sent it, the fields that keep pods from being
+	// replaced.
 	Stopping(stored *unstructured.Unstructured) (Stopping, error)
-	// Pace reads off such a workload what a hold changes, and whether its rollout can
-	// be held; nil where workloads of this kind cannot.
+	// Pace reads, from a workload as the API server sent it, the fields that a hold changes; nil if
+	// rollouts of this kind cannot be held.
 	Pace(stored *unstructured.Unstructured) (*Pacing, error)
-	// PacePaths are where in a workload that is.
+	// PacePaths returns the paths of the fields that a hold changes.
 	PacePaths() []Path
-	// RevisionTemplate reads the pod template of an earlier revision, as the
-	// workload had it, with its version; nil when the revision is gone.
-	RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *OldRevision) (template map[string]any, version string, err error)
-	// Revisions observes the earlier revisions of the workload that are still there,
-	// whether they have pods or not, the newest first.
+	// RevisionTemplate reads the pod template of an earlier revision, as the workload had it, and its
+	// version; nil if the revision no longer exists.
+	RevisionTemplate(
+		ctx context.Context, live client.Reader, namespace string, old *OldRevision,
+	) (template map[string]any, version string, err error)
+	// Revisions reads the earlier revisions of the workload, with or without pods, the newest first.
 	Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error)
-	// Images lists the container images of the workload's current template, and
-	// of the one before it.
+	// Images returns the container images of the workload's current template and of the previous
+	// template.
 	Images(ctx context.Context, r client.Reader, w *Workload) (current, previous []string, err error)
-	// OwnerOfPod finds the workload that owns a pod; ok is false when the pod
-	// belongs to no workload of this kind.
+	// OwnerOfPod returns the workload that owns a pod; ok is false if it is not of this kind.
 	OwnerOfPod(ctx context.Context, r client.Reader, pod metav1.Object) (owner Owner, ok bool, err error)
 }
 
-// Control changes workloads of one kind: operations of a JSON patch, with tests
-// that let it apply only to what was observed. Whose release it is, the patch they
-// become part of tests.
+// Control changes workloads of one kind. Its methods return operations of a JSON patch, with tests
+// that let the patch apply only to the state that was read. The complete patch also tests the
+// release of the workload.
 type Control interface {
-	// Halt stops the rollout of a workload that runs: where a user stopped it
-	// meanwhile, it does not apply.
+	// Halt stops the rollout of a running workload. The patch does not apply if a user stopped the
+	// rollout meanwhile.
 	Halt(w *Workload) []Op
-	// HaltedFrom is what v1alpha1.HaltedFromAnnotation keeps of what Halt changes; empty
-	// for what the API server sets by default.
+	// HaltedFrom returns the value of v1alpha1.HaltedFromAnnotation, the user's value of the field
+	// that Halt changes; empty for the default of the API server.
 	HaltedFrom(w *Workload) string
-	// HaltPaths are the fields that Halt and Resume both set, so that they are the
-	// operator's by now.
+	// HaltPaths returns the fields that both Halt and Resume set; the operator is their field manager
+	// after that.
 	HaltPaths() []Path
-	// Resume lets go on what Halt stopped. Where a user let it go on already, there
-	// is nothing to change. Of the workload it reads what stops it and
-	// v1alpha1.HaltedFromAnnotation.
+	// Resume takes back Halt; it changes nothing if a user resumed the rollout. It reads the fields
+	// that stop the workload, and v1alpha1.HaltedFromAnnotation.
 	Resume(w *Workload) []Op
-	// Words are how people speak of that, and what they do in place of it. Of the
-	// workload they read its name, what stops it and v1alpha1.HaltedFromAnnotation.
+	// Words returns the words and commands of messages about a halt. It reads the name of the
+	// workload, the fields that stop it, and v1alpha1.HaltedFromAnnotation.
 	Words(w *Workload) Words
-	// Restore sets the pod template back.
+	// Restore replaces the pod template.
 	Restore(template map[string]any) []Op
-	// SetPace changes what a hold changes, from what was observed.
+	// SetPace changes the fields that a hold changes, from the values that were read.
 	SetPace(from Pacing, to Pace) []Op
 }
 
-// Evicter is a Kind whose controller may wait for ever for a pod of a version that was
-// left.
+// Evicter is a Kind whose controller may wait forever for a pod of an abandoned version.
 type Evicter interface {
-	// Places observes a workload and all its pods by their places; nil when there is none
-	// of that name. Workload and pods are read from live, unless that is nil.
+	// Places reads a workload and all its pods by their places; nil if the workload does not exist.
+	// Workload and pods are read from live, unless live is nil.
 	Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*Workload, *Places, error)
 }
 
-// Template reads the pod template off a workload of a kind, as the API server sent it.
+// Template reads the pod template of a workload, as the API server sent it.
 func Template(k Kind, stored *unstructured.Unstructured) (map[string]any, error) {
 	path := k.TemplatePath()
 	template, ok, err := unstructured.NestedMap(stored.Object, path...)
@@ -140,9 +138,9 @@ type Op struct {
 // Secondary is a kind of object between a workload and its pods, such as a
 // Deployment's ReplicaSet.
 type Secondary struct {
-	// Object is an empty one, as it is kept in the cache.
+	// Object is an empty object of the type in the cache.
 	Object client.Object
-	// OwnerOf finds the workload that owns one.
+	// OwnerOf returns the workload that owns an object of this kind.
 	OwnerOf func(metav1.Object) (owner Owner, ok bool)
 }
 
@@ -156,7 +154,8 @@ var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 
 var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 
-// templated is what all kinds of apps/v1 have in common: their pod template is at spec.template.
+// templated has the methods that all kinds of apps/v1 share: their pod template is at
+// spec.template.
 type templated struct{}
 
 // TemplatePath implements Kind.

@@ -31,12 +31,11 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// LastApplied is what kubectl apply is to believe it applied last, where it has
-// ever, after the template, at this path, was set back from the abandoned to the restored one:
-// what it did apply, and what only the restored one has. Otherwise the next apply
-// would leave that in the template. What the two have in common is left out: it is
-// kubectl apply's already, or somebody else put it there (kubectl set env, a
-// reloader), who wants it to stay.
+// LastApplied returns a new value of the annotation of kubectl apply, after the template (at this
+// path) was set back from abandoned to restored: the applied manifest, with the fields that only
+// restored has. Otherwise the next apply would leave these fields in the template. Fields that are
+// in both templates are not added: kubectl apply has them already, or another tool set them
+// (kubectl set env, a reloader), and they have to stay. ok is false without a readable annotation.
 func LastApplied(annotations map[string]string, at Path, restored, abandoned map[string]any) (applied string, ok bool) {
 	stored, ok := annotations[corev1.LastAppliedConfigAnnotation]
 	if !ok {
@@ -59,14 +58,16 @@ func LastApplied(annotations map[string]string, at Path, restored, abandoned map
 		template = map[string]any{}
 		parent[name] = template
 	}
-	addBeyond(template, withLabelsRemoved(restored, []string{v1alpha1.VersionLabel}), abandoned, strategicpatch.PatchMetaFromStruct{T: reflect.TypeFor[corev1.PodTemplateSpec]()})
+	addBeyond(template, withLabelsRemoved(restored, []string{v1alpha1.VersionLabel}), abandoned, strategicpatch.PatchMetaFromStruct{
+		T: reflect.TypeFor[corev1.PodTemplateSpec](),
+	})
 	data, err := json.Marshal(manifest)
 	return string(data), err == nil
 }
 
-// addBeyond adds to what was applied what the restored object has and the abandoned
-// one has not. It adds only to what was applied: kubectl deletes what it finds in
-// there and not in the next manifest as a whole, with what others put into it.
+// addBeyond adds to applied the fields that restored has and abandoned has not. It adds only to
+// objects that were applied: kubectl deletes an object that is in the annotation and not in the
+// next manifest as a whole, with all that others added to it.
 func addBeyond(applied, restored, abandoned map[string]any, schema strategicpatch.LookupPatchMeta) {
 	for key, was := range restored {
 		is, had := abandoned[key]
@@ -90,8 +91,8 @@ func addBeyond(applied, restored, abandoned map[string]any, schema strategicpatc
 				applied[key] = addItemsBeyond(to, was, from, mergeKey, element)
 			}
 		default:
-			// A value that differs is a default in one of them, or both were set; in a
-			// map of anything it may be somebody else's.
+			// A different value is a default in one of them, or was set in both; in a map, it may be of
+			// another tool.
 			if _, there := applied[key]; !there && isStruct(schema) && !reflect.DeepEqual(was, is) {
 				applied[key] = was
 			}
@@ -99,7 +100,7 @@ func addBeyond(applied, restored, abandoned map[string]any, schema strategicpatc
 	}
 }
 
-// addItemsBeyond is addBeyond for lists whose items have a key.
+// addItemsBeyond is addBeyond for lists whose items have a merge key.
 func addItemsBeyond(applied, restored, abandoned []any, mergeKey string, schema strategicpatch.LookupPatchMeta) []any {
 	for _, item := range restored {
 		was, ok := item.(map[string]any)
@@ -117,8 +118,8 @@ func addItemsBeyond(applied, restored, abandoned []any, mergeKey string, schema 
 	return applied
 }
 
-// itemLike finds the item of a list that has the key of another one; nil when
-// there is none. Numbers are of different types in JSON of different origin.
+// itemLike returns the item of a list with the same merge key; nil for none. Numbers have different
+// types in JSON from different sources.
 func itemLike(list []any, like map[string]any, mergeKey string) map[string]any {
 	i := slices.IndexFunc(list, func(item any) bool {
 		m, ok := item.(map[string]any)
@@ -131,7 +132,7 @@ func itemLike(list []any, like map[string]any, mergeKey string) map[string]any {
 	return found
 }
 
-// schemaOf is the schema of a field; nil when it is none that this build knows.
+// schemaOf returns the schema of a field; nil if this build does not know the field.
 func schemaOf(schema strategicpatch.LookupPatchMeta, key string) strategicpatch.LookupPatchMeta {
 	if schema == nil {
 		return nil
@@ -143,8 +144,8 @@ func schemaOf(schema strategicpatch.LookupPatchMeta, key string) strategicpatch.
 	return field
 }
 
-// schemaOfItems is the schema of the items of a list, and the key they are told
-// apart by; empty when the list is replaced as a whole.
+// schemaOfItems returns the schema of the items of a list, and their merge key; empty if the list
+// is replaced as a whole.
 func schemaOfItems(schema strategicpatch.LookupPatchMeta, key string) (strategicpatch.LookupPatchMeta, string) {
 	if schema == nil {
 		return nil, ""
@@ -156,7 +157,7 @@ func schemaOfItems(schema strategicpatch.LookupPatchMeta, key string) (strategic
 	return items, meta.GetPatchMergeKey()
 }
 
-// isStruct says that a schema is of an object with fields, not of a map.
+// isStruct reports whether a schema is of an object with fields, not of a map.
 func isStruct(schema strategicpatch.LookupPatchMeta) bool {
 	s, ok := schema.(strategicpatch.PatchMetaFromStruct)
 	if !ok || s.T == nil {

@@ -38,7 +38,7 @@ func decodeMap(t *testing.T, data string) map[string]any {
 func TestLastApplied(t *testing.T) {
 	const main = `{"name":"main","image":"web:1","resources":{},"terminationMessagePath":"/dev/termination-log"}`
 	for name, test := range map[string]struct {
-		// applied is the template that kubectl applied, which led to abandoned.
+		// applied is the template that kubectl applied, which resulted in abandoned.
 		applied, abandoned, restored string
 		want                         string
 	}{
@@ -49,26 +49,39 @@ func TestLastApplied(t *testing.T) {
 			want:      `{"spec":{"containers":[{"name":"main","image":"web:2"}]}}`,
 		},
 		"a container, a variable, a volume, a port, a label, a field": {
-			applied:   `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"web:2","env":[{"name":"NEW","value":"n"}],"ports":[{"containerPort":80}]}]}}`,
-			abandoned: `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"web:2","env":[{"name":"NEW","value":"n"}],"ports":[{"containerPort":80,"protocol":"TCP"}],"resources":{}}]}}`,
-			restored: `{"metadata":{"labels":{"app":"web","tier":"front","` + v1alpha1.VersionLabel + `":"v1"}},"spec":{"hostNetwork":true,"volumes":[{"name":"data","emptyDir":{}}],
-				"containers":[{"name":"main","image":"web:1","env":[{"name":"OLD","value":"o"}],"ports":[{"containerPort":80,"protocol":"TCP"},{"containerPort":81,"protocol":"TCP"}],"resources":{"limits":{"cpu":"1"}}},{"name":"old","image":"old:1"}]}}`,
+			applied: `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"web:2",
+				"env":[{"name":"NEW","value":"n"}],"ports":[{"containerPort":80}]}]}}`,
+			abandoned: `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"web:2",
+				"env":[{"name":"NEW","value":"n"}],"ports":[{"containerPort":80,"protocol":"TCP"}],"resources":{}}]}}`,
+			restored: `{"metadata":{"labels":{"app":"web","tier":"front","` + v1alpha1.VersionLabel + `":"v1"}},
+				"spec":{"hostNetwork":true,"volumes":[{"name":"data","emptyDir":{}}],
+				"containers":[{"name":"main","image":"web:1","env":[{"name":"OLD","value":"o"}],
+				"ports":[{"containerPort":80,"protocol":"TCP"},{"containerPort":81,"protocol":"TCP"}],"resources":{"limits":{"cpu":"1"}}},
+				{"name":"old","image":"old:1"}]}}`,
 			want: `{"metadata":{"labels":{"app":"web","tier":"front"}},"spec":{"hostNetwork":true,"volumes":[{"name":"data","emptyDir":{}}],
-				"containers":[{"name":"main","image":"web:2","env":[{"name":"NEW","value":"n"},{"name":"OLD","value":"o"}],"ports":[{"containerPort":80},{"containerPort":81,"protocol":"TCP"}],"resources":{"limits":{"cpu":"1"}}},{"name":"old","image":"old:1"}]}}`,
+				"containers":[{"name":"main","image":"web:2","env":[{"name":"NEW","value":"n"},{"name":"OLD","value":"o"}],
+				"ports":[{"containerPort":80},{"containerPort":81,"protocol":"TCP"}],"resources":{"limits":{"cpu":"1"}}},
+				{"name":"old","image":"old:1"}]}}`,
 		},
 		"kubectl set env, a reloader and restartedAt, before and after": {
-			applied: `{"metadata":{"annotations":{"team":"a"}},"spec":{"containers":[{"name":"main","image":"web:2","env":[{"name":"NEW","value":"n"}]}]}}`,
-			abandoned: `{"metadata":{"annotations":{"team":"a","kubectl.kubernetes.io/restartedAt":"2"}},"spec":{"containers":[{"name":"main","image":"web:2",
+			applied: `{"metadata":{"annotations":{"team":"a"}},"spec":{"containers":[{"name":"main","image":"web:2",
+				"env":[{"name":"NEW","value":"n"}]}]}}`,
+			abandoned: `{"metadata":{"annotations":{"team":"a","kubectl.kubernetes.io/restartedAt":"2"}},
+				"spec":{"containers":[{"name":"main","image":"web:2",
 				"env":[{"name":"NEW","value":"n"},{"name":"KEEP","value":"1"},{"name":"STAKATER_WEB_CONFIGMAP","value":"b"}]}]}}`,
-			restored: `{"metadata":{"annotations":{"team":"a","kubectl.kubernetes.io/restartedAt":"1"}},"spec":{"containers":[{"name":"main","image":"web:1",
+			restored: `{"metadata":{"annotations":{"team":"a","kubectl.kubernetes.io/restartedAt":"1"}},
+				"spec":{"containers":[{"name":"main","image":"web:1",
 				"env":[{"name":"KEEP","value":"1"},{"name":"STAKATER_WEB_CONFIGMAP","value":"a"}]}]}}`,
-			want: `{"metadata":{"annotations":{"team":"a"}},"spec":{"containers":[{"name":"main","image":"web:2","env":[{"name":"NEW","value":"n"}]}]}}`,
+			want: `{"metadata":{"annotations":{"team":"a"}},"spec":{"containers":[{"name":"main","image":"web:2",
+				"env":[{"name":"NEW","value":"n"}]}]}}`,
 		},
-		"what others put into both stays theirs": {
-			applied:   `{"spec":{"containers":[{"name":"main","image":"web:2"}]}}`,
-			abandoned: `{"metadata":{"annotations":{"restartedAt":"1"}},"spec":{"containers":[{"name":"main","image":"web:2"},{"name":"mesh","image":"mesh:2","env":[{"name":"A","value":"1"}]}]}}`,
-			restored:  `{"metadata":{"annotations":{"restartedAt":"1","old":"x"}},"spec":{"containers":[{"name":"main","image":"web:1"},{"name":"mesh","image":"mesh:1","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]}]}}`,
-			// Were annotations or mesh added, the next apply would delete them as a whole.
+		"fields of other tools in both stay": {
+			applied: `{"spec":{"containers":[{"name":"main","image":"web:2"}]}}`,
+			abandoned: `{"metadata":{"annotations":{"restartedAt":"1"}},"spec":{"containers":[{"name":"main","image":"web:2"},
+				{"name":"mesh","image":"mesh:2","env":[{"name":"A","value":"1"}]}]}}`,
+			restored: `{"metadata":{"annotations":{"restartedAt":"1","old":"x"}},"spec":{"containers":[{"name":"main","image":"web:1"},
+				{"name":"mesh","image":"mesh:1","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]}]}}`,
+			// If annotations or mesh were added, the next apply would delete them as a whole.
 			want: `{"spec":{"containers":[{"name":"main","image":"web:2"}]}}`,
 		},
 		"a field that only the restored one set": {
@@ -85,13 +98,14 @@ func TestLastApplied(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			manifest := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":3,"template":` + test.applied + `}}`
+			const head = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":3,"template":`
+			manifest := head + test.applied + `}}`
 			restored, abandoned := decodeMap(t, test.restored), decodeMap(t, test.abandoned)
 			got, ok := LastApplied(map[string]string{corev1.LastAppliedConfigAnnotation: manifest}, templatePath, restored, abandoned)
 			if !ok {
 				t.Fatal("not applied")
 			}
-			want := decodeMap(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":3,"template":`+test.want+`}}`)
+			want := decodeMap(t, head+test.want+`}}`)
 			if diff := cmp.Diff(want, decodeMap(t, got)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

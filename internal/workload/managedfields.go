@@ -26,11 +26,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
-// EnrolledSince reads from a namespace's managed fields when its enrolment
-// label was set: the time of the oldest entry that owns the label. Zero when no
-// entry tells. An entry is of the time its manager last wrote any of its
-// fields, so this is never earlier than the enrolment, and nothing that was
-// there before is taken for a release.
+// EnrolledSince returns when the enrolment label of a namespace was set: the time of the oldest
+// entry of its managed fields that owns the label; zero if no entry does. The time of an entry is
+// the last write of any of its fields, so the result is never before the enrolment, and no earlier
+// change is taken for a release.
 func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 	var since time.Time
 	for i := range fields {
@@ -41,13 +40,12 @@ func EnrolledSince(fields []metav1.ManagedFieldsEntry) time.Time {
 	return since
 }
 
-// ownsEnrolment says whether an entry of managed fields owns EnrolledLabel.
+// ownsEnrolment reports whether an entry of managed fields owns EnrolledLabel.
 func ownsEnrolment(entry *metav1.ManagedFieldsEntry) bool {
 	return ownsLabel(entry, v1alpha1.EnrolledLabel)
 }
 
-// LabelOwner is the field manager that wrote a label last; empty when that is not
-// known.
+// LabelOwner returns the field manager that last wrote a label; empty if it is not known.
 func LabelOwner(fields []metav1.ManagedFieldsEntry, label string) string {
 	var last *metav1.ManagedFieldsEntry
 	for i := range fields {
@@ -65,8 +63,8 @@ func ownsLabel(entry *metav1.ManagedFieldsEntry, label string) bool {
 	return owns(entry, "f:labels", label)
 }
 
-// RequestedAt is when an annotation was written at the latest, by the managed fields of its
-// object; zero when that is not known.
+// RequestedAt returns the latest time at which an annotation may have been written, by the managed
+// fields of its object; zero if it is not known.
 func RequestedAt(fields []metav1.ManagedFieldsEntry, annotation string) (at time.Time) {
 	for i := range fields {
 		if f := &fields[i]; f.Time != nil && owns(f, "f:annotations", annotation) {

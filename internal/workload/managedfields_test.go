@@ -52,7 +52,7 @@ func TestEnrolledSince(t *testing.T) {
 	}
 }
 
-// TestRequestedAt: when a request was made says the entry that owns its annotation.
+// TestRequestedAt: the time of a request is from the entry that owns its annotation.
 func TestRequestedAt(t *testing.T) {
 	entry := func(raw string, d time.Duration) metav1.ManagedFieldsEntry {
 		at := metav1.NewTime(testNow.Add(d))

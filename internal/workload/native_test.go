@@ -42,8 +42,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// native is a StatefulSet or a DaemonSet with what belongs to it, of which tests change
-// what they are about.
+// native is a StatefulSet or a DaemonSet with its revisions and pods, to be changed by tests.
 type native struct {
 	kind      Kind
 	set       *appsv1.StatefulSet
@@ -52,7 +51,7 @@ type native struct {
 	pods      []*corev1.Pod
 	template  *corev1.PodTemplateSpec
 	meta      *metav1.ObjectMeta
-	// raw changes what the API server sends.
+	// raw changes the JSON from the API server.
 	raw func(map[string]any)
 }
 
@@ -65,14 +64,17 @@ func templateWith(image string) corev1.PodTemplateSpec {
 	}
 }
 
-// makeSet is a StatefulSet of five pods: two of revision db-new, three of db-old.
+// makeSet returns a StatefulSet of five pods: two of revision db-new, three of db-old.
 func makeSet() *native {
 	s := &appsv1.StatefulSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db", UID: "u", ResourceVersion: "1", Generation: 2, CreationTimestamp: deployedAt},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "prod", Name: "db", UID: "u", ResourceVersion: "1", Generation: 2, CreationTimestamp: deployedAt,
+		},
 		Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](5), Template: templateWith("new"), UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
 			Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0)},
 		}},
-		Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 5, ReadyReplicas: 5, AvailableReplicas: 5, CurrentReplicas: 3, UpdatedReplicas: 2,
+		Status: appsv1.StatefulSetStatus{ObservedGeneration: 2, Replicas: 5, ReadyReplicas: 5, AvailableReplicas: 5, CurrentReplicas: 3,
+			UpdatedReplicas: 2,
 			CurrentRevision: "db-old", UpdateRevision: "db-new"},
 	}
 	n := &native{kind: StatefulSet{}, set: s, template: &s.Spec.Template, meta: &s.ObjectMeta}
@@ -84,7 +86,7 @@ func makeSet() *native {
 	return n
 }
 
-// makeDaemon is a DaemonSet of five nodes: two of revision new, three of old.
+// makeDaemon returns a DaemonSet of five nodes: two of revision new, three of old.
 func makeDaemon() *native {
 	d := &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "db", UID: "u", ResourceVersion: "1", Generation: 2, CreationTimestamp: deployedAt,
@@ -93,7 +95,10 @@ func makeDaemon() *native {
 			Type:          appsv1.RollingUpdateDaemonSetStrategyType,
 			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(1)), MaxSurge: ptr.To(intstr.FromInt32(0))},
 		}},
-		Status: appsv1.DaemonSetStatus{ObservedGeneration: 2, DesiredNumberScheduled: 5, CurrentNumberScheduled: 5, UpdatedNumberScheduled: 2, NumberReady: 5, NumberAvailable: 5},
+		Status: appsv1.DaemonSetStatus{
+			ObservedGeneration: 2, DesiredNumberScheduled: 5, CurrentNumberScheduled: 5, UpdatedNumberScheduled: 2, NumberReady: 5,
+			NumberAvailable: 5,
+		},
 	}
 	n := &native{kind: DaemonSet{}, daemon: d, template: &d.Spec.Template, meta: &d.ObjectMeta}
 	n.revision("db-old", "old", 1, "old")
@@ -113,7 +118,7 @@ func (n *native) owner() metav1.OwnerReference {
 	return *metav1.NewControllerRef(n.meta, n.kind.GroupVersionKind())
 }
 
-// revision adds one as the controllers make them, of a template with this image.
+// revision adds a revision of a template with this image, as the controllers create it.
 func (n *native) revision(name, image string, number int64, hash string) *appsv1.ControllerRevision {
 	template := templateWith(image)
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&template)
@@ -127,8 +132,11 @@ func (n *native) revision(name, image string, number int64, hash string) *appsv1
 	}
 	r := &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "prod", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(deployedAt.Add(time.Duration(number) * time.Hour)),
-			Labels: map[string]string{"app": "db"}, Annotations: map[string]string{appsv1.DeprecatedTemplateGeneration: fmt.Sprint(number), "x": "y"},
+			Namespace: "prod", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(
+				deployedAt.Add(time.Duration(number) * time.Hour)),
+			Labels: map[string]string{"app": "db"}, Annotations: map[string]string{
+				appsv1.DeprecatedTemplateGeneration: fmt.Sprint(number), "x": "y",
+			},
 			OwnerReferences: []metav1.OwnerReference{n.owner()},
 		},
 		Revision: number, Data: runtime.RawExtension{Raw: data},
@@ -142,10 +150,14 @@ func (n *native) revision(name, image string, number int64, hash string) *appsv1
 
 func (n *native) pod(name, mark string) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: types.UID(name), CreationTimestamp: deployedAt, OwnerReferences: []metav1.OwnerReference{n.owner()},
-			Labels: map[string]string{"app": "db", appsv1.ControllerRevisionHashLabelKey: mark}},
-		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x", ReadinessProbe: &corev1.Probe{}}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: deployedAt}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, UID: types.UID(name), CreationTimestamp: deployedAt,
+			OwnerReferences: []metav1.OwnerReference{n.owner()},
+			Labels:          map[string]string{"app": "db", appsv1.ControllerRevisionHashLabelKey: mark}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "x", ReadinessProbe: &corev1.Probe{}}}},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: deployedAt}},
+		},
 	}
 	n.pods = append(n.pods, p)
 	return p
@@ -159,7 +171,7 @@ func (n *native) unready(name string) {
 	}
 }
 
-// stored is the workload as the API server sends it.
+// stored returns the workload as the API server sends it.
 func (n *native) stored(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	var typed client.Object = n.set
@@ -178,7 +190,8 @@ func (n *native) stored(t *testing.T) *unstructured.Unstructured {
 	return u
 }
 
-// reader has all of it, trimmed as in the cache or as the API server sends it.
+// reader returns a reader of all these objects, trimmed as in the cache or as the API server sends
+// them.
 func (n *native) reader(t *testing.T, trimmed bool) client.Reader {
 	t.Helper()
 	kinds := NewRegistry(Deployment{}, StatefulSet{}, DaemonSet{})
@@ -206,10 +219,10 @@ func (n *native) reader(t *testing.T, trimmed bool) client.Reader {
 	}
 	for _, p := range n.pods {
 		pod := keep(p, kinds.TrimPod)
-		pod.SetFinalizers(p.Finalizers) // else the fake refuses one that ends
+		pod.SetFinalizers(p.Finalizers) // else the fake refuses a terminating pod
 		objects = append(objects, pod)
 	}
-	// The workloads have no type here: with one, what is trimmed of them would be lost.
+	// The workloads have no type here: a type would lose the data of trimmed workloads.
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.ControllerRevision{}, &appsv1.ControllerRevisionList{})
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
@@ -256,64 +269,96 @@ func describeOld(olds []OldRevision) string {
 	return strings.Join(all, ", ")
 }
 
-// TestNativeRollouts holds each row of what is observed of a StatefulSet and of a
-// DaemonSet, in the cache and as the API server sends them.
+// TestNativeRollouts covers the rollout that is read of a StatefulSet and a DaemonSet, in the cache
+// and as the API server sends them.
 func TestNativeRollouts(t *testing.T) {
 	for name, test := range map[string]struct {
 		of *native
-		// revision is the current one, pods are its, old the others with pods.
+		// revision is the current revision, pods are its pods, and old are the other revisions with pods.
 		revision, pods, old        string
 		complete, stale, partition bool
 		stopping                   Stopping
-		told                       string
+		progress                   string
 	}{
-		"set, rolling out": {of: makeSet(), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 pods run this version, 5 are available"},
-		"set, an old pod is not ready": {of: makeSet().with(func(n *native) { n.unready("db-1") }), revision: "db-new", pods: "db-3 db-4", old: "db-old 2/3",
-			told: "2 of 5 pods run this version, 5 are available"},
-		"set, the generation is not observed": {of: makeSet().with(func(n *native) { n.set.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }),
+		"set, rolling out": {
+			of: makeSet(), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", progress: "2 of 5 pods run this version, 5 are available",
+		},
+		"set, an old pod is not ready": {
+			of: makeSet().with(func(n *native) { n.unready("db-1") }), revision: "db-new", pods: "db-3 db-4", old: "db-old 2/3",
+			progress: "2 of 5 pods run this version, 5 are available",
+		},
+		"set, new generation": {of: makeSet().with(func(n *native) { n.set.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }),
 			stale: true, old: "db-new 2/2, db-old 3/3"},
-		"set, a generation without another template is not observed": {of: makeSet().with(func(n *native) { n.set.Generation = 3 }),
+		"set, new generation with the same template": {of: makeSet().with(func(n *native) { n.set.Generation = 3 }),
 			revision: "db-new", pods: "db-3 db-4", stale: true, old: "db-old 3/3"},
-		"set, the revision is not seen yet": {of: makeSet().with(func(n *native) { n.revisions = n.revisions[:1] }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			told: "2 of 5 pods run this version, 5 are available"},
-		"set, complete": {of: makeSet().with(allNewSet), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true, told: "5 of 5 pods run this version, 5 are available"},
-		"set, complete before currentRevision says so": {of: makeSet().with(func(n *native) { allNewSet(n); n.set.Status.CurrentRevision = "db-old" }),
-			revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true, told: "5 of 5 pods run this version, 5 are available"},
-		"set, ready but not available": {of: makeSet().with(func(n *native) { allNewSet(n); n.set.Status.AvailableReplicas = 4 }),
-			revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", told: "5 of 5 pods run this version, 4 are available"},
-		"set, one more pod than is wanted": {of: makeSet().with(func(n *native) { allNewSet(n); n.set.Spec.Replicas = ptr.To[int32](4) }),
-			revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", told: "5 of 4 pods run this version, 5 are available"},
-		"set, a user's partition, on its way": {of: makeSet().with(func(n *native) { partition(n, 2) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Partition: 2}, told: "2 of 5 pods run this version, 5 are available"},
-		"set, a user's partition, reached": {of: makeSet().with(func(n *native) { partition(n, 3) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Partition: 3}, partition: true, told: "2 of 5 pods run this version, 5 are available"},
-		"set, a user's partition, reached but not available": {of: makeSet().with(func(n *native) { partition(n, 3); n.set.Status.AvailableReplicas = 4 }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Partition: 3}, told: "2 of 5 pods run this version, 4 are available"},
-		"set, a user's partition above all pods": {of: makeSet().with(func(n *native) { partition(n, 7) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Partition: 7}, partition: true, told: "2 of 5 pods run this version, 5 are available"},
-		"set, a user's partition under which nothing was released": {of: makeSet().with(func(n *native) { allNewSet(n); partition(n, 3) }), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4",
-			stopping: Stopping{Partition: 3}, complete: true, told: "5 of 5 pods run this version, 5 are available"},
-		"set, halted": {of: makeSet().with(func(n *native) { partition(n, math.MaxInt32) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Paused: true}, told: "2 of 5 pods run this version, 5 are available"},
+		"set, the revision is not cached yet": {
+			of: makeSet().with(func(n *native) { n.revisions = n.revisions[:1] }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			progress: "2 of 5 pods run this version, 5 are available",
+		},
+		"set, complete": {
+			of: makeSet().with(allNewSet), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true,
+			progress: "5 of 5 pods run this version, 5 are available",
+		},
+		"set, complete before currentRevision changes": {
+			of: makeSet().with(func(n *native) { allNewSet(n); n.set.Status.CurrentRevision = "db-old" }), revision: "db-new",
+			pods: "db-0 db-1 db-2 db-3 db-4", complete: true, progress: "5 of 5 pods run this version, 5 are available",
+		},
+		"set, ready and not available": {of: makeSet().with(func(n *native) { allNewSet(n); n.set.Status.AvailableReplicas = 4 }),
+			revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", progress: "5 of 5 pods run this version, 4 are available"},
+		"set, one pod too many": {of: makeSet().with(func(n *native) { allNewSet(n); n.set.Spec.Replicas = ptr.To[int32](4) }),
+			revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", progress: "5 of 4 pods run this version, 5 are available"},
+		"set, a user's partition, not reached": {
+			of: makeSet().with(func(n *native) { partition(n, 2) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			stopping: Stopping{Partition: 2}, progress: "2 of 5 pods run this version, 5 are available",
+		},
+		"set, a user's partition, reached": {
+			of: makeSet().with(func(n *native) { partition(n, 3) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			stopping: Stopping{Partition: 3}, partition: true, progress: "2 of 5 pods run this version, 5 are available",
+		},
+		"set, a user's partition, reached and not available": {
+			of: makeSet().with(func(n *native) { partition(n, 3); n.set.Status.AvailableReplicas = 4 }), revision: "db-new", pods: "db-3 db-4",
+			old: "db-old 3/3", stopping: Stopping{Partition: 3}, progress: "2 of 5 pods run this version, 4 are available",
+		},
+		"set, a user's partition above all pods": {
+			of: makeSet().with(func(n *native) { partition(n, 7) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			stopping: Stopping{Partition: 7}, partition: true, progress: "2 of 5 pods run this version, 5 are available",
+		},
+		"set, a user's partition under which nothing was released": {
+			of: makeSet().with(func(n *native) { allNewSet(n); partition(n, 3) }), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4",
+			stopping: Stopping{Partition: 3}, complete: true, progress: "5 of 5 pods run this version, 5 are available",
+		},
+		"set, halted": {
+			of: makeSet().with(func(n *native) { partition(n, math.MaxInt32) }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			stopping: Stopping{Paused: true}, progress: "2 of 5 pods run this version, 5 are available",
+		},
 		"set, OnDelete": {of: makeSet().with(onDeleteSet), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{OnDelete: true}, told: "2 of 5 pods run this version, 5 are available"},
-		"set, OnDelete, all deleted": {of: makeSet().with(allNewSet).with(onDeleteSet), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true,
-			stopping: Stopping{OnDelete: true}, told: "5 of 5 pods run this version, 5 are available"},
-		"set, with the label of the version in the template": {of: makeSet().with(func(n *native) { n.template.Labels[v1alpha1.VersionLabel] = "x" }),
-			revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 pods run this version, 5 are available"},
-		"set, pods that end and have ended": {of: makeSet().with(func(n *native) {
+			stopping: Stopping{OnDelete: true}, progress: "2 of 5 pods run this version, 5 are available"},
+		"set, OnDelete, all deleted": {
+			of: makeSet().with(allNewSet).with(onDeleteSet), revision: "db-new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true,
+			stopping: Stopping{OnDelete: true}, progress: "5 of 5 pods run this version, 5 are available",
+		},
+		"set, with a version label in the template": {of: makeSet().with(func(n *native) { n.template.Labels[v1alpha1.VersionLabel] = "x" }),
+			revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3", progress: "2 of 5 pods run this version, 5 are available"},
+		"set, a terminating pod and a failed pod": {of: makeSet().with(func(n *native) {
 			n.pods[0].DeletionTimestamp, n.pods[0].Finalizers = ptr.To(deployedAt), []string{"x/y"}
 			n.pods[1].Status.Phase = corev1.PodFailed
-		}), revision: "db-new", pods: "db-3 db-4", old: "db-old 1/1", told: "2 of 5 pods run this version, 5 are available"},
-		"set, pods of a revision that is gone": {of: makeSet().with(func(n *native) { n.revisions = n.revisions[1:] }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			told: "2 of 5 pods run this version, 5 are available"},
+		}), revision: "db-new", pods: "db-3 db-4", old: "db-old 1/1", progress: "2 of 5 pods run this version, 5 are available"},
+		"set, pods of a deleted revision": {
+			of: makeSet().with(func(n *native) { n.revisions = n.revisions[1:] }), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
+			progress: "2 of 5 pods run this version, 5 are available",
+		},
 
-		"daemon, rolling out": {of: makeDaemon(), revision: "new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 nodes run this version, on 5 a pod is available"},
+		"daemon, rolling out": {
+			of: makeDaemon(), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
+			progress: "2 of 5 nodes run this version, on 5 a pod is available",
+		},
 		"daemon, complete": {of: makeDaemon().with(allNewDaemon), revision: "new", pods: "db-0 db-1 db-2 db-3 db-4", complete: true,
-			told: "5 of 5 nodes run this version, on 5 a pod is available"},
-		"daemon, a dead node": {of: makeDaemon().with(func(n *native) { allNewDaemon(n); n.daemon.Status.NumberAvailable = 4 }), revision: "new", pods: "db-0 db-1 db-2 db-3 db-4",
-			told: "5 of 5 nodes run this version, on 4 a pod is available"},
-		"daemon, a dead node of an old pod": {of: makeDaemon().with(func(n *native) {
+			progress: "5 of 5 nodes run this version, on 5 a pod is available"},
+		"daemon, an unreachable node": {
+			of: makeDaemon().with(func(n *native) { allNewDaemon(n); n.daemon.Status.NumberAvailable = 4 }), revision: "new",
+			pods: "db-0 db-1 db-2 db-3 db-4", progress: "5 of 5 nodes run this version, on 4 a pod is available",
+		},
+		"daemon, an unreachable node with an old pod": {of: makeDaemon().with(func(n *native) {
 			n.daemon.Status.NumberAvailable = 3
 			for i, reason := range []string{"", "ContainersNotReady"} {
 				n.pods[i].Status.Conditions = []corev1.PodCondition{
@@ -321,37 +366,46 @@ func TestNativeRollouts(t *testing.T) {
 				}
 			}
 			n.pods[1].Status.Conditions[1].Status = corev1.ConditionFalse
-		}), revision: "new", pods: "db-3 db-4", old: "db-old 1/3 (1 lost)", told: "2 of 5 nodes run this version, on 3 a pod is available"},
-		"daemon, the generation is not observed": {of: makeDaemon().with(func(n *native) { n.daemon.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }),
-			stale: true, old: "db-new 2/2, db-old 3/3"},
-		"daemon, a generation without another template is not observed": {of: makeDaemon().with(func(n *native) { n.daemon.Generation = 3 }),
+		}), revision: "new", pods: "db-3 db-4", old: "db-old 1/3 (1 lost)", progress: "2 of 5 nodes run this version, on 3 a pod is available"},
+		"daemon, new generation": {
+			of: makeDaemon().with(func(n *native) { n.daemon.Generation, n.template.Spec.Containers[0].Image = 3, "newer" }), stale: true,
+			old: "db-new 2/2, db-old 3/3",
+		},
+		"daemon, new generation with the same template": {of: makeDaemon().with(func(n *native) { n.daemon.Generation = 3 }),
 			revision: "new", pods: "db-3 db-4", stale: true, old: "db-old 3/3"},
-		"daemon, its revision is not seen yet": {of: makeDaemon().with(func(n *native) { n.revisions = n.revisions[:1] }), stale: true, old: "db-old 3/3, new 2/2"},
-		"daemon, no revision is seen yet":      {of: makeDaemon().with(func(n *native) { n.revisions = nil }), stale: true, old: "new 2/2, old 3/3"},
+		"daemon, its revision is not cached yet": {
+			of: makeDaemon().with(func(n *native) { n.revisions = n.revisions[:1] }), stale: true, old: "db-old 3/3, new 2/2",
+		},
+		"daemon, no revision is cached yet": {of: makeDaemon().with(func(n *native) { n.revisions = nil }), stale: true, old: "new 2/2, old 3/3"},
 		"daemon, back at an earlier revision": {of: makeDaemon().with(func(n *native) {
 			n.template.Spec.Containers[0].Image, n.revisions[0].Revision, n.meta.Annotations[appsv1.DeprecatedTemplateGeneration] = "old", 3, "3"
 			n.daemon.Status.UpdatedNumberScheduled = 3
-		}), revision: "old", pods: "db-0 db-1 db-2", old: "db-new 2/2", told: "3 of 5 nodes run this version, on 5 a pod is available"},
+		}), revision: "old", pods: "db-0 db-1 db-2", old: "db-new 2/2", progress: "3 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, its controller does not know a field of the template": {of: makeDaemon().with(func(n *native) {
 			n.raw = func(content map[string]any) {
 				must(t, unstructured.SetNestedField(content, "x", "spec", "template", "spec", "newField"))
 			}
-		}), revision: "new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 nodes run this version, on 5 a pod is available"},
+		}), revision: "new", pods: "db-3 db-4", old: "db-old 3/3", progress: "2 of 5 nodes run this version, on 5 a pod is available"},
 		"daemon, OnDelete": {of: makeDaemon().with(onDeleteDaemon), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Paused: true, OnDelete: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
-		"daemon, halted": {of: makeDaemon().with(onDeleteDaemon).with(func(n *native) { n.meta.Annotations[v1alpha1.HaltedAnnotation] = "v" }), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Paused: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
-		// As a later Kubernetes may have, and this build does not know.
+			stopping: Stopping{Paused: true, OnDelete: true}, progress: "2 of 5 nodes run this version, on 5 a pod is available"},
+		"daemon, halted": {
+			of: makeDaemon().with(onDeleteDaemon).with(func(n *native) { n.meta.Annotations[v1alpha1.HaltedAnnotation] = "v" }), revision: "new",
+			pods: "db-3 db-4", old: "db-old 3/3", stopping: Stopping{Paused: true},
+			progress: "2 of 5 nodes run this version, on 5 a pod is available",
+		},
+		// A type that a later Kubernetes may have, and this build does not know.
 		"set, Recreate": {of: makeSet().with(recreate), revision: "db-new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Unknown: true}, told: "2 of 5 pods run this version, 5 are available"},
+			stopping: Stopping{Unknown: true}, progress: "2 of 5 pods run this version, 5 are available"},
 		"daemon, Recreate": {of: makeDaemon().with(recreate), revision: "new", pods: "db-3 db-4", old: "db-old 3/3",
-			stopping: Stopping{Unknown: true}, told: "2 of 5 nodes run this version, on 5 a pod is available"},
-		"daemon, no node": {of: makeDaemon().with(func(n *native) { n.daemon.Status, n.pods = appsv1.DaemonSetStatus{ObservedGeneration: 2}, nil }), revision: "new", complete: true,
-			told: "0 of 0 nodes run this version, on 0 a pod is available"},
-		"daemon, the history of the operator is none of its revisions": {of: makeDaemon().with(func(n *native) {
+			stopping: Stopping{Unknown: true}, progress: "2 of 5 nodes run this version, on 5 a pod is available"},
+		"daemon, no node": {
+			of: makeDaemon().with(func(n *native) { n.daemon.Status, n.pods = appsv1.DaemonSetStatus{ObservedGeneration: 2}, nil }), revision: "new",
+			complete: true, progress: "0 of 0 nodes run this version, on 0 a pod is available",
+		},
+		"daemon, with the operator's history": {of: makeDaemon().with(func(n *native) {
 			ours := n.revision("db--x--daemonset-v", "ours", 99, "")
 			ours.OwnerReferences[0].Controller, ours.Labels = nil, map[string]string{v1alpha1.HistoryOfLabel: "u", v1alpha1.VersionLabel: "v"}
-		}), revision: "new", pods: "db-3 db-4", old: "db-old 3/3", told: "2 of 5 nodes run this version, on 5 a pod is available"},
+		}), revision: "new", pods: "db-3 db-4", old: "db-old 3/3", progress: "2 of 5 nodes run this version, on 5 a pod is available"},
 	} {
 		for _, trimmed := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, trimmed %t", name, trimmed), func(t *testing.T) {
@@ -364,12 +418,13 @@ func TestNativeRollouts(t *testing.T) {
 				if w.Revision != test.revision || names(pods) != test.pods || describeOld(w.OldRevisions) != test.old {
 					t.Errorf("revision %q with the pods %q, others %q", w.Revision, names(pods), describeOld(w.OldRevisions))
 				}
-				if r.Complete != test.complete || r.Stale != test.stale || r.Partitioned != test.partition || r.Progress != test.told || w.Stopping != test.stopping {
+				if r.Complete != test.complete || r.Stale != test.stale || r.Partitioned != test.partition || r.Progress != test.progress ||
+					w.Stopping != test.stopping {
 					t.Errorf("%+v %+v", r, w.Stopping)
 				}
 				stopping, err := test.of.kind.Stopping(test.of.stored(t))
 				if err != nil || stopping != test.stopping {
-					t.Errorf("stored it is stopped by %+v, %v", stopping, err)
+					t.Errorf("stored: stopping %+v, %v", stopping, err)
 				}
 				if w.GVK != test.of.kind.GroupVersionKind() || !w.Unstamped || w.ProgressDeadline != 10*time.Minute || w.ResourceVersion == "" {
 					t.Errorf("%+v", w)
@@ -394,7 +449,7 @@ func allNewSet(n *native) {
 	}
 }
 
-// bare is a strategy that says no more than its type: the API server leaves it so.
+// bare removes all of the strategy except its type: the API server does not set defaults there.
 func bare(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }
 
 func partition(n *native, p int32) { n.set.Spec.UpdateStrategy.RollingUpdate.Partition = &p }
@@ -403,7 +458,7 @@ func onDeleteSet(n *native) {
 	n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 }
 
-// recreate is a strategy that the operator does not know.
+// recreate sets a strategy that the operator does not know.
 func recreate(n *native) {
 	if n.set != nil {
 		n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: "Recreate"}
@@ -424,7 +479,7 @@ func onDeleteDaemon(n *native) {
 	n.daemon.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
 }
 
-// TestNativeWorkloads: what else is read of them.
+// TestNativeWorkloads covers the other fields that are read of StatefulSets and DaemonSets.
 func TestNativeWorkloads(t *testing.T) {
 	for name, test := range map[string]struct {
 		of                          *native
@@ -448,31 +503,37 @@ func TestNativeWorkloads(t *testing.T) {
 		}),
 			5, 2, 2, true, 0},
 		"daemon, surge": {makeDaemon().with(func(n *native) {
-			n.daemon.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(2))}
+			n.daemon.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{
+				MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(2)),
+			}
 		}), 5, 2, 0, true, 0},
-		"daemon, OnDelete": {makeDaemon().with(func(n *native) { onDeleteDaemon(n); n.daemon.Spec.UpdateStrategy.RollingUpdate = nil }), 5, 1, 1, false, 0},
+		"daemon, OnDelete": {
+			makeDaemon().with(func(n *native) { onDeleteDaemon(n); n.daemon.Spec.UpdateStrategy.RollingUpdate = nil }), 5, 1, 1, false, 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.of.get(t, true)
-			if w.Replicas != test.replicas || w.InFlight != test.inFlight || w.MayLack != test.mayLack || w.Rolling != test.rolling || w.MinReady != test.minReady || !w.ByPods {
+			if w.Replicas != test.replicas || w.InFlight != test.inFlight || w.MayLack != test.mayLack || w.Rolling != test.rolling ||
+				w.MinReady != test.minReady || !w.ByPods {
 				t.Errorf("%+v", w)
 			}
 			if w.Version != versionWith(t, "new") || len(w.Images) != 1 || w.Images[0] != "new" {
 				t.Errorf("version %s of images %v", w.Version, w.Images)
 			}
 			if made := deployedAt.Add(2 * time.Hour); !w.RevisionCreated.Equal(made) {
-				t.Errorf("its revision was made at %s, want %s", w.RevisionCreated, made)
+				t.Errorf("its revision was created at %s, want %s", w.RevisionCreated, made)
 			}
 		})
 	}
 }
 
-// TestNativeRevisions: the other revisions, their templates and images.
+// TestNativeRevisions covers the other revisions, their templates and images.
 func TestNativeRevisions(t *testing.T) {
 	for mark, of := range map[string]*native{"db-": makeSet(), "": makeDaemon()} {
 		t.Run(of.kind.Resource(), func(t *testing.T) {
 			of.revision("db-older", "older", 0, "older").CreationTimestamp = deployedAt
-			of.revision("db-left", "left", 0, "left").CreationTimestamp = metav1.NewTime(deployedAt.Add(-time.Hour)) // of a workload of its name before it
+			of.revision("db-left", "left", 0,
+				"left").CreationTimestamp = metav1.NewTime(deployedAt.Add(-time.Hour)) // of an earlier workload with its name
 			of.revision("db-odd", "odd", 0, "odd").Data.Raw = []byte("{}")
 			others := of.revision("db-others", "others", 7, "others")
 			others.OwnerReferences[0].UID = "v"
@@ -483,7 +544,10 @@ func TestNativeRevisions(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := []OldRevision{
-				{Name: "db-old", UID: "uid-db-old", Version: versionWith(t, "old"), Revision: mark + "old", Number: 1, Created: deployedAt.Add(time.Hour)},
+				{
+					Name: "db-old", UID: "uid-db-old", Version: versionWith(t, "old"), Revision: mark + "old", Number: 1,
+					Created: deployedAt.Add(time.Hour),
+				},
 				{Name: "db-older", UID: "uid-db-older", Version: versionWith(t, "older"), Revision: mark + "older", Created: deployedAt.Time},
 			}
 			if diff := cmp.Diff(want, revisions); diff != "" {
@@ -502,14 +566,15 @@ func TestNativeRevisions(t *testing.T) {
 					t.Errorf("a revision that is gone has the template %v, %v", template, err)
 				}
 			}
-			if gone, err := of.kind.Revisions(t.Context(), cached, &Workload{Namespace: "prod", Name: "db", UID: "another"}); err != nil || gone != nil {
-				t.Errorf("another workload of its name has %v, %v", gone, err)
+			if gone, err := of.kind.Revisions(t.Context(), cached, &Workload{Namespace: "prod", Name: "db", UID: "another"}); err != nil ||
+				gone != nil {
+				t.Errorf("another workload with its name has %v, %v", gone, err)
 			}
 		})
 	}
 }
 
-// TestNativeOwners: whose a pod and a revision are.
+// TestNativeOwners covers the owners of pods and revisions.
 func TestNativeOwners(t *testing.T) {
 	kinds := NewRegistry(Deployment{}, StatefulSet{}, DaemonSet{})
 	for _, of := range []*native{makeSet(), makeDaemon()} {
@@ -531,7 +596,7 @@ func TestNativeOwners(t *testing.T) {
 		pod := of.pods[0].DeepCopy()
 		pod.OwnerReferences[0].APIVersion = "apps.kruise.io/v1beta1"
 		if _, ok, _ := kinds.OwnerOfPod(t.Context(), r, pod); ok {
-			t.Error("the pod of another group's kind is taken for one of its own")
+			t.Error("the pod of a kind of another group has an owner")
 		}
 	}
 }
@@ -541,7 +606,7 @@ func isControllerRevision(o client.Object) bool {
 	return is
 }
 
-// TestTrimNative: what the cache holds of them is small.
+// TestTrimNative: trimmed StatefulSets, DaemonSets and revisions are small.
 func TestTrimNative(t *testing.T) {
 	for _, of := range []*native{makeSet(), makeDaemon()} {
 		of.template.Spec.Containers[0].Args = []string{strings.Repeat("x", 10_000)}
@@ -568,23 +633,23 @@ func TestTrimNative(t *testing.T) {
 			t.Errorf("a revision takes %d bytes: %s, %v", len(text), text, err)
 		}
 		if diff := cmp.Diff(want, contentOf(r)); diff != "" || want.Version == "" {
-			t.Error("the cache tells something else of it:", diff)
+			t.Error("the cache differs:", diff)
 		}
 		again, err := TrimRevision(r)
 		if diff := cmp.Diff(want, contentOf(again.(*appsv1.ControllerRevision))); err != nil || diff != "" { //nolint:errcheck // it is one
-			t.Error("trimmed again it tells something else:", diff, err)
+			t.Error("trimmed again, the cache differs:", diff, err)
 		}
 	}
 	foreign := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{
 		{APIVersion: "apps.kruise.io/v1alpha1", Kind: "CloneSet", Name: "c", UID: "c", Controller: ptr.To(true)},
 	}}, Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{}}}`)}}
 	if _, err := TrimRevision(foreign); err != nil || foreign.Data.Raw != nil {
-		t.Errorf("of another kind's revision stays %s, %v", foreign.Data.Raw, err)
+		t.Errorf("a revision of another kind keeps %s, %v", foreign.Data.Raw, err)
 	}
 }
 
-// TestNativeControl: what halts and lets go on, and that it applies only to what was
-// observed.
+// TestNativeControl covers how workloads are halted and resumed, and that the patches apply only to
+// the state that was read.
 func TestNativeControl(t *testing.T) {
 	halted := func(from string) func(*native) {
 		return func(n *native) {
@@ -604,39 +669,63 @@ func TestNativeControl(t *testing.T) {
 	for name, test := range map[string]struct {
 		of *native
 		do func(*native, *Workload) []Op
-		// stored is what it is meanwhile; nil for what was observed.
+		// stored is the present state; nil for the state that was read.
 		stored *native
-		// want is the update strategy after that; empty where it does not apply.
+		// want is the update strategy after the patch; empty if the patch does not apply.
 		want, from string
 	}{
-		"set, halted":                                  {of: makeSet(), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`},
-		"set, halted at a user's partition":            {of: makeSet().with(func(n *native) { partition(n, 3) }), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`, from: "3"},
-		"set, halted, without a place for a partition": {of: makeSet().with(bare), do: halt, want: `{"type":"RollingUpdate","rollingUpdate":{"partition":2147483647}}`},
-		"set, without a place, a user set a partition": {of: makeSet().with(bare), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) })},
-		"set, a user resumed it by leaving that out":   {of: makeSet().with(bare), do: resume, want: `{"type":"RollingUpdate"}`},
-		"set, seen so, and halted":                     {of: makeSet().with(bare), do: resume, stored: makeSet().with(halted(""))},
-		"set, a user set the partition":                {of: makeSet(), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) })},
-		"set, a user asked for OnDelete":               {of: makeSet(), do: halt, stored: makeSet().with(onDeleteSet)},
-		"set, resumed":                                 {of: makeSet().with(halted("")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`},
-		"set, resumed to a user's partition":           {of: makeSet().with(halted("3")), do: resume, want: `{"rollingUpdate":{"partition":3},"type":"RollingUpdate"}`, from: ""},
-		"set, resumed, what was kept cannot be read":   {of: makeSet().with(halted("-7")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`},
-		"set, a user resumed it":                       {of: makeSet().with(halted("3")), do: resume, stored: makeSet().with(func(n *native) { partition(n, 1) })},
-		"set, a user resumed it before":                {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, want: `{"rollingUpdate":{"partition":1},"type":"RollingUpdate"}`, from: "1"},
-		"set, seen as resumed, and halted":             {of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, stored: makeSet().with(halted("1")), from: "1"},
-		"set, a user asked for OnDelete before":        {of: makeSet().with(onDeleteSet), do: resume, want: `{"type":"OnDelete"}`},
-		"set, a user asked for Recreate before":        {of: makeSet().with(recreate), do: resume, want: `{"type":"Recreate"}`},
-		"daemon, a user asked for Recreate before":     {of: makeDaemon().with(recreate), do: resume, want: `{"type":"Recreate"}`},
-		"daemon, halted":                               {of: makeDaemon(), do: halt, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"OnDelete"}`},
-		"daemon, a user asked for OnDelete":            {of: makeDaemon(), do: halt, stored: makeDaemon().with(onDeleteDaemon)},
-		"daemon, resumed":                              {of: makeDaemon().with(halted("")), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
-		"daemon, a user resumed it":                    {of: makeDaemon().with(halted("")), do: resume, stored: makeDaemon()},
-		"daemon, a user resumed it before":             {of: makeDaemon(), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`},
-		"daemon, seen as resumed, and halted":          {of: makeDaemon(), do: resume, stored: makeDaemon().with(halted(""))},
+		"set, halted": {of: makeSet(), do: halt, want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`},
+		"set, halted at a user's partition": {
+			of: makeSet().with(func(n *native) { partition(n, 3) }), do: halt,
+			want: `{"rollingUpdate":{"partition":2147483647},"type":"RollingUpdate"}`, from: "3",
+		},
+		"set, halted, bare": {
+			of: makeSet().with(bare), do: halt, want: `{"type":"RollingUpdate","rollingUpdate":{"partition":2147483647}}`,
+		},
+		"set, bare, a user set a partition": {
+			of: makeSet().with(bare), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) }),
+		},
+		"set, a user resumed it by a bare strategy": {of: makeSet().with(bare), do: resume, want: `{"type":"RollingUpdate"}`},
+		"set, bare in the cache, and halted":        {of: makeSet().with(bare), do: resume, stored: makeSet().with(halted(""))},
+		"set, a user set the partition":             {of: makeSet(), do: halt, stored: makeSet().with(func(n *native) { partition(n, 3) })},
+		"set, a user asked for OnDelete":            {of: makeSet(), do: halt, stored: makeSet().with(onDeleteSet)},
+		"set, resumed": {
+			of: makeSet().with(halted("")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`,
+		},
+		"set, resumed to a user's partition": {
+			of: makeSet().with(halted("3")), do: resume, want: `{"rollingUpdate":{"partition":3},"type":"RollingUpdate"}`, from: "",
+		},
+		"set, resumed, the annotation cannot be read": {
+			of: makeSet().with(halted("-7")), do: resume, want: `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`,
+		},
+		"set, a user resumed it": {of: makeSet().with(halted("3")), do: resume, stored: makeSet().with(func(n *native) { partition(n, 1) })},
+		"set, a user resumed it before": {
+			of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, want: `{"rollingUpdate":{"partition":1},"type":"RollingUpdate"}`,
+			from: "1",
+		},
+		"set, resumed in the cache, and halted": {
+			of: makeSet().with(func(n *native) { partition(n, 1) }), do: resume, stored: makeSet().with(halted("1")), from: "1",
+		},
+		"set, a user asked for OnDelete before":    {of: makeSet().with(onDeleteSet), do: resume, want: `{"type":"OnDelete"}`},
+		"set, a user asked for Recreate before":    {of: makeSet().with(recreate), do: resume, want: `{"type":"Recreate"}`},
+		"daemon, a user asked for Recreate before": {of: makeDaemon().with(recreate), do: resume, want: `{"type":"Recreate"}`},
+		"daemon, halted": {
+			of: makeDaemon(), do: halt, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"OnDelete"}`,
+		},
+		"daemon, a user asked for OnDelete": {of: makeDaemon(), do: halt, stored: makeDaemon().with(onDeleteDaemon)},
+		"daemon, resumed": {
+			of: makeDaemon().with(halted("")), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`,
+		},
+		"daemon, a user resumed it": {of: makeDaemon().with(halted("")), do: resume, stored: makeDaemon()},
+		"daemon, a user resumed it before": {
+			of: makeDaemon(), do: resume, want: `{"rollingUpdate":{"maxSurge":0,"maxUnavailable":1},"type":"RollingUpdate"}`,
+		},
+		"daemon, resumed in the cache, and halted": {of: makeDaemon(), do: resume, stored: makeDaemon().with(halted(""))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.of.get(t, true)
 			if from := test.of.kind.HaltedFrom(w); from != test.from {
-				t.Errorf("kept is %q, want %q", from, test.from)
+				t.Errorf("halted from %q, want %q", from, test.from)
 			}
 			stored := test.stored
 			if stored == nil {
@@ -672,7 +761,7 @@ func TestNativeControl(t *testing.T) {
 	}
 }
 
-// TestNativeRestore: only the template is set back.
+// TestNativeRestore: only the template is restored.
 func TestNativeRestore(t *testing.T) {
 	for _, of := range []*native{makeSet(), makeDaemon()} {
 		template := map[string]any{"spec": map[string]any{"containers": []any{}}}
@@ -683,36 +772,42 @@ func TestNativeRestore(t *testing.T) {
 	}
 }
 
-// TestNativePace: a StatefulSet is held by its partition, where it has one, and a
-// DaemonSet never.
+// TestNativePace: a StatefulSet with a partition can be held, a DaemonSet never.
 func TestNativePace(t *testing.T) {
 	daemon := makeDaemon()
-	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil || daemon.kind.SetPace(Pacing{}, Pace{MinReadySeconds: 1}) != nil {
+	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil ||
+		daemon.kind.SetPace(Pacing{}, Pace{MinReadySeconds: 1}) != nil {
 		t.Error("the rollouts of a DaemonSet can be held")
 	}
 	at := func(p int32) Pace { return Pace{ByPartition: true, Partition: p} }
 	for name, test := range map[string]struct {
 		of   *native
 		want Pacing
-		// users is what a user wants of it.
+		// users is the user's partition.
 		users int32
 	}{
 		"as it comes":       {makeSet(), Pacing{Pace: at(0), Rolling: true, Replicas: 5}, 0},
 		"partitioned":       {makeSet().with(func(n *native) { partition(n, 3) }), Pacing{Pace: at(3), Rolling: true, Replicas: 5}, 3},
 		"no number of pods": {makeSet().with(func(n *native) { n.set.Spec.Replicas = nil }), Pacing{Pace: at(0), Rolling: true, Replicas: 1}, 0},
-		"no partition":      {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }), Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
+		"no partition": {
+			makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy.RollingUpdate = nil }),
+			Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0,
+		},
 		"deleted by its user": {makeSet().with(func(n *native) {
 			n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 		}), Pacing{Pace: at(NoPartition), Replicas: 5, Bare: true}, 0},
 		"recreated": {makeSet().with(recreate), Pacing{Pace: at(NoPartition), Replicas: 5, Bare: true}, 0},
 		"without a type": {makeSet().with(func(n *native) { n.set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{} }),
 			Pacing{Pace: at(0), Rolling: true, Replicas: 5, Bare: true}, 0},
-		"held":                 {makeSet().with(heldAt(4, 4)), Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
-		"held, and edited":     {makeSet().with(heldAt(4, 2)), Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
-		"held, and not yet so": {makeSet().with(heldAt(4, 1)), Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
+		"held":                  {makeSet().with(heldAt(4, 4)), Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 1},
+		"held, and edited":      {makeSet().with(heldAt(4, 2)), Pacing{Pace: at(2), Rolling: true, Replicas: 5}, 2},
+		"held, not yet written": {makeSet().with(heldAt(4, 1)), Pacing{Pace: at(1), Rolling: true, Replicas: 5}, 1},
 		"held as Deployments are": {makeSet().with(func(n *native) {
 			partition(n, 4)
-			n.meta.Annotations = map[string]string{v1alpha1.HeldAnnotation: `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800}}`}
+			n.meta.Annotations = map[string]string{
+				v1alpha1.HeldAnnotation: `{"release":2,"until":"EveryBatch","minReadySeconds":0,"progressDeadlineSeconds":600,` +
+					`"set":{"minReadySeconds":600,"progressDeadlineSeconds":1800}}`,
+			}
 		}), Pacing{Pace: at(4), Rolling: true, Replicas: 5}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -733,21 +828,23 @@ func TestNativePace(t *testing.T) {
 	}, set.SetPace(Pacing{Pace: at(4)}, at(3))); diff != "" {
 		t.Error(diff)
 	}
-	if ops := slices.Concat(set.SetPace(Pacing{Pace: at(4)}, at(4)), set.SetPace(Pacing{Pace: at(NoPartition), Bare: true}, at(4))); ops != nil {
-		t.Errorf("nothing is to be done, but %+v", ops)
+	if ops := slices.Concat(set.SetPace(Pacing{Pace: at(4)}, at(4)),
+		set.SetPace(Pacing{Pace: at(NoPartition), Bare: true}, at(4))); ops != nil {
+		t.Errorf("nothing changes, and the patch is %+v", ops)
 	}
 }
 
-// heldAt is a StatefulSet that is held at a partition, which is another by now. The user's
-// own is 1.
+// heldAt holds a StatefulSet at partition set; its present partition is is, and the user's is 1.
 func heldAt(set, is int32) func(*native) {
 	return func(n *native) {
 		partition(n, is)
-		n.meta.Annotations = map[string]string{v1alpha1.HeldAnnotation: fmt.Sprintf(`{"release":2,"until":"EveryBatch","partition":1,"set":{"partition":%d}}`, set)}
+		n.meta.Annotations = map[string]string{
+			v1alpha1.HeldAnnotation: fmt.Sprintf(`{"release":2,"until":"EveryBatch","partition":1,"set":{"partition":%d}}`, set),
+		}
 	}
 }
 
-// TestNativeLacking: pods that are asked for and not there, although it is their turn.
+// TestNativeLacking covers pods that are missing although it is their turn.
 func TestNativeLacking(t *testing.T) {
 	gone := func(n *native) {
 		n.pods = n.pods[:4]
@@ -763,14 +860,16 @@ func TestNativeLacking(t *testing.T) {
 		of   *native
 		want *Lacking
 	}{
-		"set: all are there":      {makeSet(), nil},
-		"set: one is not":         {makeSet().with(gone), &Lacking{Count: 1, Since: made}},
-		"set: one was made now":   {makeSet().with(gone).with(func(n *native) { n.pods[0].CreationTimestamp = later }), &Lacking{Count: 1, Since: later.Time}},
+		"set: none is missing": {makeSet(), nil},
+		"set: one is missing":  {makeSet().with(gone), &Lacking{Count: 1, Since: made}},
+		"set: one was created recently": {
+			makeSet().with(gone).with(func(n *native) { n.pods[0].CreationTimestamp = later }), &Lacking{Count: 1, Since: later.Time},
+		},
 		"set: it is not its turn": {makeSet().with(gone).with(func(n *native) { n.set.Status.AvailableReplicas = 3 }), nil},
 		"set: all at once": {makeSet().with(gone).with(func(n *native) {
 			n.set.Status.AvailableReplicas, n.set.Spec.PodManagementPolicy = 3, appsv1.ParallelPodManagement
 		}), &Lacking{Count: 1, Since: made}},
-		"set: one of the version before": {makeSet().with(func(n *native) { withoutPod(n, 1); withPartition(n, 3) }), nil},
+		"set: one of the previous version": {makeSet().with(func(n *native) { withoutPod(n, 1); withPartition(n, 3) }), nil},
 		"set: one of each version, in order": {makeSet().with(func(n *native) {
 			withoutPod(n, 4)
 			withoutPod(n, 1)
@@ -782,12 +881,12 @@ func TestNativeLacking(t *testing.T) {
 			withPartition(n, 3)
 			n.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 		}), &Lacking{Count: 1, Since: made}},
-		"set: halted":          {makeSet().with(gone).with(func(n *native) { withPartition(n, math.MaxInt32) }), nil},
-		"set: too many":        {makeSet().with(func(n *native) { n.set.Status.Replicas = 6 }), nil},
-		"set: not seen yet":    {makeSet().with(gone).with(func(n *native) { n.set.Generation++ }), nil},
-		"daemon: all are":      {makeDaemon(), nil},
-		"daemon: one is not":   {makeDaemon().with(gone), &Lacking{Count: 1, Since: made}},
-		"daemon: not seen yet": {makeDaemon().with(gone).with(func(n *native) { n.daemon.Generation++ }), nil},
+		"set: halted":             {makeSet().with(gone).with(func(n *native) { withPartition(n, math.MaxInt32) }), nil},
+		"set: too many":           {makeSet().with(func(n *native) { n.set.Status.Replicas = 6 }), nil},
+		"set: new generation":     {makeSet().with(gone).with(func(n *native) { n.set.Generation++ }), nil},
+		"daemon: none is missing": {makeDaemon(), nil},
+		"daemon: one is missing":  {makeDaemon().with(gone), &Lacking{Count: 1, Since: made}},
+		"daemon: new generation":  {makeDaemon().with(gone).with(func(n *native) { n.daemon.Generation++ }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := test.of.get(t, true).Lacking
@@ -809,8 +908,8 @@ func withPartition(n *native, partition int32) {
 	n.set.Spec.UpdateStrategy.RollingUpdate.Partition = &partition
 }
 
-// TestRevisionBeforeStatus: a controller makes the revision of a template before it says
-// so in the status. A release that admission did not see is known by it.
+// TestRevisionBeforeStatus: a controller creates the revision of a template before it sets the
+// status. A release that bypassed admission is found by it.
 func TestRevisionBeforeStatus(t *testing.T) {
 	behind := func(n *native) {
 		if n.daemon != nil {
@@ -824,22 +923,22 @@ func TestRevisionBeforeStatus(t *testing.T) {
 		of   *native
 		want string
 	}{
-		"set: the revision is there":      {makeSet().with(behind), "db-new"},
-		"set: it is not":                  {makeSet().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
-		"set: back, and not numbered yet": {makeSet().with(behind).with(func(n *native) { n.template.Spec.Containers[0].Image = "old" }), ""},
-		"daemon: the revision is there":   {makeDaemon().with(behind), "new"},
-		"daemon: it is not":               {makeDaemon().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
+		"set: the revision exists":            {makeSet().with(behind), "db-new"},
+		"set: the revision does not exist":    {makeSet().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
+		"set: back, and not numbered yet":     {makeSet().with(behind).with(func(n *native) { n.template.Spec.Containers[0].Image = "old" }), ""},
+		"daemon: the revision exists":         {makeDaemon().with(behind), "new"},
+		"daemon: the revision does not exist": {makeDaemon().with(behind).with(func(n *native) { n.revisions = n.revisions[:1] }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if w := test.of.get(t, true); w.Revision != test.want || w.RevisionCreated.IsZero() != (test.want == "") || !w.Rollout.Stale {
-				t.Errorf("revision %q, made at %s, want %q; %+v", w.Revision, w.RevisionCreated, test.want, w.Rollout)
+				t.Errorf("revision %q, created at %s, want %q; %+v", w.Revision, w.RevisionCreated, test.want, w.Rollout)
 			}
 		})
 	}
 }
 
-// TestHaltedRolls: a DaemonSet that the operator halted has old pods that run until new
-// ones do; one whose pods its user replaces has none that count.
+// TestHaltedRolls: in a DaemonSet that the operator halted, old pods run until new pods run. In a
+// DaemonSet whose user replaces the pods, they do not.
 func TestHaltedRolls(t *testing.T) {
 	halted := func(n *native) {
 		onDeleteDaemon(n)
@@ -849,13 +948,13 @@ func TestHaltedRolls(t *testing.T) {
 		t.Errorf("halted: %+v", w)
 	}
 	if w := makeDaemon().with(onDeleteDaemon).get(t, true); w.Rolling || !w.OnDelete {
-		t.Errorf("of its user: %+v", w)
+		t.Errorf("OnDelete: %+v", w)
 	}
 }
 
-// TestRevisionByPods: a controller that does not know every field of a template goes back
-// to an earlier revision of it, and changes nothing of that but its number. A pod that it
-// made since proves that; how many pods the status counts does not, which may be stale.
+// TestRevisionByPods: a controller that does not know all fields of a template may return to an
+// earlier revision, and change only its number. A pod that it created since is a proof; the number
+// of pods in the status, which may be old, is not.
 func TestRevisionByPods(t *testing.T) {
 	back := func(n *native) {
 		n.template.Spec.Containers[0].Image = "new, and more"
@@ -869,12 +968,12 @@ func TestRevisionByPods(t *testing.T) {
 		of   *native
 		want string
 	}{
-		"a pod of it was made since":          {makeDaemon().with(back).with(made(4, "4")), "new"},
-		"a pod of an earlier one was":         {makeDaemon().with(back).with(made(0, "4")), "old"},
-		"all were made before":                {makeDaemon().with(back).with(made(3, "2")).with(made(4, "2")), ""},
-		"all were made before, and are of it": {makeDaemon().with(back).with(allNewDaemon).with(made(4, "2")), ""},
-		"when is not known":                   {makeDaemon().with(back), ""},
-		"of a revision that is not seen": {makeDaemon().with(back).with(made(0, "4")).with(func(n *native) {
+		"a pod of it was created since":                  {makeDaemon().with(back).with(made(4, "4")), "new"},
+		"a pod of an earlier revision was created since": {makeDaemon().with(back).with(made(0, "4")), "old"},
+		"all were created before":                        {makeDaemon().with(back).with(made(3, "2")).with(made(4, "2")), ""},
+		"all were created before, and are of it":         {makeDaemon().with(back).with(allNewDaemon).with(made(4, "2")), ""},
+		"the pods have no number":                        {makeDaemon().with(back), ""},
+		"of a revision that is not cached": {makeDaemon().with(back).with(made(0, "4")).with(func(n *native) {
 			n.pods[0].Labels[appsv1.ControllerRevisionHashLabelKey] = "newer"
 		}), ""},
 		"the template has no number": {makeDaemon().with(back).with(made(4, "")).with(func(n *native) {

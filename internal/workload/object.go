@@ -42,8 +42,8 @@ func newUnstructuredList(gvk schema.GroupVersionKind) *unstructured.Unstructured
 	return list
 }
 
-// versionAndHash reads version and hash off a trimmed object, or computes them
-// from the template of one that is not.
+// versionAndHash reads version and hash from a trimmed object, or computes them from the template
+// of an object that is not trimmed.
 func versionAndHash(u *unstructured.Unstructured, version func(map[string]any) string) (v, hash string, err error) {
 	if v, ok, _ := unstructured.NestedString(u.Object, trimmedVersionPath...); ok {
 		hash, _, err = unstructured.NestedString(u.Object, trimmedHashPath...)
@@ -60,11 +60,11 @@ func versionAndHash(u *unstructured.Unstructured, version func(map[string]any) s
 	return version(m), canonicalHash(m), nil
 }
 
-// templatePath is where Deployments and ReplicaSets have their pod template.
+// templatePath is the path of the pod template of all kinds of apps/v1.
 var templatePath = Path{"spec", "template"}
 
-// withoutTemplate is the spec of a workload but for its template, whose fields this
-// build may not be able to type.
+// withoutTemplate returns the spec of a workload without its template: this build may not know the
+// types of all fields of the template.
 func withoutTemplate(content map[string]any) map[string]any {
 	spec, _ := content["spec"].(map[string]any)
 	rest := make(map[string]any, len(spec))
@@ -76,20 +76,20 @@ func withoutTemplate(content map[string]any) map[string]any {
 	return rest
 }
 
-// Where a trimmed object keeps what became of its template. No field of the API
-// has this name.
+// Paths of data that a trimmed object keeps of its template. The API has no such fields.
 var (
 	trimmedVersionPath = []string{"altershield", "version"}
 	trimmedHashPath    = []string{"altershield", "templateHash"}
 	trimmedImagesPath  = []string{"altershield", "images"}
-	// trimmedStampPath is the version label of the template.
+	// trimmedStampPath is the path of the template's version label.
 	trimmedStampPath = []string{"altershield", "stamp"}
-	// trimmedHandBackPath says that HandBack has something to do.
+	// trimmedHandBackPath is the path of a boolean: true if HandBack has something to do.
 	trimmedHandBackPath = []string{"altershield", "handBack"}
 )
 
-// read reads a workload, trimmed or as the API server sent it, with the hash of its template, and all but the template
-// into an object of its type: fields of the template that this build cannot type do not get in the way.
+// read reads a workload, trimmed or as the API server sent it, and the hash of its template. It
+// converts everything except the template into the typed object: a template with fields that this
+// build does not know is no obstacle.
 func read(obj *unstructured.Unstructured, typed client.Object) (w *Workload, hash string, err error) {
 	version, hash, err := versionAndHash(obj, Version)
 	if err != nil {
@@ -119,7 +119,7 @@ func read(obj *unstructured.Unstructured, typed client.Object) (w *Workload, has
 	return w, hash, nil
 }
 
-// getAgain reads a workload that was read before; nil when it is gone.
+// getAgain reads a workload once more; nil if it no longer exists.
 func getAgain(ctx context.Context, r client.Reader, kind Kind, w *Workload) (*unstructured.Unstructured, error) {
 	obj := newUnstructured(kind.GroupVersionKind())
 	err := r.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj)
@@ -129,8 +129,7 @@ func getAgain(ctx context.Context, r client.Reader, kind Kind, w *Workload) (*un
 	return obj, nil
 }
 
-// typeFields reads these fields of the spec of a workload, and nothing else, into an
-// object of its type.
+// typeFields converts only these fields of the spec of a workload into the typed object.
 func typeFields(stored *unstructured.Unstructured, typed client.Object, fields ...string) error {
 	spec, _ := stored.Object["spec"].(map[string]any)
 	some := map[string]any{}
@@ -145,8 +144,7 @@ func typeFields(stored *unstructured.Unstructured, typed client.Object, fields .
 	return nil
 }
 
-// stampOf reads the version label of the template off a trimmed object, or out of
-// the template of one that is not.
+// stampOf reads the version label of the template, from a trimmed object or from its template.
 func stampOf(u *unstructured.Unstructured) string {
 	if stamp, ok, err := unstructured.NestedString(u.Object, trimmedStampPath...); ok && err == nil {
 		return stamp

@@ -29,32 +29,36 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Pace is what a hold changes of a workload: of one ByPartition that, and of another the
+// Pace has the fields of a workload that a hold changes: Partition if ByPartition, otherwise the
 // two times.
 type Pace struct {
-	// MinReadySeconds a pod has to be Ready to be available.
+	// MinReadySeconds is how long a pod has to be Ready to be available.
 	MinReadySeconds int32
-	// ProgressDeadlineSeconds the rollout may stand still; the largest value means for
-	// ever.
+	// ProgressDeadlineSeconds is how long the rollout may make no progress; the largest value means no
+	// limit.
 	ProgressDeadlineSeconds int32
-	// Partition is how many pods, the first ones, stay at the version before.
+	// Partition is how many pods, the first ones, stay at the previous version.
 	ByPartition bool
 	Partition   int32
 }
 
-// MinReady is MinReadySeconds as a duration.
+// MinReady returns MinReadySeconds as a duration.
 func (p Pace) MinReady() time.Duration { return time.Duration(p.MinReadySeconds) * time.Second }
 
-// Deadline is ProgressDeadlineSeconds as a duration.
+// Deadline returns ProgressDeadlineSeconds as a duration.
 func (p Pace) Deadline() time.Duration {
 	return time.Duration(p.ProgressDeadlineSeconds) * time.Second
 }
 
-// Paced is p with another MinReadySeconds, for at most so long: the deadline of the
-// rollout is later than both. It has to be, and a hold is no lack of progress.
+// Paced returns p with another MinReadySeconds, for a hold that lasts at most atMost. The progress
+// deadline is extended beyond both times: the API server requires that, and a hold is no lack of
+// progress.
 func (p Pace) Paced(minReady, atMost time.Duration) Pace {
 	minReady = max(minReady.Truncate(time.Second), p.MinReady())
-	q := Pace{MinReadySeconds: int32(min(minReady/time.Second, math.MaxInt32-1)), ProgressDeadlineSeconds: math.MaxInt32} //nolint:gosec // bounded
+	q := Pace{
+		MinReadySeconds:         int32(min(minReady/time.Second, math.MaxInt32-1)), //nolint:gosec // bounded
+		ProgressDeadlineSeconds: math.MaxInt32,
+	}
 	if p.ProgressDeadlineSeconds < math.MaxInt32 {
 		wait := int64(max(minReady, atMost)/time.Second) + int64(p.ProgressDeadlineSeconds)
 		q.ProgressDeadlineSeconds = int32(min(wait, math.MaxInt32)) //nolint:gosec // bounded
@@ -62,29 +66,29 @@ func (p Pace) Paced(minReady, atMost time.Duration) Pace {
 	return q
 }
 
-// Hold is what HeldAnnotation says.
+// Hold is the content of HeldAnnotation.
 type Hold struct {
-	// Release is the number of the release that is held.
+	// Release is the number of the held release.
 	Release int64
-	// Until is what it waits for.
+	// Until is what the hold waits for: the first batch, or every batch.
 	Until v1alpha1.HoldUntil
-	// Pace is the user's own, to be given back.
+	// Pace has the user's values, which the end of the hold restores.
 	Pace
-	// Set is what the operator wants it to be now, and Was what it wanted before.
+	// Set has the values that the operator wants now, and Was its previous values.
 	Set Pace
 	Was *Pace
-	// OpenedAt is when pods were let become available last, those that were Ready since
-	// OpenedTo or before; Unix time (seconds), 0 when none were.
+	// OpenedAt is when a wave was last opened, so that its pods become available, and OpenedTo is when
+	// the youngest of them became Ready. Both are Unix times in seconds; 0 if no wave was opened.
 	OpenedAt, OpenedTo int64
-	// Replicas is for how many pods the partition was set last; 0 of another kind, and where
-	// an older build set it.
+	// Replicas is the number of pods for which the partition was last set; 0 for a Deployment, or if
+	// an older build set the partition.
 	Replicas int32
-	// Over: it ends, and admission takes this away with what it changed. What is left of
-	// it was written while admission did not see it.
+	// Over: the hold ends. Admission removes this annotation together with the fields that the hold
+	// changed; an annotation with Over was written while admission did not see it.
 	Over bool
 }
 
-// holdText is how HeldAnnotation says it.
+// holdText is the JSON of HeldAnnotation.
 type holdText struct {
 	Release int64              `json:"release"`
 	Until   v1alpha1.HoldUntil `json:"until"`
@@ -97,7 +101,7 @@ type holdText struct {
 	Over     bool      `json:"over,omitempty"`
 }
 
-// paceText has what a workload is held by, and nothing else.
+// paceText is the JSON of a Pace.
 type paceText struct {
 	MinReadySeconds         *int32 `json:"minReadySeconds,omitempty"`
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
@@ -118,15 +122,14 @@ func (t *paceText) pace() Pace {
 	return Pace{MinReadySeconds: ptr.Deref(t.MinReadySeconds, 0), ProgressDeadlineSeconds: ptr.Deref(t.ProgressDeadlineSeconds, 0)}
 }
 
-// Ending is the hold as the write says that ends it.
+// Ending returns the hold as the write that ends it sets it.
 func (h *Hold) Ending() *Hold {
 	over := *h
 	over.Over = true
 	return &over
 }
 
-// ParseHold reads the value of HeldAnnotation; nil when it says nothing that can be
-// used.
+// ParseHold reads the value of HeldAnnotation; nil if it is not a valid hold.
 func ParseHold(value string) *Hold {
 	var t holdText
 	if value == "" || json.Unmarshal([]byte(value), &t) != nil || t.Release < 1 {
@@ -147,8 +150,7 @@ func ParseHold(value string) *Hold {
 	return h
 }
 
-// HoldOf is the hold that annotations tell of, of a workload with such a pace; nil when
-// there is none.
+// HoldOf returns the hold in the annotations of a workload with this pace; nil for none.
 func (p Pace) HoldOf(annotations map[string]string) *Hold {
 	h := ParseHold(annotations[v1alpha1.HeldAnnotation])
 	if h == nil || h.ByPartition != p.ByPartition {
@@ -157,7 +159,7 @@ func (p Pace) HoldOf(annotations map[string]string) *Hold {
 	return h
 }
 
-// Valid says that the API server takes it.
+// Valid reports whether the API server accepts the pace.
 func (p Pace) Valid() bool {
 	if p.ByPartition {
 		return p.Partition >= 0
@@ -165,7 +167,7 @@ func (p Pace) Valid() bool {
 	return p.MinReadySeconds >= 0 && p.ProgressDeadlineSeconds > p.MinReadySeconds
 }
 
-// String is the value of HeldAnnotation.
+// String returns the value of HeldAnnotation.
 func (h *Hold) String() string {
 	t := holdText{
 		Release: h.Release, Until: h.Until, paceText: h.text(), Set: h.Set.text(),
@@ -181,8 +183,7 @@ func (h *Hold) String() string {
 	return string(data)
 }
 
-// Own says that a value was written by the operator, or is the user's own: of each
-// field apart.
+// Own reports whether each value is the user's, or was written by the operator.
 func (h *Hold) Own(is Pace) bool {
 	of := func(field func(Pace) int32) bool {
 		v := field(is)
@@ -197,8 +198,8 @@ func deadlineOf(p Pace) int32 { return p.ProgressDeadlineSeconds }
 
 func partitionOf(p Pace) int32 { return p.Partition }
 
-// Kept is what is left of a pace that somebody changed when the hold ends: the user's
-// own, but for what is neither that nor the operator's.
+// Kept returns the pace to restore at the end of the hold: the user's value of each field, or the
+// current value if the operator did not write it.
 func (h *Hold) Kept(is Pace) Pace {
 	given := h.Pace
 	for _, f := range []struct {
@@ -212,8 +213,8 @@ func (h *Hold) Kept(is Pace) Pace {
 	return given
 }
 
-// Fitting is a pace that the API server takes: the deadline is later than minReadySeconds.
-// Somebody may have set the one of them past a hold that had raised the other.
+// Fitting returns a pace that the API server accepts: the deadline is later than minReadySeconds. A
+// user may have changed one of the two fields while the hold had raised the other.
 func (h *Hold) Fitting(p Pace) Pace {
 	if !p.ByPartition && !p.Valid() {
 		p.ProgressDeadlineSeconds = int32(min(int64(p.MinReadySeconds)+int64(h.ProgressDeadlineSeconds), math.MaxInt32)) //nolint:gosec // bounded
@@ -221,34 +222,33 @@ func (h *Hold) Fitting(p Pace) Pace {
 	return p
 }
 
-// HeldPod is a pod of a rollout that is held.
+// HeldPod is a pod of a held rollout.
 type HeldPod struct {
 	Created time.Time
-	// ReadySince is zero while it is not Ready.
+	// ReadySince is since when the pod is Ready; zero while it is not.
 	ReadySince time.Time
-	// Verified: all checks that it waits for have passed it. Flapped: it was not Ready
-	// once since then.
+	// Verified: the pod passed all checks that the hold waits for. Flapped: it was not Ready once
+	// since then.
 	Verified, Flapped bool
-	// Index is its place among the pods of a workload that numbers them, from 0.
+	// Index is the place of the pod, from 0, in a workload with numbered pods.
 	Index int32
 }
 
-// IsReady says that the pod is Ready.
+// IsReady reports whether the pod is Ready.
 func (p *HeldPod) IsReady() bool { return !p.ReadySince.IsZero() }
 
-// Pacing is what admission looks at of a workload whose rollout can be held.
+// Pacing is what admission reads of a workload whose rollout can be held.
 type Pacing struct {
 	Pace
-	// Rolling says that old pods run until new ones do.
+	// Rolling: old pods run until new pods run.
 	Rolling bool
-	// Replicas is the number of pods the workload asks for.
+	// Replicas is the desired number of pods.
 	Replicas int32
-	// Bare is as in Stopping.
+	// Bare is Stopping.Bare.
 	Bare bool
 }
 
-// Users is a pace as the user wants it, by what the annotations of the workload say of a
-// hold.
+// Users returns the pace that the user wants, given the annotations of the workload.
 func (p Pace) Users(annotations map[string]string) Pace {
 	if h := p.HoldOf(annotations); h != nil {
 		return h.Kept(p)
@@ -256,14 +256,14 @@ func (p Pace) Users(annotations map[string]string) Pace {
 	return p
 }
 
-// HoldEnd is the value of HoldEndedAnnotation: why the hold of which release ended.
+// HoldEnd is the value of HoldEndedAnnotation: why the hold of a release ended.
 type HoldEnd struct {
 	Release int64
-	// Reason is one of ConditionHeld, User who ended it, where somebody did.
+	// Reason is a reason of ConditionHeld, and User the user who ended the hold, if one did.
 	Reason, User string
 }
 
-// String is the value of HoldEndedAnnotation.
+// String returns the value of HoldEndedAnnotation.
 func (e HoldEnd) String() string {
 	return strings.TrimSpace(strconv.FormatInt(e.Release, 10) + " " + e.Reason + " " + e.User)
 }
@@ -284,7 +284,7 @@ func ParseHoldEnd(value string) (HoldEnd, bool) {
 	return e, e.Release > 0 && e.Describe() != ""
 }
 
-// Describe says why a hold ended; empty where that is not known.
+// Describe returns why a hold ended; empty if it is not known.
 func (e HoldEnd) Describe() string {
 	switch e.Reason {
 	case v1alpha1.ReasonHoldVerified:
@@ -304,8 +304,8 @@ func (e HoldEnd) Describe() string {
 	}
 }
 
-// HaltedPartition is the user's own partition of a workload that the operator halted by
-// it; 0, which the API server sets, where HaltedFromAnnotation says none.
+// HaltedPartition returns the user's partition of a workload that the operator halted by its
+// partition; 0, the default of the API server, without HaltedFromAnnotation.
 func HaltedPartition(annotations map[string]string) int32 {
 	users, err := strconv.ParseInt(annotations[v1alpha1.HaltedFromAnnotation], 10, 32)
 	if err != nil || users < 0 {
@@ -314,10 +314,11 @@ func HaltedPartition(annotations map[string]string) int32 {
 	return int32(users)
 }
 
-// NoPartition stands for the partition of a workload whose strategy has none.
+// NoPartition is the partition of a workload whose strategy has none.
 const NoPartition int32 = -1
 
-// Keeping is p with at least so many pods at the version before, and at least as many as the user wants.
+// Keeping returns p with at least this many pods at the previous version, and at least as many as
+// the user wants.
 func (p Pace) Keeping(pods int32) Pace {
 	p.Partition = max(p.Partition, pods)
 	return p

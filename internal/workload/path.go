@@ -18,13 +18,13 @@ package workload
 
 import "strings"
 
-// Path is where something is in an object: the names of fields, the outermost first.
+// Path is a path in an object: the names of fields, the outermost first.
 type Path []string
 
-// String is the path as users and CEL write it: spec.template.
+// String returns the path as users and CEL write it: spec.template.
 func (p Path) String() string { return strings.Join(p, ".") }
 
-// Pointer is the path as a JSON patch writes it: /spec/template.
+// Pointer returns the path as a JSON patch writes it: /spec/template.
 func (p Path) Pointer() string {
 	var pointer strings.Builder
 	for _, name := range p {
@@ -33,8 +33,8 @@ func (p Path) Pointer() string {
 	return pointer.String()
 }
 
-// Join is the path of something further in.
+// Join returns the path of a field below this one.
 func (p Path) Join(names ...string) Path { return append(p[:len(p):len(p)], names...) }
 
-// escapePointer makes a name a token of a JSON pointer.
+// escapePointer escapes a name for a JSON pointer.
 var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")

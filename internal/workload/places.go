@@ -30,8 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pages"
 )
 
-// Places implements Evicter. What version a revision is of never changes, so that it may
-// come from the cache all the same; of one that is not there yet nothing is known.
+// Places implements Evicter. Revisions may come from the cache: the version of a revision never
+// changes, and the version of a revision that is not cached yet is not known.
 func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*Workload, *Places, error) {
 	from := cached
 	if live != nil {
@@ -64,8 +64,8 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 	return w, places, nil
 }
 
-// podsOfSet are all pods that a StatefulSet controls. The API server finds them by what
-// the set selects.
+// podsOfSet returns all pods that a StatefulSet controls. The API server finds them by the selector
+// of the set.
 func podsOfSet(ctx context.Context, cached, live client.Reader, w *Workload, s *appsv1.StatefulSet) ([]corev1.Pod, error) {
 	if live == nil {
 		return podsOwned(ctx, cached, w)

@@ -39,7 +39,7 @@ func TestPlaces(t *testing.T) {
 				one += ", current"
 			}
 			if p.ResourceVersion == "" {
-				one += ", not to be told from another"
+				one += ", without a resource version"
 			}
 			all = append(all, one)
 		}
@@ -50,7 +50,7 @@ func TestPlaces(t *testing.T) {
 		}
 		return fmt.Sprintf("ordered %t%s: %s", places.Ordered, kept, strings.Join(all, "; "))
 	}
-	// set is one of three pods, of which the last is of another revision.
+	// set returns a StatefulSet of three pods; the last is of another revision.
 	set := func() *native {
 		n := makeSet()
 		n.pods, n.revisions = nil, nil
@@ -70,16 +70,24 @@ func TestPlaces(t *testing.T) {
 		want   string
 	}{
 		"one after the other": {func(*native) {}, "ordered true: " + three},
-		"named so":            {func(n *native) { n.set.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement }, "ordered true: " + three},
-		"all at once":         {func(n *native) { n.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }, "ordered false: " + three},
-		"the version before":  {func(n *native) { n.set.Status.CurrentRevision = "db-old" }, "ordered true, keeping old: " + three},
+		"one after the other, explicitly": {
+			func(n *native) { n.set.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement }, "ordered true: " + three,
+		},
+		"all at once":        {func(n *native) { n.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }, "ordered false: " + three},
+		"a previous version": {func(n *native) { n.set.Status.CurrentRevision = "db-old" }, "ordered true, keeping old: " + three},
 		"ordinals that begin later": {func(n *native) { n.set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1} },
 			"ordered true: db-0 at -1 of new, current; db-1 at 0 of new, current; db-2 at 1 of old"},
-		"a pod of another name": {func(n *native) { n.pods[2].Name = "web-2" }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current; web-2 at -1 of old"},
+		"a pod of another name": {
+			func(n *native) { n.pods[2].Name = "web-2" }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current; web-2 at -1 of old",
+		},
 		"a revision that is gone": {func(n *native) { n.revisions = n.revisions[1:] },
 			"ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current; db-2 at 2 of nothing known"},
-		"a pod that it does not control": {func(n *native) { n.pods[2].OwnerReferences[0].UID = "another" }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current"},
-		"a pod of nobody":                {func(n *native) { n.pods[2].OwnerReferences = nil }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current"},
+		"a pod that it does not control": {
+			func(n *native) { n.pods[2].OwnerReferences[0].UID = "another" }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current",
+		},
+		"a pod without an owner": {
+			func(n *native) { n.pods[2].OwnerReferences = nil }, "ordered true: db-0 at 0 of new, current; db-1 at 1 of new, current",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := set()
@@ -100,7 +108,8 @@ func TestPlaces(t *testing.T) {
 			if got := describe(places); got != test.want || w.Revision != "db-new" {
 				t.Errorf("from the API server: at %s, %s\nwant %s", w.Revision, got, test.want)
 			}
-			if w, places, err = (StatefulSet{}).Places(t.Context(), cached, live, types.NamespacedName{Namespace: "prod", Name: "gone"}); w != nil || places != nil || err != nil {
+			if w, places, err = (StatefulSet{}).Places(t.Context(), cached, live, types.NamespacedName{Namespace: "prod", Name: "gone"}); w != nil ||
+				places != nil || err != nil {
 				t.Errorf("of one that is gone: %v, %v, %v", w, places, err)
 			}
 		})

@@ -28,17 +28,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// RestartSettle is how long a container that was restarted has to have been up
-// before its pod counts as well: a crash loop is Ready for a moment at each
-// start.
+// RestartSettle is how long a restarted container has to be up before its pod counts as healthy: in
+// a crash loop, a pod is Ready for a moment after each start.
 const RestartSettle = time.Minute
 
-// ClockTolerance is how far the clocks of a cluster may be apart before that
-// counts.
+// ClockTolerance is the largest difference between the clocks of a cluster that is ignored.
 const ClockTolerance = 5 * time.Second
 
-// believable is a time that a kubelet said of a pod, where it lies between the
-// creation of the pod and now; else the creation, which the API server said.
+// believable returns a time that a kubelet reported of a pod, if it is between the creation of the
+// pod and now; otherwise the creation time, which is the API server's.
 func believable(t, created, now time.Time) time.Time {
 	switch {
 	case t.Before(created) || t.After(now.Add(ClockTolerance)):
@@ -50,82 +48,75 @@ func believable(t, created, now time.Time) time.Time {
 	}
 }
 
-// Ended is how a container ended.
+// Ended is the end of a container.
 type Ended struct {
 	Container, Message string
-	// Finished is a time of its kubelet.
+	// Finished is when it ended, by the clock of its kubelet.
 	Finished time.Time
-	// Restarts of the container.
+	// Restarts is how often the container was restarted.
 	Restarts int32
 }
 
-// Pod is what was observed of a pod.
+// Pod is the state of a pod, as it was read.
 type Pod struct {
 	Namespace, Name string
 	UID             types.UID
 	HostName, IP    string
-	// Node is where the pod runs; empty while it is nowhere.
+	// Node is the node of the pod; empty while it has none.
 	Node       string
 	Ready      bool
 	ReadySince time.Time
-	// Created is when the API server made it: no time of its kubelet's counts
-	// that is earlier than that, or later than now.
+	// Created is when the API server created it: times of its kubelet before that, or later than now,
+	// do not count.
 	Created time.Time
-	// Unprobed: a container has no readiness probe, so that Ready says of it only
-	// that its process was started. StartedAt is when its containers were last
-	// started; zero where that is not known to be later than ReadySince.
+	// Unprobed: a container has no readiness probe, so Ready means only that its process was started.
+	// StartedAt is when its containers were last started; zero if that is not known to be later than
+	// ReadySince.
 	Unprobed  bool
 	StartedAt time.Time
-	// RestartedAt is when a container that runs now was last started again after
-	// an end of its own; zero when none was.
+	// RestartedAt is when a running container was last restarted after its own failure; zero for
+	// never.
 	RestartedAt time.Time
 	Terminating bool
-	// Ended: the pod will never run again (evicted, for one) and its owner
-	// replaces it.
+	// Ended: the pod never runs again (it was evicted, for example), and its owner replaces it.
 	Ended  bool
 	Labels map[string]string
-	// Index is its place among the pods of a workload that numbers them, from 0; 0 of any
-	// other.
+	// Index is the place of the pod, from 0, in a workload with numbered pods; 0 in other workloads.
 	Index int32
-	// Stuck says why the pod is not ready; nil when it is, or is not to be any
-	// more.
+	// Stuck is why the pod is not Ready; nil if it is Ready, terminating or ended.
 	Stuck *Stuck
-	// UnreadySince is since when it is not Ready; zero while it is.
+	// UnreadySince is since when it is not Ready; zero while it is Ready.
 	UnreadySince time.Time
-	// Restarts are how often its containers were started again; of init containers
-	// only sidecars count. A container with restart rules counts for one at most, if its
-	// last end is a failure by them: of earlier ends nothing is known. EndedAt is when
-	// a container last ended by itself, and no rule allowed that.
+	// Restarts is how often its containers were restarted; of init containers only sidecars count. A
+	// container with restart rules counts at most once, if its last end is a failure by these rules:
+	// earlier ends are not known. EndedAt is when a container last ended by itself against the rules.
 	Restarts int32
 	EndedAt  time.Time
-	// NodeRestarted: containers of it ended last with their node.
+	// NodeRestarted: the last end of a container was the end of its node.
 	NodeRestarted bool
-	// CrashLoop is the container that its kubelet holds back because it ends again
-	// and again, and no rule allows that; nil when there is none. OutOfMemory is the one that was last killed
-	// for its memory.
+	// CrashLoop is the container that its kubelet delays because of a crash loop against the rules;
+	// nil for none. OutOfMemory is the container that was last killed for its memory.
 	CrashLoop, OutOfMemory *Ended
-	// Disrupted: it was evicted, or is about to be. Lost: its node does not answer.
+	// Disrupted: the pod was evicted, or is about to be. Lost: its node is unreachable.
 	Disrupted, Lost bool
 }
 
-// Live says whether the pod counts among the pods its workload runs.
+// Live reports whether the pod counts as a running pod of its workload.
 func (p *Pod) Live() bool { return !p.Terminating && !p.Ended }
 
-// Excused says that what is wrong with a pod is nobody's failure: it goes, or its node does.
+// Excused reports whether a failure of the pod does not count: it is going away, or its node is.
 func (p *Pod) Excused() bool { return !p.Live() || p.Disrupted || p.Lost }
 
-// Finish is how long a pod has to have been well before its release is finished.
+// Finish is how long a pod has to be healthy before its release is finished.
 type Finish struct {
-	// MinReady is how long it has to have been Ready.
+	// MinReady is how long it has to be Ready.
 	MinReady time.Duration
-	// Settle is how long its containers have to have been up where one has no
-	// readiness probe.
+	// Settle is how long its containers have to be up if one has no readiness probe.
 	Settle time.Duration
 }
 
-// Finished says whether the release of a pod is finished: it is not terminating
-// and has been well for long enough. When only time is missing it also says how
-// much.
+// Finished reports whether the release of a pod is finished: the pod is not terminating and has
+// been healthy for long enough. If only time is missing, it also returns how much.
 func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Duration) {
 	if !p.Ready || !p.Live() {
 		return false, 0
@@ -136,7 +127,7 @@ func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Durati
 	return true, 0
 }
 
-// FinishedAt is when a pod that is Ready, and stays so, is finished.
+// FinishedAt returns when a pod that is Ready, and stays so, is finished.
 func (p *Pod) FinishedAt(f Finish, now time.Time) time.Time {
 	at := p.Bounded(p.ReadySince, now).Add(f.MinReady)
 	if p.Unprobed && f.Settle > 0 {
@@ -152,15 +143,15 @@ func (p *Pod) FinishedAt(f Finish, now time.Time) time.Time {
 	return at
 }
 
-// Steady says that a pod is Ready and was not restarted just now.
+// Steady reports whether a pod is Ready and was not restarted recently.
 func (p *Pod) Steady(now time.Time) bool {
 	return p.Ready && p.Live() && (p.RestartedAt.IsZero() || now.Sub(p.Bounded(p.RestartedAt, now)) >= RestartSettle)
 }
 
-// Bounded is a time that a kubelet said, where it can be true.
+// Bounded returns a time that the kubelet of the pod reported, if it is believable.
 func (p *Pod) Bounded(t, now time.Time) time.Time { return believable(t, p.Created, now) }
 
-// Info names the pod as it is reported.
+// Info returns the pod as the API reports it.
 func (p *Pod) Info(app string) v1alpha1.PodInfo {
 	return v1alpha1.PodInfo{
 		App:       app,
@@ -173,7 +164,7 @@ func (p *Pod) Info(app string) v1alpha1.PodInfo {
 	}
 }
 
-// ReadPod reads what the decisions need off a pod.
+// ReadPod reads the state of a pod.
 func ReadPod(pod *corev1.Pod) Pod {
 	p := Pod{
 		Namespace:   pod.Namespace,
@@ -197,7 +188,7 @@ func ReadPod(pod *corev1.Pod) Pod {
 		p.Ready, p.ReadySince = true, c.LastTransitionTime.Time
 	} else if c != nil {
 		p.UnreadySince = c.LastTransitionTime.Time
-		// The node controller says only that of a pod on a node that is lost.
+		// Only the node controller reports this, for a pod on an unreachable node.
 		ready := podCondition(pod, corev1.ContainersReady)
 		p.Lost = p.Stuck != nil && ready != nil && ready.Status == corev1.ConditionTrue && c.Reason != readinessGatesNotReady
 	}
@@ -211,18 +202,17 @@ func ReadPod(pod *corev1.Pod) Pod {
 // readinessGatesNotReady is the kubelet's reason for a pod whose containers are ready.
 const readinessGatesNotReady = "ReadinessGatesNotReady"
 
-// hasUnprobed says that a container has no readiness probe. Sidecars count, other
-// init containers have ended before the pod is Ready.
+// hasUnprobed reports whether a container has no readiness probe. Sidecars count; other init
+// containers end before the pod is Ready.
 func hasUnprobed(pod *corev1.Pod) bool {
 	unprobed := func(c corev1.Container) bool { return c.ReadinessProbe == nil }
 	return slices.ContainsFunc(pod.Spec.Containers, unprobed) ||
 		slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return isSidecar(&c) && unprobed(c) })
 }
 
-// lastStarts is when the containers that run were last started, and when one of
-// them was last started again. Init containers that still run while the pod is
-// Ready are sidecars. The end of a node does not count as the end of a
-// container.
+// lastStarts returns when running containers were last started, and last restarted after their own
+// failure. Init containers that run while the pod is Ready are sidecars. The end of a node does not
+// count as the end of a container.
 func lastStarts(pod *corev1.Pod) (started, restarted time.Time) {
 	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range statuses {
@@ -239,11 +229,10 @@ func lastStarts(pod *corev1.Pod) (started, restarted time.Time) {
 	return started, restarted
 }
 
-// readContainers takes how often the containers of a pod were restarted, and how they
-// ended by themselves.
+// readContainers records the restarts and ends of all containers of a pod.
 func (p *Pod) readContainers(pod *corev1.Pod) {
 	for i := range pod.Status.InitContainerStatuses {
-		// One that has done its work is none of a pod that runs.
+		// A completed init container is not part of a running pod.
 		if s := &pod.Status.InitContainerStatuses[i]; s.State.Terminated == nil {
 			p.readEnds(s, restartRules(pod.Spec.InitContainers, s.Name))
 		}
@@ -254,7 +243,7 @@ func (p *Pod) readContainers(pod *corev1.Pod) {
 	}
 }
 
-// readEnds takes how often one container was restarted, and how it ended by itself.
+// readEnds records the restarts and ends of one container.
 func (p *Pod) readEnds(s *corev1.ContainerStatus, rules []corev1.ContainerRestartRule) {
 	last := s.LastTerminationState.Terminated
 	switch {
@@ -291,12 +280,10 @@ func restartRules(containers []corev1.Container, name string) []corev1.Container
 	return containers[i].RestartPolicyRules
 }
 
-// How the containers of a pod ended.
-
 const reasonOutOfMemory = "OOMKilled"
 
-// allowsEnd reports whether the restart rules of a container allow its end: each action
-// that there is starts it again.
+// allowsEnd reports whether the restart rules of a container allow its end: all actions that exist
+// restart it.
 func allowsEnd(rules []corev1.ContainerRestartRule, t *corev1.ContainerStateTerminated) bool {
 	return t != nil && slices.ContainsFunc(rules, func(r corev1.ContainerRestartRule) bool {
 		if r.ExitCodes == nil {

@@ -29,7 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAllowedEnds: an exit code that the restart rules of a container allow is no failure.
+// TestAllowedEnds: an exit code that the restart rules of a container allow is not a failure.
 func TestAllowedEnds(t *testing.T) {
 	in, notIn := corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn
 	rule := func(operator corev1.ContainerRestartRuleOnExitCodesOperator, values ...int32) []corev1.ContainerRestartRule {
@@ -49,8 +49,8 @@ func TestAllowedEnds(t *testing.T) {
 		"no rules":              {code: 42, restarts: 3, fails: true},
 		"allowed":               {rules: rule(in, 7, 42), code: 42},
 		"another code":          {rules: rule(in, 42), code: 1, restarts: 1, fails: true},
-		"all codes but one":     {rules: rule(notIn, 42), code: 1},
-		"the one":               {rules: rule(notIn, 42), code: 42, restarts: 1, fails: true},
+		"all codes except one":  {rules: rule(notIn, 42), code: 1},
+		"the excepted code":     {rules: rule(notIn, 42), code: 42, restarts: 1, fails: true},
 		"the second rule":       {rules: append(rule(in, 7), rule(in, 42)...), code: 42},
 		"killed for its memory": {rules: rule(in, 137), code: 137, reason: "OOMKilled", memory: true},
 	} {
@@ -78,7 +78,7 @@ func TestAllowedEnds(t *testing.T) {
 	}
 }
 
-// TestFinished: Ready is not all, where it says only that a process was started.
+// TestFinished: Ready is not enough if it means only that a process was started.
 func TestFinished(t *testing.T) {
 	finish := Finish{MinReady: 5 * time.Second, Settle: 10 * time.Second}
 	ready := func(since time.Duration, change ...func(*Pod)) Pod {
@@ -96,19 +96,23 @@ func TestFinished(t *testing.T) {
 		pod  Pod
 		wait time.Duration // 0 is finished, negative is not
 	}{
-		"ready for long enough":              {ready(5 * time.Second), 0},
-		"ready too short":                    {ready(3 * time.Second), 2 * time.Second},
-		"not ready":                          {Pod{}, -1},
-		"terminating":                        {ready(time.Minute, terminating), -1},
-		"no probe, started just now":         {ready(8*time.Second, unprobed), 2 * time.Second},
-		"no probe, settled":                  {ready(10*time.Second, unprobed), 0},
-		"no probe, a gate came later":        {ready(5*time.Second, unprobed, started(time.Minute)), 0},
-		"restarted, with a probe":            {ready(50*time.Second, restarted(55*time.Second)), 5 * time.Second},
-		"restarted long ago":                 {ready(time.Minute, restarted(time.Minute)), 0},
-		"a kubelet ten minutes behind":       {ready(0, func(p *Pod) { p.Created, p.ReadySince = ago(2*time.Second), ago(10*time.Minute) }), 3 * time.Second},
-		"a kubelet ten minutes ahead":        {ready(-10*time.Minute, func(p *Pod) { p.Created = ago(6 * time.Second) }), 0},
-		"a kubelet a second ahead":           {ready(-time.Second), 5 * time.Second},
-		"one ahead that restarted the pod":   {ready(10*time.Second, restarted(-10*time.Minute), func(p *Pod) { p.Created = ago(20 * time.Second) }), 40 * time.Second},
+		"ready for long enough":       {ready(5 * time.Second), 0},
+		"ready too short":             {ready(3 * time.Second), 2 * time.Second},
+		"not ready":                   {Pod{}, -1},
+		"terminating":                 {ready(time.Minute, terminating), -1},
+		"no probe, started just now":  {ready(8*time.Second, unprobed), 2 * time.Second},
+		"no probe, settled":           {ready(10*time.Second, unprobed), 0},
+		"no probe, a gate came later": {ready(5*time.Second, unprobed, started(time.Minute)), 0},
+		"restarted, with a probe":     {ready(50*time.Second, restarted(55*time.Second)), 5 * time.Second},
+		"restarted long ago":          {ready(time.Minute, restarted(time.Minute)), 0},
+		"a kubelet ten minutes behind": {
+			ready(0, func(p *Pod) { p.Created, p.ReadySince = ago(2*time.Second), ago(10*time.Minute) }), 3 * time.Second,
+		},
+		"a kubelet ten minutes ahead": {ready(-10*time.Minute, func(p *Pod) { p.Created = ago(6 * time.Second) }), 0},
+		"a kubelet a second ahead":    {ready(-time.Second), 5 * time.Second},
+		"one ahead that restarted the pod": {
+			ready(10*time.Second, restarted(-10*time.Minute), func(p *Pod) { p.Created = ago(20 * time.Second) }), 40 * time.Second,
+		},
 		"no probe, and the release restarts": {ready(20*time.Second, unprobed, restarted(5*time.Second)), 55 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +124,7 @@ func TestFinished(t *testing.T) {
 	}
 }
 
-// TestStartsOfPod: what is read off a pod of how its containers were started.
+// TestStartsOfPod covers the starts of containers that are read of a pod.
 func TestStartsOfPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	probed := corev1.Container{ReadinessProbe: &corev1.Probe{}}
@@ -137,17 +141,30 @@ func TestStartsOfPod(t *testing.T) {
 		unprobed           bool
 		started, restarted time.Duration // ago; 0 is never
 	}{
-		"all probed":        {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, false, time.Minute, 0},
-		"one is not":        {corev1.PodSpec{Containers: []corev1.Container{probed, {}}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil), runs(time.Second, 0, nil)}, true, time.Second, 0},
-		"an init container": {corev1.PodSpec{InitContainers: []corev1.Container{{}}, Containers: []corev1.Container{probed}}, nil, nil, false, 0, 0},
+		"all probed": {
+			corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, false, time.Minute, 0,
+		},
+		"one is not": {
+			corev1.PodSpec{Containers: []corev1.Container{probed, {}}}, nil,
+			[]corev1.ContainerStatus{runs(time.Minute, 0, nil), runs(time.Second, 0, nil)}, true, time.Second, 0,
+		},
+		"an init container": {
+			corev1.PodSpec{InitContainers: []corev1.Container{{}}, Containers: []corev1.Container{probed}}, nil, nil, false, 0, 0,
+		},
 		"a sidecar": {corev1.PodSpec{InitContainers: []corev1.Container{{RestartPolicy: &always}}, Containers: []corev1.Container{probed}},
-			[]corev1.ContainerStatus{runs(time.Second, 2, crash)}, []corev1.ContainerStatus{runs(time.Minute, 0, nil)}, true, time.Second, time.Second},
+			[]corev1.ContainerStatus{runs(time.Second, 2, crash)}, []corev1.ContainerStatus{runs(time.Minute, 0, nil)},
+			true, time.Second, time.Second},
 		"an init container that was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}},
-			[]corev1.ContainerStatus{{RestartCount: 3, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}, nil, false, 0, 0},
-		"its node was restarted": {corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 1, node)}, false, time.Minute, 0},
+			[]corev1.ContainerStatus{{RestartCount: 3, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}},
+			nil, false, 0, 0},
+		"its node was restarted": {
+			corev1.PodSpec{Containers: []corev1.Container{probed}}, nil, []corev1.ContainerStatus{runs(time.Minute, 1, node)}, false, time.Minute, 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := ReadPod(&corev1.Pod{Spec: test.spec, Status: corev1.PodStatus{InitContainerStatuses: test.inits, ContainerStatuses: test.containers}})
+			p := ReadPod(&corev1.Pod{
+				Spec: test.spec, Status: corev1.PodStatus{InitContainerStatuses: test.inits, ContainerStatuses: test.containers},
+			})
 			since := func(at time.Time) time.Duration {
 				if at.IsZero() {
 					return 0
@@ -161,8 +178,8 @@ func TestStartsOfPod(t *testing.T) {
 	}
 }
 
-// TestCauses: each is known once, failures first, and says what to do; so does
-// the page of the docs.
+// TestCauses: each cause is listed once, failures first, with an advice, and the page of the docs
+// is the same.
 func TestCauses(t *testing.T) {
 	seen, slow := map[string]bool{}, false
 	for _, c := range causes {
@@ -175,9 +192,9 @@ func TestCauses(t *testing.T) {
 		}
 	}
 	if !isSlow("SomethingNew") {
-		t.Error("what is not known counts as a failure")
+		t.Error("an unknown cause counts as a failure")
 	}
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "causes.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "causes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +212,7 @@ func TestCauses(t *testing.T) {
 		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |", c.Reason, counts, c.Means, c.Remedy))
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
-		t.Errorf("docs/causes.md -want +got:\n%s", diff)
+		t.Errorf("docs/reference/causes.md -want +got:\n%s", diff)
 	}
 }
 

@@ -31,19 +31,19 @@ import (
 // String names the workload in logs.
 func (k Key) String() string { return k.GroupKind.String() + " " + k.NamespacedName.String() }
 
-// Registry holds the kinds of workloads that are defended. Nobody else lists them:
-// which kind a workload is of, its own key, the owner of its records or the owners
-// of its pods say.
+// Registry holds the kinds of workloads that are defended. It is the only list of kinds: all other
+// code finds the kind of a workload by its key, the owner of its records, or the owners of its
+// pods.
 type Registry struct {
 	kinds []Kind
-	// podLabels stay on the pods in the cache.
+	// podLabels are the labels that pods keep in the cache.
 	podLabels []string
 }
 
-// Defended holds the kinds that the operator defends.
+// Defended returns the registry of the kinds that the operator defends.
 func Defended() *Registry { return NewRegistry(Deployment{}, StatefulSet{}, DaemonSet{}) }
 
-// NewRegistry holds these kinds. That two are the same is a mistake in the program.
+// NewRegistry returns a registry of these kinds. It panics if two of them are the same.
 func NewRegistry(kinds ...Kind) *Registry {
 	r := &Registry{podLabels: []string{v1alpha1.VersionLabel, v1alpha1.OperateFinishedLabel}}
 	for _, k := range kinds {
@@ -57,10 +57,10 @@ func NewRegistry(kinds ...Kind) *Registry {
 	return r
 }
 
-// Kinds lists the kinds.
+// Kinds returns the registered kinds.
 func (r *Registry) Kinds() []Kind { return slices.Clone(r.kinds) }
 
-// Of finds a kind; ok is false when workloads of it are not defended.
+// Of returns a kind; ok is false if its workloads are not defended.
 func (r *Registry) Of(gk schema.GroupKind) (k Kind, ok bool) {
 	i := slices.IndexFunc(r.kinds, func(k Kind) bool { return k.GroupVersionKind().GroupKind() == gk })
 	if i < 0 {
@@ -69,8 +69,8 @@ func (r *Registry) Of(gk schema.GroupKind) (k Kind, ok bool) {
 	return r.kinds[i], true
 }
 
-// OwnerOf finds the workload that owns a record of it; ok is false when none does
-// whose kind is defended.
+// OwnerOf returns the workload that owns a record; ok is false if no workload of a defended kind
+// does.
 func (r *Registry) OwnerOf(o metav1.Object) (owner Owner, ok bool) {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil {
@@ -81,8 +81,8 @@ func (r *Registry) OwnerOf(o metav1.Object) (owner Owner, ok bool) {
 	return owner, ok
 }
 
-// OwnerOfPod finds the workload that owns a pod, through whatever is between
-// them; ok is false when none does whose kind is defended.
+// OwnerOfPod returns the workload that owns a pod, directly or through other objects; ok is false
+// if no workload of a defended kind does.
 func (r *Registry) OwnerOfPod(ctx context.Context, reader client.Reader, pod metav1.Object) (owner Owner, ok bool, err error) {
 	for _, k := range r.kinds {
 		if owner, ok, err = k.OwnerOfPod(ctx, reader, pod); ok || err != nil {

@@ -51,13 +51,13 @@ func TestRegistry(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a kind is registered twice")
+			t.Error("a kind can be registered twice")
 		}
 	}()
 	workload.NewRegistry(workload.Deployment{}, workload.Deployment{})
 }
 
-// TestOwners: whose a pod or a record is, the owners say, not the name alone.
+// TestOwners: the owner of a pod or a record is found by owner references, not by the name alone.
 func TestOwners(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -79,11 +79,11 @@ func TestOwners(t *testing.T) {
 		pod      metav1.Object
 		want     string // its owner's kind and UID
 	}{
-		"of a Deployment":             {both, owned("apps/v1", "ReplicaSet", "web-1", "rs"), "Deployment.apps prod/web d"},
-		"of a Fleet":                  {both, owned("example.com/v1", "Fleet", "web", "f"), "Fleet.example.com prod/web f"},
-		"of a kind nobody registered": {workload.NewRegistry(workload.Deployment{}), owned("example.com/v1", "Fleet", "web", "f"), ""},
-		"of a bare ReplicaSet":        {both, owned("apps/v1", "ReplicaSet", "other", "o"), ""},
-		"nobody's":                    {both, &corev1.Pod{}, ""},
+		"of a Deployment":         {both, owned("apps/v1", "ReplicaSet", "web-1", "rs"), "Deployment.apps prod/web d"},
+		"of a Fleet":              {both, owned("example.com/v1", "Fleet", "web", "f"), "Fleet.example.com prod/web f"},
+		"of an unregistered kind": {workload.NewRegistry(workload.Deployment{}), owned("example.com/v1", "Fleet", "web", "f"), ""},
+		"of a bare ReplicaSet":    {both, owned("apps/v1", "ReplicaSet", "other", "o"), ""},
+		"without an owner":        {both, &corev1.Pod{}, ""},
 	} {
 		owner, ok, err := test.registry.OwnerOfPod(t.Context(), reader, test.pod)
 		got := ""

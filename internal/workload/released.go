@@ -21,18 +21,18 @@ import (
 	"strconv"
 )
 
-// UnknownUser stands for a user that admission did not see.
+// UnknownUser stands for a user that admission does not know.
 const UnknownUser = "unknown"
 
-// MaxUser bounds a user name in an annotation, in bytes.
+// MaxUser is the longest user name in an annotation, in bytes.
 const MaxUser = 256
 
-// MaxRelease bounds the number of a release: every reader of JSON knows it exactly,
-// and no workload comes near it by being released.
+// MaxRelease is the largest number of a release: every JSON reader can represent it, and no
+// workload reaches it by releases.
 const MaxRelease int64 = 1<<53 - 1
 
-// ParseRelease reads the value of ReleaseAnnotation: 0 when it is no positive
-// number, and MaxRelease when it is a larger one.
+// ParseRelease reads the value of ReleaseAnnotation: 0 if it is not a positive number, at most
+// MaxRelease.
 func ParseRelease(value string) int64 {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if errors.Is(err, strconv.ErrRange) && n > 0 {
@@ -44,5 +44,5 @@ func ParseRelease(value string) int64 {
 	return min(n, MaxRelease)
 }
 
-// NextRelease is the number of the release after this one; it stays at MaxRelease.
+// NextRelease returns the number of the next release; it stays at MaxRelease.
 func NextRelease(n int64) int64 { return min(n, MaxRelease-1) + 1 }

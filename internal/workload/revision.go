@@ -37,14 +37,14 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// The revisions of StatefulSets and DaemonSets, which their controllers keep in
-// ControllerRevisions. Those of the operator, its history, are none of them.
+// This file reads the revisions of StatefulSets and DaemonSets, which their controllers keep in
+// ControllerRevisions. The ControllerRevisions of the operator's history do not count.
 
-// IndexByRevised indexes ControllerRevisions by the UID of the workload whose
-// controller made them.
+// IndexByRevised indexes ControllerRevisions by the UID of the workload whose controller created
+// them.
 const IndexByRevised = "revised-uid"
 
-// RevisedBy is the IndexByRevised of an object.
+// RevisedBy returns the keys of an object in IndexByRevised.
 func RevisedBy(o client.Object) []string {
 	if ref := revised(o); ref != nil {
 		return []string{string(ref.UID)}
@@ -52,8 +52,8 @@ func RevisedBy(o client.Object) []string {
 	return nil
 }
 
-// revised is the workload that a ControllerRevision is one of, as its controller made
-// it; nil when it is another's, or the operator's.
+// revised returns the workload whose controller created a ControllerRevision; nil for the
+// operator's history, or for a workload of another kind.
 func revised(o metav1.Object) *metav1.OwnerReference {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil || Remembers(o) != "" {
@@ -67,7 +67,7 @@ func revised(o metav1.Object) *metav1.OwnerReference {
 	}
 }
 
-// revisions finds the workload of a kind that a ControllerRevision is one of.
+// revisions returns the Secondary of ControllerRevisions of workloads of a kind.
 func revisions(of schema.GroupKind) Secondary {
 	return Secondary{Object: &appsv1.ControllerRevision{}, OwnerOf: func(o metav1.Object) (Owner, bool) {
 		ref := revised(o)
@@ -79,21 +79,21 @@ func revisions(of schema.GroupKind) Secondary {
 	}}
 }
 
-// trimmedContent is what is left of the data of a ControllerRevision in the cache. No
-// workload has a field of this name.
+// trimmedContent is the data of a ControllerRevision in the cache. No workload has a field of this
+// name.
 type trimmedContent struct {
 	Trimmed *content `json:"altershield,omitempty"`
 }
 
-// content is what is known of the pod template of a revision.
+// content is the known content of the pod template of a revision.
 type content struct {
 	Version string   `json:"version"`
 	Images  []string `json:"images,omitempty"`
 }
 
-// TrimRevision drops from a ControllerRevision on its way into the cache the template,
-// which is read from the API server when it is needed. Of those of StatefulSets and
-// DaemonSets its version and its images stay.
+// TrimRevision drops the template from a ControllerRevision on its way into the cache: it is read
+// from the API server when needed. Version and images stay for revisions of StatefulSets and
+// DaemonSets.
 func TrimRevision(obj any) (any, error) {
 	r, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
@@ -104,7 +104,7 @@ func TrimRevision(obj any) (any, error) {
 	labels := []string{v1alpha1.VersionLabel, v1alpha1.HistoryOfLabel, v1alpha1.ProvenLabel}
 	if revised(r) != nil {
 		var err error
-		// What cannot be read is no reason to see none of them.
+		// A revision that cannot be read does not hide the others.
 		if data, err = json.Marshal(trimmedContent{Trimmed: contentOf(r)}); err != nil {
 			return nil, fmt.Errorf("trim controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
 		}
@@ -122,12 +122,12 @@ func TrimRevision(obj any) (any, error) {
 	return obj, nil
 }
 
-// contentOf reads what is known of the template of a revision, trimmed or as the API
-// server sent it; nil when it has none that can be read.
+// contentOf reads the known content of a revision's template, trimmed or as the API server sent it;
+// nil if it cannot be read.
 func contentOf(r *appsv1.ControllerRevision) *content {
 	var trimmed trimmedContent
 	if json.Unmarshal(r.Data.Raw, &trimmed) == nil && trimmed.Trimmed != nil {
-		// Whoever may create a revision may write that, too.
+		// Users who may create revisions may write this, too.
 		return &content{Version: short(trimmed.Trimmed.Version, maxName), Images: shortImages(trimmed.Trimmed.Images)}
 	}
 	template, version, err := TemplateOf(r)
@@ -137,22 +137,22 @@ func contentOf(r *appsv1.ControllerRevision) *content {
 	return &content{Version: version, Images: Images(template)}
 }
 
-// patchDirective is what the controllers of StatefulSets and DaemonSets put into the
-// template of a revision, which they apply as a strategic merge patch.
+// patchDirective is a key that the controllers of StatefulSets and DaemonSets add to the template
+// of a revision, to apply it as a strategic merge patch.
 const patchDirective = "$patch"
 
-// revision is one of a workload's, as its controller made it.
+// revision is a revision of a workload, created by its controller.
 type revision struct {
 	*appsv1.ControllerRevision
-	// mark is what its pods have in their label controller-revision-hash.
+	// mark is the value of the label controller-revision-hash of its pods.
 	mark string
-	// version and images are empty where its template cannot be read.
+	// version and images are empty if its template cannot be read.
 	version string
 	images  []string
 }
 
-// revisionsOf lists the revisions of a workload, the newest first. mark says what the
-// pods of one are labelled with.
+// revisionsOf returns the revisions of a workload, the newest first. mark returns the label of the
+// pods of a revision.
 func revisionsOf(ctx context.Context, r client.Reader, w *Workload, mark func(*appsv1.ControllerRevision) string) ([]revision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByRevised: string(w.UID)},
@@ -177,16 +177,14 @@ func revisionsOf(ctx context.Context, r client.Reader, w *Workload, mark func(*a
 	return all, nil
 }
 
-// readRevision says of a workload which revision it is at; nil where that is not
-// known.
+// readRevision sets the current revision of a workload; nil if it is not known.
 func readRevision(w *Workload, current *revision) {
 	if current != nil {
 		w.Revision, w.RevisionNumber, w.RevisionCreated = current.mark, current.ControllerRevision.Revision, current.CreationTimestamp.Time
 	}
 }
 
-// readOld says which earlier revisions of a workload still have pods. Which that are,
-// its pods tell.
+// readOld sets the earlier revisions that have pods, by the labels of the pods.
 func readOld(w *Workload, pods []corev1.Pod, all []revision) {
 	byMark := map[string]*OldRevision{}
 	for i := range pods {
@@ -216,16 +214,16 @@ func readOld(w *Workload, pods []corev1.Pod, all []revision) {
 	})
 }
 
-// lacks says of a workload that so many pods of it are not there.
+// lacks sets how many pods of a workload are missing.
 func lacks(w *Workload, count int32) {
 	if count > 0 {
 		w.Lacking = &Lacking{Count: count, Since: w.RevisionCreated}
 	}
 }
 
-// readPods reads what only the pods of a workload tell: which earlier revisions have
-// some, where there may be such, and since when none was made, where some are lacking.
-// It returns those that it read.
+// readPods reads the pods of a workload, if they are needed. If the workload may have pods of
+// several revisions (mixed), it sets the earlier revisions; if pods are missing, it sets since when
+// none was created. It returns the pods.
 func readPods(ctx context.Context, r client.Reader, w *Workload, all []revision, mixed bool) ([]corev1.Pod, error) {
 	if !mixed && w.Lacking == nil {
 		return nil, nil
@@ -245,8 +243,8 @@ func readPods(ctx context.Context, r client.Reader, w *Workload, all []revision,
 	return pods, nil
 }
 
-// oldOf is the revision whose pods have a mark. Of one that is gone, or not seen, no
-// version is known.
+// oldOf returns the revision of pods with this mark. Its version is not known if it no longer
+// exists or is not cached.
 func oldOf(all []revision, mark string) *OldRevision {
 	for i := range all {
 		if all[i].mark == mark {
@@ -277,8 +275,8 @@ func isLost(pod *corev1.Pod) bool {
 	return p.Lost
 }
 
-// podsOwned are the pods of a workload that owns its pods itself, of whatever revision.
-// They are only to be read.
+// podsOwned returns the pods, of all revisions, of a workload that owns its pods itself. They are
+// read-only.
 func podsOwned(ctx context.Context, r client.Reader, w *Workload) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{IndexByOwner: string(w.UID)},
@@ -288,7 +286,7 @@ func podsOwned(ctx context.Context, r client.Reader, w *Workload) ([]corev1.Pod,
 	return list.Items, nil
 }
 
-// podsOfRevision are those of its current revision.
+// podsOfRevision returns the pods of the current revision.
 func podsOfRevision(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error) {
 	if w.Revision == "" {
 		return nil, nil
@@ -306,7 +304,8 @@ func podsOfRevision(ctx context.Context, r client.Reader, w *Workload) ([]Pod, e
 	return pods, nil
 }
 
-// revisioned is what StatefulSets and DaemonSets have in common, which own their pods themselves.
+// revisioned has the methods that StatefulSets and DaemonSets share. They own their pods
+// themselves.
 type revisioned struct{ templated }
 
 // Stamps implements Kind.
@@ -320,7 +319,7 @@ func isOfRevision(w *Workload, pod metav1.Object) bool {
 	return ref != nil && ref.UID == w.UID && w.Revision != "" && pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey] == w.Revision
 }
 
-// ownerOfPod finds the workload of a kind whose pod it is itself.
+// ownerOfPod returns the workload of a kind that owns a pod directly.
 func ownerOfPod(kind schema.GroupVersionKind, pod metav1.Object) (Owner, bool) {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
@@ -330,7 +329,9 @@ func ownerOfPod(kind schema.GroupVersionKind, pod metav1.Object) (Owner, bool) {
 }
 
 // RevisionTemplate implements Kind.
-func (revisioned) RevisionTemplate(ctx context.Context, live client.Reader, namespace string, old *OldRevision) (template map[string]any, version string, err error) {
+func (revisioned) RevisionTemplate(
+	ctx context.Context, live client.Reader, namespace string, old *OldRevision,
+) (template map[string]any, version string, err error) {
 	var r appsv1.ControllerRevision
 	if err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, &r); err != nil {
 		return nil, "", client.IgnoreNotFound(err)
@@ -341,14 +342,16 @@ func (revisioned) RevisionTemplate(ctx context.Context, live client.Reader, name
 	return TemplateOf(&r)
 }
 
-// replaceField replaces a field that the API server always sets, if it still has the
-// value that was observed.
+// replaceField replaces a field that the API server always sets, if it still has the value that was
+// read.
 func replaceField(path Path, from, to any) []Op {
 	return []Op{{Op: "test", Path: path.Pointer(), Value: from}, {Op: "replace", Path: path.Pointer(), Value: to}}
 }
 
-// nativeRevisions are the earlier revisions of a workload.
-func nativeRevisions(ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string) ([]OldRevision, error) {
+// nativeRevisions returns the earlier revisions of a workload.
+func nativeRevisions(
+	ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string,
+) ([]OldRevision, error) {
 	earlier, _, err := readEarlier(ctx, r, kind, w, mark)
 	var others []OldRevision
 	for i := range earlier {
@@ -357,7 +360,7 @@ func nativeRevisions(ctx context.Context, r client.Reader, kind Kind, w *Workloa
 	return others, err
 }
 
-// nativeImages are the images of a workload's template, and of the one before it.
+// nativeImages returns the images of a workload's template, and of the previous template.
 func nativeImages(
 	ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string,
 ) (current, previous []string, err error) {
@@ -371,9 +374,9 @@ func nativeImages(
 	return imagesOf(obj), previous, nil
 }
 
-// readEarlier are the revisions of a workload but the current one, the newest first, and
-// the workload itself; nothing when it is gone. A revision that is older than the
-// workload was another's, which left it behind.
+// readEarlier returns the earlier revisions of a workload, the newest first, and the workload
+// itself; nothing if the workload no longer exists. A revision that is older than the workload was
+// orphaned by another workload.
 func readEarlier(
 	ctx context.Context, r client.Reader, kind Kind, w *Workload, mark func(*appsv1.ControllerRevision) string,
 ) ([]revision, *unstructured.Unstructured, error) {
@@ -392,8 +395,8 @@ func readEarlier(
 	}), obj, err
 }
 
-// indexOf is which pod of a StatefulSet one is, by its name; -1 for none. Kubernetes
-// compares this with the partition, not the ordinal.
+// indexOf returns the place of a pod in a StatefulSet, by its name; -1 if it has none. Kubernetes
+// compares the place, not the ordinal, with the partition.
 func indexOf(pod string, w *Workload) int32 {
 	ordinal, ok := strings.CutPrefix(pod, w.Name+"-")
 	n, err := strconv.ParseInt(ordinal, 10, 32)

@@ -43,8 +43,8 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets/finalizers,verbs=update
 
-// StatefulSet is the Kind of apps/v1 StatefulSets. It owns its pods itself, and
-// remembers its templates in ControllerRevisions.
+// StatefulSet is the Kind of apps/v1 StatefulSets. They own their pods, and keep their templates in
+// ControllerRevisions.
 type StatefulSet struct{ revisioned }
 
 var (
@@ -52,12 +52,12 @@ var (
 	_ Evicter = StatefulSet{}
 )
 
-// haltPartition is above every ordinal that there is or will be: with the number of
-// replicas, a scale-up would make pods of the version that is halted.
+// haltPartition is above every possible ordinal: with the number of replicas instead, a scale-up
+// would create pods of the halted version.
 const haltPartition int32 = math.MaxInt32
 
-// standingStill is how long a pod of a kind without progressDeadlineSeconds may be not
-// ready: what the API server sets for Deployments.
+// standingStill is the progress deadline of kinds without progressDeadlineSeconds: the default of
+// the API server for Deployments.
 const standingStill = defaultProgressDeadline * time.Second
 
 var (
@@ -113,7 +113,7 @@ func (StatefulSet) Summary(ctx context.Context, r client.Reader, key types.Names
 	return w, err
 }
 
-// getSetAt observes a StatefulSet with its revisions, which only a cache finds.
+// getSetAt reads a StatefulSet and its revisions, which only a cache can find.
 func getSetAt(
 	ctx context.Context, cached, r client.Reader, key types.NamespacedName,
 ) (*Workload, *appsv1.StatefulSet, []revision, error) {
@@ -129,13 +129,13 @@ func getSetAt(
 	return w, s, all, nil
 }
 
-// markOfStatefulSet is the name of the revision, which is what its pods are labelled with.
+// markOfStatefulSet returns the name of the revision, which is the label of its pods.
 func markOfStatefulSet(r *appsv1.ControllerRevision) string { return r.Name }
 
-// updateRevision is the revision of the current template: the one that the status names,
-// once that is of the current generation. Before that it is the newest one, where its
-// template is of the same version: its controller has made it, or what changed is
-// something else.
+// updateRevision returns the revision of the current template: the revision in the status, if the
+// status is of the current generation. Otherwise it is the newest revision, if its template has the
+// same version: either the controller already created it, or another part of the StatefulSet
+// changed.
 func updateRevision(all []revision, w *Workload, s *appsv1.StatefulSetStatus) *revision {
 	if w.Rollout.Stale {
 		if len(all) > 0 && all[0].version == w.Version {
@@ -185,9 +185,8 @@ func readStatefulSet(obj *unstructured.Unstructured) (*Workload, *appsv1.Statefu
 	return w, &s, nil
 }
 
-// stoppingOfStatefulSet: no user asks for the largest partition, which the operator
-// halts by; one that does pauses the StatefulSet. Of one that a hold set, the annotations
-// tell what the user's was.
+// stoppingOfStatefulSet takes the largest partition for the operator's halt: a user who sets it
+// pauses the StatefulSet. Under a hold, the annotations have the user's partition.
 func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[string]string) Stopping {
 	is := paceOfStatefulSet(s)
 	switch is.Partition {
@@ -201,8 +200,8 @@ func stoppingOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, annotations map[
 	}
 }
 
-// paceOfStatefulSet is its partition, which only rolling updates have: a strategy of another
-// type is refused with one, also where only a newer Kubernetes knows the type.
+// paceOfStatefulSet returns the partition. Only rolling updates have one: the API server refuses it
+// in a strategy of any other type, even of a type that only a newer Kubernetes knows.
 func paceOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) Pace {
 	pace := Pace{ByPartition: true}
 	if s.Type != appsv1.RollingUpdateStatefulSetStrategyType && s.Type != "" {
@@ -213,8 +212,8 @@ func paceOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy) Pace {
 	return pace
 }
 
-// inFlightOfStatefulSet: pods are replaced one by one, where the API server knows no
-// other number.
+// inFlightOfStatefulSet returns how many pods are replaced at a time: one if the API server does
+// not know maxUnavailable.
 func inFlightOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, replicas int32) int32 {
 	if s.RollingUpdate == nil || s.RollingUpdate.MaxUnavailable == nil {
 		return 1
@@ -226,10 +225,9 @@ func inFlightOfStatefulSet(s *appsv1.StatefulSetUpdateStrategy, replicas int32) 
 	return max(int32(n), 1) //nolint:gosec // a part of the replicas
 }
 
-// rolloutOfStatefulSet goes by how many pods there are of the revision, not by whether
-// currentRevision is updateRevision: that becomes so when pods are ready, which is
-// before they are available, and never for OnDelete. A partition that nothing was
-// released under keeps no pods.
+// rolloutOfStatefulSet counts the pods of the revision. It does not compare currentRevision with
+// updateRevision: they become equal when the pods are Ready, before they are available, and never
+// with OnDelete. A partition keeps no pods if nothing was released under it.
 func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *Workload) Rollout {
 	s := &set.Status
 	if s.ObservedGeneration < set.Generation {
@@ -245,8 +243,8 @@ func rolloutOfStatefulSet(set *appsv1.StatefulSet, w *Workload) Rollout {
 	return r
 }
 
-// lackingOfStatefulSet is how many of its pods are not there although it is their turn:
-// in their order, the next one is made when those before it are available.
+// lackingOfStatefulSet returns how many pods are missing although it is their turn: in order, the
+// next pod is created when the pods before it are available.
 func lackingOfStatefulSet(set *appsv1.StatefulSet, w *Workload) int32 {
 	s := &set.Status
 	if w.Rollout.Stale || inOrder(set) && s.AvailableReplicas < s.Replicas {
@@ -259,9 +257,8 @@ func inOrder(set *appsv1.StatefulSet) bool {
 	return set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
 }
 
-// lackingAmong says of the pods that are lacking which are of the current version: those
-// that a partition does not keep at the one before. In their order these wait for the
-// others.
+// lackingAmong returns the missing pods of the current version: the pods that a partition does not
+// keep at the previous version. In order, they wait for missing pods of the previous version.
 func lackingAmong(pods []corev1.Pod, set *appsv1.StatefulSet, w *Workload) *Lacking {
 	there := map[int32]bool{}
 	for i := range pods {
@@ -304,21 +301,24 @@ func (StatefulSet) Stopping(stored *unstructured.Unstructured) (Stopping, error)
 	return stoppingOfStatefulSet(&s.Spec.UpdateStrategy, stored.GetAnnotations()), nil
 }
 
-// Pace implements Kind: rollouts of StatefulSets are held by their partition.
+// Pace implements Kind: a StatefulSet is held by its partition.
 func (StatefulSet) Pace(stored *unstructured.Unstructured) (*Pacing, error) {
 	var s appsv1.StatefulSet
 	if err := typeFields(stored, &s, "updateStrategy", "replicas"); err != nil {
 		return nil, err
 	}
 	pace := paceOfStatefulSet(&s.Spec.UpdateStrategy)
-	return &Pacing{Pace: pace, Rolling: pace.Partition != NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1), Bare: s.Spec.UpdateStrategy.RollingUpdate == nil}, nil
+	return &Pacing{
+		Pace: pace, Rolling: pace.Partition != NoPartition, Replicas: ptr.Deref(s.Spec.Replicas, 1),
+		Bare: s.Spec.UpdateStrategy.RollingUpdate == nil,
+	}, nil
 }
 
 // PacePaths implements Kind.
 func (StatefulSet) PacePaths() []Path { return []Path{partitionPath} }
 
-// Halt implements Control. No pod is replaced, one that is made again is of the version
-// before. What a user wants the partition to be is kept by HaltedFrom.
+// Halt implements Control. No pod is replaced, and a recreated pod is of the previous version.
+// HaltedFrom keeps the user's partition.
 func (StatefulSet) Halt(w *Workload) []Op {
 	return setPartition(w.Bare, w.Pace.Partition, haltPartition)
 }
@@ -364,13 +364,13 @@ func (StatefulSet) Words(w *Workload) Words {
 	return words
 }
 
-// resumeCommand is the command that resumes what the operator halted: the field alone would
-// be taken for a manifest that is applied again.
+// resumeCommand returns the command that resumes a workload that the operator halted. A change of
+// the field alone would look like a manifest that is applied again.
 func resumeCommand(kind, name string) string {
 	return "altershield resume " + wording.ShellWord(kind+"/"+name)
 }
 
-// patchCommand is the command that sets one field of a workload.
+// patchCommand returns the command that sets one field of a workload.
 func patchCommand(kind, name string, path Path, value any) string {
 	content := value
 	for _, field := range slices.Backward(path) {
@@ -391,11 +391,13 @@ func (StatefulSet) SetPace(from Pacing, to Pace) []Op {
 	return setPartition(from.Bare, from.Partition, to.Partition)
 }
 
-// setPartition changes the partition. The API server sets it by default only in a strategy
-// that says more than its type: one that is bare gets the place for it.
+// setPartition changes the partition. The API server sets a default only if the strategy has an
+// object for it: a bare strategy gets the object.
 func setPartition(bare bool, from, to int32) []Op {
 	if bare {
-		return []Op{{Op: "test", Path: rollingPath.Pointer()}, {Op: "add", Path: rollingPath.Pointer(), Value: map[string]any{"partition": int64(to)}}}
+		return []Op{
+			{Op: "test", Path: rollingPath.Pointer()}, {Op: "add", Path: rollingPath.Pointer(), Value: map[string]any{"partition": int64(to)}},
+		}
 	}
 	return replaceField(partitionPath, from, to)
 }

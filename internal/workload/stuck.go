@@ -29,52 +29,49 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// Stuck says why a pod is not Ready, from what its kubelet and the scheduler
-// report, or of one that is, that a container of it was restarted.
+// Stuck is why a pod is not Ready, from the status that its kubelet and the scheduler report; or,
+// for a Ready pod, that one of its containers was restarted.
 type Stuck struct {
-	// Container is the one that is stuck; empty when the pod is as a whole.
+	// Container is the stuck container; empty if the pod as a whole is stuck.
 	Container string
-	// Reason is the one word of a cause; Message explains it.
+	// Reason is a cause in one word; Message explains it.
 	Reason, Message string
-	// Slow: waiting may help. Otherwise the pod fails.
+	// Slow: the pod may still come up. Otherwise it fails.
 	Slow bool
 
-	// Ready: the pod is Ready at the moment.
+	// Ready: the pod is Ready now.
 	Ready bool
-	// From is since when the pod is as it is; Begun is when its containers could
-	// be started, as far as that is known. Neither is believed to be before Created.
+	// From is the time of the last change of the pod's state. Begun is when its containers could be
+	// started, as far as it is known. Times before Created do not count.
 	From, Begun, Created time.Time
-	// Restarts of the container that fails, LastRun how long it was up before the
-	// last one; since then it is up, or down.
+	// Restarts is how often the failing container was restarted, and LastRun how long it ran before
+	// the last restart. Since then it is up (UpSince) or down (DownSince).
 	Restarts           int32
 	LastRun            time.Duration
 	UpSince, DownSince time.Time
 }
 
-// firstBackOff and MaxBackOff are how long a kubelet waits before it starts
-// a container again: not at all before the first restart, and twice as long
-// each time.
+// firstBackOff and MaxBackOff bound how long a kubelet waits before it restarts a container: it
+// does not wait before the first restart, and doubles the time with each further restart.
 const (
 	firstBackOff = 10 * time.Second
 	MaxBackOff   = 5 * time.Minute
 )
 
-// Fails says that a pod is stuck because of something that waiting does not help.
+// Fails reports whether the pod is stuck and waiting does not help.
 func (h *Stuck) Fails() bool { return h != nil && !h.Slow && !h.Ready }
 
-// NotSeen says that the kubelet of the pod's node has not seen it.
+// NotSeen reports whether the kubelet of the pod's node has not seen the pod.
 func (h *Stuck) NotSeen() bool { return h.Reason == reasonNotSeen }
 
-// IsStuck says whether a pod is stuck now. One that is Ready is, while a container
-// of it crashes again and again: that is Ready for a moment at each start.
+// IsStuck reports whether the pod is stuck now. A Ready pod is stuck while one of its containers is
+// in a crash loop: such a pod is Ready for a moment after each start.
 func (h *Stuck) IsStuck(now time.Time) bool {
 	return h != nil && (!h.Ready || h.Restarts >= Crashes && now.Sub(believable(h.UpSince, h.Created, now)) < RestartSettle)
 }
 
-// IsSlow says that the pod is slow rather than fails, where a pod has so long to
-// come up. One whose container was restarted fails as long as it cannot be told
-// whether the restart helped: while it crashes again and again, and is not up
-// for longer than that yet.
+// IsSlow reports whether the pod is slow and does not fail; limit is how long a pod may take to
+// come up. A pod in a crash loop fails until its container has been up for longer than limit.
 func (h *Stuck) IsSlow(now time.Time, limit time.Duration) bool {
 	if h.Slow || h.UpSince.IsZero() || h.Ready {
 		return h.Slow
@@ -82,11 +79,10 @@ func (h *Stuck) IsSlow(now time.Time, limit time.Duration) bool {
 	return h.Restarts < Crashes || h.LastRun >= limit || now.Sub(believable(h.UpSince, h.Created, now)) >= limit
 }
 
-// Since is from when on a pod has been stuck, where it has so long to come up. A
-// container that crashes and restarts is Ready for moments, so since its last
-// change says little: it has been stuck from the beginning unless it can have been up
-// for as long as a pod may take to come up. known is since when the release says
-// that pods fail, if it does.
+// Since returns since when the pod has been stuck; limit is how long a pod may take to come up. The
+// last change of a container in a crash loop is no measure: the container is Ready for moments. The
+// pod has been stuck from the beginning, unless the container may have been up for as long as
+// limit. known is since when the release reports failing pods; zero if it does not.
 func (h *Stuck) Since(now time.Time, limit time.Duration, known time.Time) time.Time {
 	begun := believable(h.Begun, h.Created, now)
 	from := times.Latest(begun, believable(h.From, h.Created, now))
@@ -101,15 +97,16 @@ func (h *Stuck) Since(now time.Time, limit time.Duration, known time.Time) time.
 		return begun
 	}
 	if !known.IsZero() && known.Before(from) {
-		// Of another pod that has failed for longer: this one was up for less than the limit each time.
+		// known is about another pod that has failed for longer: this pod was up for less than limit each
+		// time.
 		spell := BackOff(h.Restarts) + time.Duration(h.Restarts+1)*limit
 		return times.Latest(times.Latest(begun, known), now.Add(-spell))
 	}
 	return from
 }
 
-// FirstCrash is when a container that was restarted first ended, at the latest: the runs
-// before the last one began no later than the pod.
+// FirstCrash returns the latest time at which a restarted container may have ended first: its first
+// run took all the time that the last run and the back-offs leave.
 func (h *Stuck) FirstCrash(now time.Time) time.Time {
 	begun := believable(h.Begun, h.Created, now)
 	up := now.Sub(begun) - BackOff(h.Restarts) - h.LastRun
@@ -121,10 +118,10 @@ func (h *Stuck) FirstCrash(now time.Time) time.Time {
 	return times.Latest(begun, begun.Add(up))
 }
 
-// Crashes of a container make a loop.
+// Crashes is the number of restarts that make a crash loop.
 const Crashes = 2
 
-// BackOff is how long a kubelet has waited in all before so many restarts.
+// BackOff returns how long a kubelet has waited in total before this number of restarts.
 func BackOff(restarts int32) time.Duration {
 	total, next := time.Duration(0), firstBackOff
 	for range min(restarts, 1000) - 1 {
@@ -134,13 +131,13 @@ func BackOff(restarts int32) time.Duration {
 	return total
 }
 
-// NeedsEvents says that the status of the pod does not say what it waits for,
-// while its events may.
+// NeedsEvents reports whether the events of the pod may explain its state, while its status does
+// not.
 func (h *Stuck) NeedsEvents() bool {
 	return h.Slow && h.Message == "" && h.Reason != reasonNotReady
 }
 
-// String is one line for a message.
+// String returns one line for a message.
 func (h *Stuck) String() string {
 	s := h.Reason
 	if h.Container != "" {
@@ -152,8 +149,8 @@ func (h *Stuck) String() string {
 	return s
 }
 
-// ReadStuck says why a pod is not Ready; nil when it is and no container of it
-// was restarted, or when it is on its way out, or has ended and is replaced.
+// ReadStuck returns why a pod is not Ready; nil if the pod is Ready and no container was restarted,
+// if it is terminating, or if it has ended and is replaced.
 func ReadStuck(pod *corev1.Pod) *Stuck {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return nil
@@ -179,10 +176,9 @@ func ReadStuck(pod *corev1.Pod) *Stuck {
 	return h
 }
 
-// begun is how far the start of a pod has come: when it was made, got a node, was
-// seen by the kubelet, and had done with its init containers. That its network was
-// ready does not count: a busy kubelet loses sight of that for moments, and the
-// pod's time would begin anew.
+// begun returns when the last step of the pod's start was completed: created, scheduled, seen by
+// the kubelet, initialized. The readiness of its network does not count: a busy kubelet reports it
+// as lost for moments, and the pod's time would restart.
 func begun(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
@@ -196,7 +192,7 @@ func begun(pod *corev1.Pod) time.Time {
 	return at
 }
 
-// ofContainers takes the first container that fails.
+// ofContainers records the first failing container.
 func (h *Stuck) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool {
 	for i := range statuses {
 		s := &statuses[i]
@@ -211,7 +207,7 @@ func (h *Stuck) ofContainers(statuses []corev1.ContainerStatus, inits bool) bool
 	return false
 }
 
-// ofRestarts takes the first container that runs after an end of its own.
+// ofRestarts records the first running container that was restarted after its own failure.
 func (h *Stuck) ofRestarts(statuses []corev1.ContainerStatus) bool {
 	for i := range statuses {
 		s := &statuses[i]
@@ -229,7 +225,7 @@ func (h *Stuck) ofRestarts(statuses []corev1.ContainerStatus) bool {
 	return false
 }
 
-// runs takes how often a container was restarted, and what is known of its runs.
+// runs records the restarts of a container, and the times of its runs.
 func (h *Stuck) runs(s *corev1.ContainerStatus) {
 	last := s.LastTerminationState.Terminated
 	h.Restarts = s.RestartCount
@@ -244,8 +240,8 @@ func (h *Stuck) runs(s *corev1.ContainerStatus) {
 	}
 }
 
-// failing says how a container fails, or what it waits for after it did; it does
-// not while it starts, and an init container does not that did its work.
+// failing returns how a container fails, or what it waits for after a failure; empty for a
+// container that starts, or an init container that completed.
 func failing(s *corev1.ContainerStatus, init bool) (reason, message string, slow bool) {
 	last := s.LastTerminationState.Terminated
 	switch waiting, ended := s.State.Waiting, s.State.Terminated; {
@@ -263,14 +259,14 @@ func failing(s *corev1.ContainerStatus, init bool) (reason, message string, slow
 	}
 }
 
-// nodeExitCode and nodeReason are what a kubelet says of containers that it does
-// not find any more: its node was restarted.
+// nodeExitCode and nodeReason are the kubelet's report of containers that it no longer finds,
+// because its node was restarted.
 const (
 	nodeExitCode = 255
 	nodeReason   = "Unknown"
 )
 
-// endedWithNode says that a container ended because its node did.
+// endedWithNode reports whether a container ended because its node did.
 func endedWithNode(t *corev1.ContainerStateTerminated) bool {
 	return t != nil && t.ExitCode == nodeExitCode && t.Reason == nodeReason
 }
@@ -282,7 +278,7 @@ func exit(t *corev1.ContainerStateTerminated) string {
 	return strings.Join(wording.NonEmpty(fmt.Sprintf("last exit code %d", t.ExitCode), t.Message), ": ")
 }
 
-// ofPod explains a pod none of whose containers fails: it is slow.
+// ofPod explains a pod without a failing container: it is slow.
 func (h *Stuck) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	h.Slow = true
 	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
@@ -308,8 +304,8 @@ func (h *Stuck) ofPod(pod *corev1.Pod, ready *corev1.PodCondition) {
 	}
 }
 
-// ofWaiting takes the first container that is not up yet, and what it waits for. A sidecar
-// that is only not Ready keeps no other container from starting, so it comes last.
+// ofWaiting records the first container that is not up, and what it waits for. A sidecar that is
+// merely not Ready comes last: it keeps no other container from starting.
 func (h *Stuck) ofWaiting(statuses []corev1.ContainerStatus, inits bool, specs []corev1.Container) {
 	for i := range statuses {
 		s := &statuses[i]

@@ -28,12 +28,12 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// oldPod is a pod that was created a minute ago.
+// oldPod returns a pod that was created a minute ago.
 func oldPod(phase corev1.PodPhase) *wrappers.PodWrapper {
 	return wrappers.MakePod("default", "sleep-1").Created(testNow.Add(-time.Minute)).Phase(phase)
 }
 
-// lacking is a condition that is not met since ten seconds.
+// lacking returns a condition that has been false for ten seconds.
 func lacking(kind corev1.PodConditionType, reason, message string) corev1.PodCondition {
 	since := metav1.NewTime(testNow.Add(-10 * time.Second))
 	return corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: since}
@@ -63,7 +63,7 @@ func TestReadStuck(t *testing.T) {
 		"terminating": {oldPod(corev1.PodPending).Deleted(testNow), "", false, 0},
 		"unschedulable": {oldPod(corev1.PodPending).Condition(lacking(corev1.PodScheduled, "Unschedulable", "0/3 nodes are available")),
 			"Unschedulable: 0/3 nodes are available", true, time.Minute},
-		"held back": {oldPod(corev1.PodPending).
+		"scheduling gate": {oldPod(corev1.PodPending).
 			Condition(lacking(corev1.PodScheduled, "SchedulingGated", "blocked due to non-empty scheduling gates")),
 			"SchedulingGated: blocked due to non-empty scheduling gates", true, time.Minute},
 		"image": {oldPod(corev1.PodPending).Condition(notReady).Container("main", waiting("ImagePullBackOff", `Back-off pulling image "busybo"`)),
@@ -104,7 +104,8 @@ func TestReadStuck(t *testing.T) {
 		"never ready": {oldPod(corev1.PodRunning).Condition(notReady).Container("main", running()),
 			"container main: NotReady: containers with unready status: [main]", true, 10 * time.Second},
 		"a readiness gate": {oldPod(corev1.PodRunning).Condition(lacking(corev1.PodReady, "ReadinessGatesNotReady", "gate is missing")).
-			Container("main", func() corev1.ContainerStatus { s := running(); s.Ready = true; return s }()), "NotReady: gate is missing", true, 10 * time.Second},
+			Container("main", func() corev1.ContainerStatus { s := running(); s.Ready = true; return s }()),
+			"NotReady: gate is missing", true, 10 * time.Second},
 		"node lost": {oldPod(corev1.PodUnknown).Container("main", running()), "container main: NotReady", true, time.Minute},
 		"a long message": {oldPod(corev1.PodPending).Container("main", waiting("ErrImagePull", long+"\n"+long)),
 			"container main: ErrImagePull: " + strings.Repeat("wörd ", 42) + "w...", false, time.Minute},
@@ -133,9 +134,8 @@ func TestReadStuck(t *testing.T) {
 	}
 }
 
-// TestStuckSince: a container that crashes from the beginning has been stuck from the
-// beginning, however often it was up for a moment; one that ran for long has
-// not, nor one that crashed once.
+// TestStuckSince: a container that crashes from the beginning has been stuck from the beginning,
+// even if it was up for moments. A container that ran for long, or crashed once, has not.
 func TestStuckSince(t *testing.T) {
 	for name, test := range map[string]struct {
 		age, changed time.Duration // before now
@@ -145,14 +145,17 @@ func TestStuckSince(t *testing.T) {
 	}{
 		"no restart":                         {time.Hour, time.Minute, 0, 0, time.Minute},
 		"crashes from the beginning":         {2 * time.Minute, 5 * time.Second, 4, time.Second, 2 * time.Minute},
-		"and goes on doing so":               {20 * time.Minute, 4 * time.Minute, 8, time.Second, 20 * time.Minute},
+		"crashes for longer":                 {20 * time.Minute, 4 * time.Minute, 8, time.Second, 20 * time.Minute},
 		"ran for hours, crashes twice":       {3 * time.Hour, 20 * time.Second, 2, time.Second, 20 * time.Second},
 		"one crash, just now":                {time.Minute, time.Second, 1, 50 * time.Second, time.Second},
 		"one crash near the end of its time": {2 * time.Minute, time.Second, 1, 110 * time.Second, time.Second},
 		"crashes, but is up for long":        {5 * time.Minute, time.Second, 2, 3 * time.Minute, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &Stuck{From: testNow.Add(-test.changed), Created: testNow.Add(-test.age), Restarts: test.restarts, LastRun: test.lastRun, DownSince: testNow.Add(-test.changed)}
+			h := &Stuck{
+				From: testNow.Add(-test.changed), Created: testNow.Add(-test.age), Restarts: test.restarts, LastRun: test.lastRun,
+				DownSince: testNow.Add(-test.changed),
+			}
 			if got := testNow.Sub(h.Since(testNow, 2*time.Minute, time.Time{})); got != test.want {
 				t.Errorf("since %s before now, want %s", got, test.want)
 			}
@@ -160,7 +163,7 @@ func TestStuckSince(t *testing.T) {
 	}
 }
 
-// TestStuckSlow: whether a restart helped cannot be told at once.
+// TestStuckSlow: it takes some time to find out whether a restart helped.
 func TestStuckSlow(t *testing.T) {
 	for name, test := range map[string]struct {
 		up       time.Duration // until now
@@ -174,7 +177,8 @@ func TestStuckSlow(t *testing.T) {
 		"restarts after long runs":                      {10 * time.Second, 3, 3 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := ReadStuck(oldPod(corev1.PodRunning).Created(testNow.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", "")).Container("main", corev1.ContainerStatus{
+			pod := oldPod(corev1.PodRunning).Created(testNow.Add(-time.Hour)).Condition(lacking(corev1.PodReady, "", ""))
+			h := ReadStuck(pod.Container("main", corev1.ContainerStatus{
 				State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(testNow.Add(-test.up))}},
 				RestartCount: test.restarts,
 				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{

@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// Every user may create objects of 1.5 MB, in every namespace, and the cache holds all of
-// them. These are the bounds of one object in the cache, in bytes.
+// Bounds of one object in the cache, in bytes unless noted: every user may create objects of 1.5
+// MB, and the cache holds the objects of all namespaces.
 const (
 	// maxMetadata bounds the memory of the labels and annotations of an object.
 	maxMetadata = 16 << 10
@@ -44,13 +44,13 @@ const (
 	maxPolicy = 64 << 10
 	// maxName bounds names in references to other objects, which the API server does not.
 	maxName = 253
-	// maxOwners bounds the owners of a revision that stay.
+	// maxOwners bounds how many owners of a revision stay.
 	maxOwners = 4
-	// maxContainers bounds the container statuses of a pod.
+	// maxContainers bounds how many container statuses of a pod stay.
 	maxContainers = 64
 )
 
-// TrimOwn drops from an object of the operator's API what no decision reads.
+// TrimOwn drops fields that no decision reads from an object of the operator's API.
 func TrimOwn(obj any) (any, error) {
 	if o, ok := obj.(client.Object); ok {
 		trimMeta(o)
@@ -58,7 +58,7 @@ func TrimOwn(obj any) (any, error) {
 	return obj, nil
 }
 
-// TrimPolicy drops from a policy what no decision reads, and the spec of a policy that is
+// TrimPolicy drops fields that no decision reads from a policy, and the spec of a policy that is
 // too large. The last accepted spec, in its status, stays.
 func TrimPolicy(obj any) (any, error) {
 	p, ok := obj.(*v1alpha1.DefensePolicy)
@@ -75,10 +75,9 @@ func TrimPolicy(obj any) (any, error) {
 	return p, nil
 }
 
-// trimMeta drops from the metadata of an object what no decision reads. It reports whether
-// labels and annotations fit: if not, all are dropped except short ones with the kept keys,
-// and TooLargeMark is set. Maps that are there stay there: a patch creates them
-// otherwise, and would replace what the cache does not show.
+// trimMeta drops metadata that no decision reads. It reports whether labels and annotations fit: if
+// not, it keeps only short values of the kept keys, and sets TooLargeMark. A map does not become
+// nil: a patch would create it, and so replace entries that the cache does not have.
 func trimMeta(o metav1.Object, kept ...string) (fits bool) {
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
@@ -97,7 +96,7 @@ func trimMeta(o metav1.Object, kept ...string) (fits bool) {
 	return fits
 }
 
-// filtered copies what stays of a map: deleting the rest would free no memory.
+// filtered returns a copy of the entries that stay: deleting the others would free no memory.
 func filtered(all map[string]string, stays func(key, value string) bool) map[string]string {
 	if all == nil {
 		return nil
@@ -123,7 +122,7 @@ func isRead(key string) bool {
 	}
 }
 
-// keptOfLarge are the labels and annotations that ending the defense of a workload reads.
+// keptOfLarge returns the labels and annotations that the end of the defense of a workload reads.
 func keptOfLarge() []string {
 	return []string{
 		v1alpha1.VersionLabel, v1alpha1.SuspendLabel,
@@ -132,8 +131,8 @@ func keptOfLarge() []string {
 	}
 }
 
-// TrimMeta drops from the metadata of a workload what no decision reads. A workload that is
-// too large leaves the defense as one that opts out: its labels and settings are not known.
+// TrimMeta drops metadata of a workload that no decision reads. A workload that is too large counts
+// as opted out: its labels and settings are not known.
 func TrimMeta(u *unstructured.Unstructured) {
 	if trimMeta(u, keptOfLarge()...) {
 		return
@@ -146,8 +145,8 @@ func TrimMeta(u *unstructured.Unstructured) {
 	u.SetLabels(labels)
 }
 
-// trimStatus keeps the numbers, the short texts and the conditions that are read of the
-// status of a workload or a ReplicaSet.
+// trimStatus keeps the numbers, short texts and conditions that are read from the status of a
+// workload or a ReplicaSet.
 func trimStatus(status map[string]any) {
 	for key, value := range status {
 		switch v := value.(type) {
@@ -210,7 +209,8 @@ func only(labels map[string]string, keys []string) map[string]string {
 	return kept
 }
 
-// short cuts a text. It copies what it cuts: a part keeps the whole in memory.
+// short cuts a text to limit bytes. It copies the rest: a part of a string keeps the whole string
+// in memory.
 func short(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -218,7 +218,7 @@ func short(text string, limit int) string {
 	return strings.ToValidUTF8(strings.Clone(text[:limit]), "")
 }
 
-// worstFirst keeps of the container statuses of a pod as many as the cache has room for.
+// worstFirst returns at most maxContainers container statuses of a pod, unhealthy containers first.
 func worstFirst[T any](statuses []T, well func(*T) bool) []T {
 	if len(statuses) <= maxContainers {
 		return statuses
@@ -234,7 +234,7 @@ func worstFirst[T any](statuses []T, well func(*T) bool) []T {
 	return sorted[:maxContainers]
 }
 
-// memory is about how many bytes a value takes, with all that it points to.
+// memory estimates the size of a value in bytes, including everything it points to.
 func memory(value any) int {
 	v := reflect.ValueOf(value)
 	return int(v.Type().Size()) + pointedTo(v)
@@ -267,11 +267,11 @@ func pointedTo(v reflect.Value) (n int) {
 	return n
 }
 
-// revisionAnnotation numbers the revisions of a Deployment.
+// revisionAnnotation has the number of a revision of a Deployment.
 const revisionAnnotation = "deployment.kubernetes.io/revision"
 
-// trimWorkload does so and keeps these fields of the spec. halted are those that it is
-// halted by.
+// trimWorkload trims a workload and keeps these fields of the spec. halted are the fields by which
+// the operator halts it.
 func trimWorkload(obj any, halted []Path, keep ...string) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {

@@ -27,9 +27,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// TrimPod drops from a pod on its way into the cache whatever no decision
-// reads: all pods of the cluster are kept, because namespaces are enrolled at
-// run time, so each must be small.
+// TrimPod drops fields that no decision reads from a pod on its way into the cache. The cache has
+// all pods of the cluster, because namespaces can be enrolled at any time.
 func (r *Registry) TrimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -62,7 +61,7 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 		trimmed.Spec.InitContainers = trimSpecs(pod.Spec.InitContainers, trimmed.Status.InitContainerStatuses)
 		trimmed.Spec.Containers = slices.Concat(trimmed.Spec.Containers, trimSpecs(pod.Spec.Containers, trimmed.Status.ContainerStatuses))
 	case observed.Unprobed && observed.Ready && observed.StartedAt.Before(observed.ReadySince.Add(-time.Second)):
-		// Of most pods the one time says the other.
+		// The two times are equal for most pods.
 		trimmed.Status.ContainerStatuses = []corev1.ContainerStatus{{
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(observed.StartedAt)}},
 		}}
@@ -70,12 +69,12 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 	return trimmed, nil
 }
 
-// unprobed stands for the containers of a pod one of which has no readiness probe.
-// All pods share it: nobody writes to what is in the cache.
+// unprobed replaces the containers of a pod if one of them has no readiness probe. All pods share
+// it: objects in the cache are never written.
 var unprobed = []corev1.Container{{}}
 
-// trimConditions keeps whether a pod is Ready and since when, and of one that
-// is stuck how far it came.
+// trimConditions keeps whether a pod is Ready and since when, and how far the start of a stuck pod
+// came.
 func trimConditions(conditions []corev1.PodCondition, keepsReasons bool) []corev1.PodCondition {
 	var trimmed []corev1.PodCondition
 	for i := range conditions {
@@ -118,8 +117,8 @@ func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus 
 	return trimmed
 }
 
-// trimSpecs keeps of the containers with these statuses which are sidecars, and of their restart rules that there are
-// some, and which of the ends that are known they allow. The rules themselves may be long.
+// trimSpecs keeps which of the containers with these statuses are sidecars, and, in place of their
+// restart rules, which may be long, which of the known ends the rules allow.
 func trimSpecs(containers []corev1.Container, statuses []corev1.ContainerStatus) (trimmed []corev1.Container) {
 	for i := range statuses {
 		s := &statuses[i]
@@ -145,8 +144,8 @@ func trimSpecs(containers []corev1.Container, statuses []corev1.ContainerStatus)
 	return trimmed
 }
 
-// trimState keeps of the state of a container what says why it fails, briefly:
-// in an outage all pods of a cluster may.
+// trimState keeps why a container fails, in a short text: in an outage, all pods of a cluster may
+// fail.
 func trimState(s *corev1.ContainerState) (trimmed corev1.ContainerState) {
 	if w := s.Waiting; w != nil {
 		trimmed.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: wording.Brief(w.Message)}
@@ -162,10 +161,11 @@ func trimState(s *corev1.ContainerState) (trimmed corev1.ContainerState) {
 	return trimmed
 }
 
-// enrolmentField is the field of a namespace that its enrolment sets.
+// enrolmentField is the field of a namespace that enrols it.
 var enrolmentField = metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:` + v1alpha1.EnrolledLabel + `":{}}}}`)
 
-// TrimNamespace keeps of the managed fields of a namespace the time of its enrolment. A namespace with too many labels stays enrolled.
+// TrimNamespace keeps the time of the enrolment from the managed fields of a namespace. A namespace
+// with too many labels stays enrolled.
 func TrimNamespace(obj any) (any, error) {
 	ns, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {

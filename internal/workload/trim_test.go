@@ -38,17 +38,26 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// TestTrimPod: what is observed of a pod in the cache is what is observed of the
-// pod, whatever it is at.
+// TestTrimPod: a pod in the cache reads the same as the whole pod, in every state.
 func TestTrimPod(t *testing.T) {
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	at := func(ago time.Duration) metav1.Time { return metav1.NewTime(now.Add(-ago)) }
-	crash := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", StartedAt: at(50 * time.Second), FinishedAt: at(40 * time.Second)}}
+	crash := corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Reason: "Error", StartedAt: at(50 * time.Second), FinishedAt: at(40 * time.Second),
+		},
+	}
 	states := map[string]corev1.ContainerStatus{
-		"runs":      {State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(30 * time.Second)}}, Ready: true},
-		"restarted": {State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(30 * time.Second)}}, Ready: true, RestartCount: 3, LastTerminationState: crash},
-		"crashed":   {State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, RestartCount: 3, LastTerminationState: crash},
-		"pulls":     {State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}},
+		"runs": {State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(30 * time.Second)}}, Ready: true},
+		"restarted": {
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(30 * time.Second)}}, Ready: true, RestartCount: 3,
+			LastTerminationState: crash,
+		},
+		"crashed": {
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, RestartCount: 3,
+			LastTerminationState: crash,
+		},
+		"pulls": {State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}},
 	}
 	probes := map[string]*corev1.Probe{"probed": {}, "unprobed": nil}
 	rules := []corev1.ContainerRestartRule{{
@@ -58,7 +67,7 @@ func TestTrimPod(t *testing.T) {
 	for state, status := range states {
 		status.Name = "main"
 		for probed, probe := range probes {
-			for _, ready := range []time.Duration{0, 29 * time.Second, 10 * time.Second} { // 0 is not
+			for _, ready := range []time.Duration{0, 29 * time.Second, 10 * time.Second} { // 0 is not Ready
 				pod := &corev1.Pod{
 					ObjectMeta: metav1.ObjectMeta{Name: "sleep-1", Namespace: "default", UID: "1", CreationTimestamp: at(time.Minute)},
 					Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "main", ReadinessProbe: probe}}},
@@ -78,9 +87,14 @@ func TestTrimPod(t *testing.T) {
 					pod.Spec.Containers[0].RestartPolicyRules = rules
 				}
 				if ready == 0 {
-					pod.Spec.InitContainers = []corev1.Container{{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), ReadinessProbe: &corev1.Probe{}}}
+					pod.Spec.InitContainers = []corev1.Container{
+						{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), ReadinessProbe: &corev1.Probe{}},
+					}
 					pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
-						{Name: "proxy", Started: ptr.To(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(50 * time.Second)}}},
+						{
+							Name: "proxy", Started: ptr.To(true),
+							State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(50 * time.Second)}},
+						},
 					}
 				}
 				t.Run(fmt.Sprint(state, " ", probed, " ", ready), func(t *testing.T) {
@@ -100,7 +114,7 @@ func TestTrimPod(t *testing.T) {
 							t.Errorf("in the cache finished %t in %s, want %t in %s", f, w, finished, wait)
 						}
 					}
-					// Where it is about the same as ReadySince, or has no use, it is left out.
+					// It is omitted if it is about ReadySince, or not needed.
 					full.StartedAt, kept.StartedAt = time.Time{}, time.Time{}
 					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(Stuck{})); diff != "" {
 						t.Errorf("in the cache -want +got:\n%s", diff)
@@ -111,7 +125,7 @@ func TestTrimPod(t *testing.T) {
 	}
 }
 
-// TestTrimNamespace: what goes into the orders of a namespace stays.
+// TestTrimNamespace: the annotations of a namespace that its orders contain stay.
 func TestTrimNamespace(t *testing.T) {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.Annotations = map[string]string{v1alpha1.TenantAnnotation: "team-a", v1alpha1.PhaseAnnotation: "pre_phase", "someone/else": "x"}
@@ -125,8 +139,8 @@ func TestTrimNamespace(t *testing.T) {
 	}
 }
 
-// TestRevisions: the other revisions come the newest first, and the cache still
-// tells which of them were released while defended.
+// TestRevisions: the other revisions are sorted, the newest first, and the cache has whether they
+// were released while the workload was defended.
 func TestRevisions(t *testing.T) {
 	template := func(image string, labels map[string]any) map[string]any {
 		return map[string]any{
@@ -176,13 +190,14 @@ func TestRevisions(t *testing.T) {
 			"spec": map[string]any{"template": template(rs.image, labels)},
 		}}, trimReplicaSet)
 	}
-	// Without the types, which do not have what the cache keeps of a template.
+	// Without the typed objects, which lack the data that the cache keeps of a template.
 	scheme := runtime.NewScheme()
 	for _, kind := range []schema.GroupVersionKind{replicaSetKind, Deployment{}.GroupVersionKind()} {
 		scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
 		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
 	}
-	r := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(newUnstructured(replicaSetKind), IndexByOwner, OwnerUID).Build()
+	r := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(newUnstructured(replicaSetKind), IndexByOwner, OwnerUID).Build()
 	got, err := Deployment{}.Revisions(t.Context(), r, &Workload{Namespace: "default", Name: "web", UID: "web-uid"})
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +217,7 @@ func TestRevisions(t *testing.T) {
 	}
 }
 
-// TestTrimLarge: what is cut of a workload changes neither its version nor what ends its
+// TestTrimLarge: trimming changes neither the version of a workload nor the data that ends its
 // defense, and the last accepted spec of a policy stays.
 func TestTrimLarge(t *testing.T) {
 	containers := make([]any, 20)
@@ -211,7 +226,9 @@ func TestTrimLarge(t *testing.T) {
 	}
 	template := map[string]any{"spec": map[string]any{"containers": containers}}
 	labels := map[string]any{v1alpha1.SuspendLabel: "1", v1alpha1.VersionLabel: "v"}
-	annotations := map[string]any{"example.com/notes": "x", v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3", v1alpha1.TooLargeMark: "true"}
+	annotations := map[string]any{
+		"example.com/notes": "x", v1alpha1.SuspendedByAnnotation: "v 1", revisionAnnotation: "3", v1alpha1.TooLargeMark: "true",
+	}
 	made := func() *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "web", "labels": labels, "annotations": annotations},
@@ -249,17 +266,18 @@ func TestTrimLarge(t *testing.T) {
 	w = trimmed()
 	if w.Version != Version(template) || !OptedOut(w.Labels) || len(w.Labels) != 3 || w.Labels[v1alpha1.SuspendLabel] != "1" ||
 		w.Annotations[v1alpha1.SuspendedByAnnotation] != "v 1" || w.Annotations[v1alpha1.TooLargeMark] == "" {
-		t.Errorf("of one that is too large stays %+v", w)
+		t.Errorf("a workload that is too large is trimmed to %+v", w)
 	}
 	p := &v1alpha1.DefensePolicy{Spec: v1alpha1.DefensePolicySpec{Suggestion: strings.Repeat("x", maxPolicy)}}
 	p.Status.InForce = &v1alpha1.DefensePolicySpec{Suggestion: "before"}
-	if _, err := TrimPolicy(p); err != nil || p.Spec.Suggestion != "" || p.Status.InForce == nil || p.Annotations[v1alpha1.TooLargeMark] == "" {
-		t.Errorf("of a policy that is too large stays %+v, %v", p, err)
+	if _, err := TrimPolicy(p); err != nil || p.Spec.Suggestion != "" || p.Status.InForce == nil ||
+		p.Annotations[v1alpha1.TooLargeMark] == "" {
+		t.Errorf("a policy that is too large is trimmed to %+v, %v", p, err)
 	}
 }
 
-// TestTrimLargeReplicaSet: its labels and the annotations that it has of its Deployment may be too large
-// where those of the Deployment are not. Its revision stays.
+// TestTrimLargeReplicaSet: a ReplicaSet that is too large keeps its revision. Its labels, with the
+// annotations copied from its Deployment, may be too large although the Deployment is not.
 func TestTrimLargeReplicaSet(t *testing.T) {
 	containers := []any{map[string]any{"name": "main", "image": "v1"}}
 	rs := &unstructured.Unstructured{Object: map[string]any{
@@ -279,6 +297,6 @@ func TestTrimLargeReplicaSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := revisionNumber(trimmed.(*unstructured.Unstructured)); got != 7 { //nolint:errcheck // it trims what it gets
-		t.Errorf("revision %d of one that is too large", got)
+		t.Errorf("revision %d of a ReplicaSet that is too large", got)
 	}
 }

@@ -34,9 +34,9 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Version returns the version of a pod template, given as the unstructured
-// content of spec.template: the lower-case hex md5 of its canonical JSON
-// without the version label. The template is not changed.
+// Version returns the version of a pod template (the unstructured content of spec.template): the
+// lower-case hex md5 of its canonical JSON without the version label. It does not change the
+// template.
 func Version(template map[string]any) string {
 	return digest(canonical(template, v1alpha1.VersionLabel))
 }
@@ -44,7 +44,7 @@ func Version(template map[string]any) string {
 // decodeTemplate reads a pod template as the API server sent it.
 func decodeTemplate(templateJSON []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(templateJSON))
-	// Integers above 2^53 must not lose digits on the way.
+	// Integers above 2^53 must keep all digits.
 	decoder.UseNumber()
 	var template map[string]any
 	if err := decoder.Decode(&template); err != nil {
@@ -59,27 +59,27 @@ func decodeTemplate(templateJSON []byte) (map[string]any, error) {
 	return template, nil
 }
 
-// versionOfReplicaSet returns the version of the Deployment template that the
-// template of a ReplicaSet was made from. The deployment controller adds the
-// label pod-template-hash to it, which is no part of the version.
+// versionOfReplicaSet returns the version of the Deployment template from which the template of a
+// ReplicaSet was made. The version does not include the label pod-template-hash, which the
+// deployment controller adds.
 func versionOfReplicaSet(template map[string]any) string {
 	return digest(canonical(template, v1alpha1.VersionLabel, appsv1.DefaultDeploymentUniqueLabelKey))
 }
 
-// canonicalHash identifies a pod template exactly, version label included, but
-// without pod-template-hash: it is equal for a Deployment and for the
-// ReplicaSet that the deployment controller uses for its current template.
+// canonicalHash identifies a pod template with its version label, but without pod-template-hash: it
+// is the same for a Deployment and for the ReplicaSet that the deployment controller uses for its
+// current template.
 func canonicalHash(template map[string]any) string {
 	return digest(canonical(template, appsv1.DefaultDeploymentUniqueLabelKey))
 }
 
 func digest(preimage []byte) string {
-	// Nothing depends on it being hard to forge.
+	// It need not be hard to forge.
 	sum := md5.Sum(preimage) //nolint:gosec // the contract fixes it
 	return hex.EncodeToString(sum[:])
 }
 
-// kind says how encoding/json treats a field of the API.
+// kind is how encoding/json treats a field of the API.
 type kind int
 
 const (
@@ -96,9 +96,9 @@ const (
 	collection
 	// list is a slice of structs.
 	list
-	// pointer is a pointer to a struct: {} is something else than nothing.
+	// pointer is a pointer to a struct: {} differs from nothing.
 	pointer
-	// embedded is a struct by value: it is printed even when it is empty.
+	// embedded is a struct by value: it is printed even if it is empty.
 	embedded
 )
 
@@ -106,9 +106,9 @@ const (
 type field struct {
 	key  string
 	kind kind
-	// zero is what is printed for an empty field; "" leaves the field out.
+	// zero is the text of an empty field; "" omits the field.
 	zero string
-	// of is the struct that a list, a pointer or an embedded field holds.
+	// of is the struct in a list, a pointer or an embedded field.
 	of *object
 }
 
@@ -121,18 +121,17 @@ func (o *object) has(key string) bool {
 	return slices.ContainsFunc(o.fields, func(f field) bool { return f.key == key })
 }
 
-// canonical prints a pod template the way encoding/json printed the typed
-// struct of k8s.io/api v0.37.2, whatever wrote the template: keys in the order
-// of the struct, then unknown ones sorted; empty fields left out, or printed
-// where the struct always prints them, so that an API server that omits them
-// makes no difference. The given labels of the template are left out.
+// canonical prints a pod template as encoding/json printed the typed struct of k8s.io/api v0.37.2:
+// keys in the order of the struct, then unknown keys sorted. Empty fields are omitted, or printed
+// if the struct always prints them, so it makes no difference whether an API server omits them. The
+// given labels of the template are omitted.
 func canonical(template map[string]any, withoutLabels ...string) []byte {
 	p := printer{out: make([]byte, 0, 4096)}
 	p.object(keysOfPodTemplateSpec, withLabelsRemoved(template, withoutLabels))
 	return p.out
 }
 
-// withLabelsRemoved copies what it changes: templates come out of caches.
+// withLabelsRemoved copies the maps that it changes: templates come from caches.
 func withLabelsRemoved(template map[string]any, remove []string) map[string]any {
 	metadata, _ := template["metadata"].(map[string]any)
 	labels, _ := metadata["labels"].(map[string]any)
@@ -187,11 +186,11 @@ func (p *printer) object(o *object, content map[string]any) {
 	p.out = append(p.out, '}')
 }
 
-// isEmpty says that the typed field would hold its zero value. A value that is
-// not of the expected type never is: it is printed as it came.
+// isEmpty reports whether the typed field would have its zero value. A value of an unexpected type
+// is never empty: it is printed unchanged.
 func (f *field) isEmpty(v any) bool {
 	if f.of == nil && f.key == "creationTimestamp" {
-		// A template is not created on its own; older API servers print null.
+		// A template is not created as an object; older API servers print null.
 		return true
 	}
 	switch v := v.(type) {
@@ -241,7 +240,7 @@ func (p *printer) list(of *object, items []any) {
 	p.out = append(p.out, ']')
 }
 
-// any prints a value without a struct behind it, the keys of maps sorted.
+// any prints a value without a struct, the keys of maps sorted.
 func (p *printer) any(v any) {
 	switch v := v.(type) {
 	case nil:
@@ -276,8 +275,8 @@ func (p *printer) any(v any) {
 	}
 }
 
-// number prints a literal as it would look after a decoder of unstructured
-// content, which knows int64 and float64 only, so that both ways agree.
+// number prints a literal as if decoded to unstructured content, which has only int64 and float64:
+// both ways give the same result.
 func (p *printer) number(n json.Number) {
 	if i, err := n.Int64(); err == nil {
 		p.out = strconv.AppendInt(p.out, i, 10)
@@ -288,8 +287,7 @@ func (p *printer) number(n json.Number) {
 	}
 }
 
-// key prints a key, with the comma that separates it from whatever was printed
-// since start, where its object began.
+// key prints a key, after a comma unless it is the first since start, where its object began.
 func (p *printer) key(key string, start int) {
 	if len(p.out) > start {
 		p.out = append(p.out, ',')
@@ -314,8 +312,7 @@ func (p *printer) string(s string) {
 func (p *printer) marshal(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		// Not reachable with JSON content; such a value has no JSON, so any
-		// fixed text will do.
+		// Not reachable with JSON content. Such a value has no JSON, so any constant works.
 		b = []byte("null")
 	}
 	p.out = append(p.out, b...)

@@ -38,15 +38,18 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// walkthrough is the first preimage of the contract.
-const walkthrough = `{"metadata":{"creationTimestamp":null,"labels":{"app":"sleep","test":"123"}},"spec":{"containers":[{"name":"sleep","image":"busybox","command":["/bin/sleep","infinity"],"resources":{},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{},"schedulerName":"default-scheduler"}}`
+// walkthrough is the first preimage in the specification of versions.
+const walkthrough = `{"metadata":{"creationTimestamp":null,"labels":{"app":"sleep","test":"123"}},"spec":{"containers":[{"name":"sleep",` +
+	`"image":"busybox","command":["/bin/sleep","infinity"],"resources":{},"terminationMessagePath":"/dev/termination-log",` +
+	`"terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],"restartPolicy":"Always",` +
+	`"terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{},"schedulerName":"default-scheduler"}}`
 
 const (
 	walkthroughVersion = "c6c45d23c098bdf181853a85b60b5d74"
 	repairVersion      = "6a8ff823a5011291b0f02a1d83c2222d"
 )
 
-// decode reads as client-go does for unstructured objects.
+// decode reads JSON as client-go does for unstructured objects.
 func decode(t testing.TB, data string) map[string]any {
 	t.Helper()
 	var template map[string]any
@@ -75,15 +78,27 @@ func TestVersion(t *testing.T) {
 			 "metadata":{"labels":{"test":"123","app":"sleep"},"creationTimestamp":null}}`,
 			want: walkthroughVersion,
 		},
-		"creationTimestamp omitted":   {template: strings.Replace(walkthrough, `"creationTimestamp":null,`, "", 1), want: walkthroughVersion},
-		"creationTimestamp set":       {template: strings.Replace(walkthrough, `"creationTimestamp":null,`, `"creationTimestamp":"2024-01-01T00:00:00Z",`, 1), want: walkthroughVersion},
-		"resources omitted":           {template: strings.Replace(walkthrough, `"resources":{},`, "", 1), want: walkthroughVersion},
-		"empty optional fields":       {template: strings.Replace(walkthrough, `"spec":{`, `"spec":{"volumes":[],"nodeSelector":{},"hostNetwork":false,"hostname":"","affinity":null,`, 1), want: walkthroughVersion},
-		"empty annotations":           {template: strings.Replace(walkthrough, `"labels"`, `"annotations":{},"labels"`, 1), want: walkthroughVersion},
-		"version label":               {template: strings.Replace(walkthrough, `"app":"sleep",`, `"`+v1alpha1.VersionLabel+`":"abc","app":"sleep",`, 1), want: walkthroughVersion},
-		"no metadata":                 {template: metadata(`"ignored":0`), want: mustVersion(t, metadata(`"metadata":{},"ignored":0`))},
-		"labels empty":                {template: metadata(`"metadata":{"labels":{}}`), want: mustVersion(t, metadata(`"metadata":{}`))},
-		"the version label alone":     {template: metadata(`"metadata":{"labels":{"` + v1alpha1.VersionLabel + `":"abc"}}`), want: mustVersion(t, metadata(`"metadata":{}`))},
+		"creationTimestamp omitted": {template: strings.Replace(walkthrough, `"creationTimestamp":null,`, "", 1), want: walkthroughVersion},
+		"creationTimestamp set": {
+			template: strings.Replace(walkthrough, `"creationTimestamp":null,`, `"creationTimestamp":"2024-01-01T00:00:00Z",`, 1),
+			want:     walkthroughVersion,
+		},
+		"resources omitted": {template: strings.Replace(walkthrough, `"resources":{},`, "", 1), want: walkthroughVersion},
+		"empty optional fields": {
+			template: strings.Replace(walkthrough, `"spec":{`,
+				`"spec":{"volumes":[],"nodeSelector":{},"hostNetwork":false,"hostname":"","affinity":null,`, 1),
+			want: walkthroughVersion,
+		},
+		"empty annotations": {template: strings.Replace(walkthrough, `"labels"`, `"annotations":{},"labels"`, 1), want: walkthroughVersion},
+		"version label": {
+			template: strings.Replace(walkthrough, `"app":"sleep",`, `"`+v1alpha1.VersionLabel+`":"abc","app":"sleep",`, 1),
+			want:     walkthroughVersion,
+		},
+		"no metadata":  {template: metadata(`"ignored":0`), want: mustVersion(t, metadata(`"metadata":{},"ignored":0`))},
+		"labels empty": {template: metadata(`"metadata":{"labels":{}}`), want: mustVersion(t, metadata(`"metadata":{}`))},
+		"the version label alone": {
+			template: metadata(`"metadata":{"labels":{"` + v1alpha1.VersionLabel + `":"abc"}}`), want: mustVersion(t, metadata(`"metadata":{}`)),
+		},
 		"a float that is no integer":  {template: metadata(`"new":1.50`), want: mustVersion(t, metadata(`"new":1.5`))},
 		"an integer in another guise": {template: metadata(`"new":1e2`), want: mustVersion(t, metadata(`"new":100`))},
 	}
@@ -103,7 +118,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// mustVersion also holds that a variant is not the walkthrough itself.
+// mustVersion also checks that a variant differs from the walkthrough.
 func mustVersion(t *testing.T, template string) string {
 	t.Helper()
 	v, err := versionOfRaw([]byte(template))
@@ -161,8 +176,8 @@ func TestCanonicalKeepsUnknownFields(t *testing.T) {
 	}
 }
 
-// TestCanonicalZeroValues holds what the struct printed for fields that are
-// not there: this must not depend on whether the API server omits them.
+// TestCanonicalZeroValues covers what the struct prints for missing fields: it must not matter
+// whether the API server omits them.
 func TestCanonicalZeroValues(t *testing.T) {
 	tests := map[string]struct {
 		spec, want string
@@ -173,11 +188,13 @@ func TestCanonicalZeroValues(t *testing.T) {
 		},
 		"ephemeral volume": {
 			spec: `{"volumes":[{"ephemeral":{"volumeClaimTemplate":{}}}]}`,
-			want: `{"volumes":[{"name":"","ephemeral":{"volumeClaimTemplate":{"metadata":{"creationTimestamp":null},"spec":{"resources":{}}}}}],"containers":null}`,
+			want: `{"volumes":[{"name":"","ephemeral":{"volumeClaimTemplate":{"metadata":{"creationTimestamp":null},` +
+				`"spec":{"resources":{}}}}}],"containers":null}`,
 		},
 		"divisor": {
 			spec: `{"containers":[{"env":[{"name":"a","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu"}}}]}]}`,
-			want: `{"containers":[{"name":"","env":[{"name":"a","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}}],"resources":{}}]}`,
+			want: `{"containers":[{"name":"","env":[{"name":"a","valueFrom":{"resourceFieldRef":` +
+				`{"resource":"limits.cpu","divisor":"0"}}}],"resources":{}}]}`,
 		},
 		"projected volume": {
 			spec: `{"volumes":[{"name":"a","projected":{}}],"containers":[]}`,
@@ -217,19 +234,19 @@ func TestReplicaSet(t *testing.T) {
 	label := `"` + v1alpha1.VersionLabel + `":"` + walkthroughVersion + `",`
 
 	if got := versionOfReplicaSet(with(hash + label)); got != walkthroughVersion {
-		t.Errorf("VersionOfReplicaSet() = %s, want %s", got, walkthroughVersion)
+		t.Errorf("versionOfReplicaSet() = %s, want %s", got, walkthroughVersion)
 	}
 	if got := versionOfReplicaSet(with(hash)); got != walkthroughVersion {
-		t.Errorf("VersionOfReplicaSet() of a baseline = %s, want %s", got, walkthroughVersion)
+		t.Errorf("versionOfReplicaSet() of a baseline = %s, want %s", got, walkthroughVersion)
 	}
 	if got, want := canonicalHash(with(hash+label)), canonicalHash(with(label)); got != want {
-		t.Errorf("TemplateHash() of the ReplicaSet = %s, of its Deployment = %s", got, want)
+		t.Errorf("canonicalHash() of the ReplicaSet = %s, of its Deployment = %s", got, want)
 	}
 	if got := canonicalHash(with(hash)); got != walkthroughVersion {
-		t.Errorf("TemplateHash() without labels = %s, want %s", got, walkthroughVersion)
+		t.Errorf("canonicalHash() without labels = %s, want %s", got, walkthroughVersion)
 	}
 	if with, without := canonicalHash(with(label)), canonicalHash(with("")); with == without {
-		t.Error("TemplateHash() does not depend on the version label")
+		t.Error("canonicalHash() does not depend on the version label")
 	}
 }
 
@@ -244,8 +261,8 @@ func TestVersionLeavesTemplateAlone(t *testing.T) {
 	}
 }
 
-// TestTableIsFrozen fails when the table changes: that would change the versions
-// of existing workloads.
+// TestTableIsFrozen fails if the table changes: that would change the versions of existing
+// workloads.
 func TestTableIsFrozen(t *testing.T) {
 	var b strings.Builder
 	var walk func(o *object)
@@ -265,9 +282,8 @@ func TestTableIsFrozen(t *testing.T) {
 	}
 }
 
-// TestCanonicalIsEncodingJSON compares with the typed struct for templates
-// that fill every field the struct has. When k8s.io/api gains a field, let
-// randomTemplate clear it: the table must not learn it.
+// TestCanonicalIsEncodingJSON compares with the typed struct, for templates with all its fields. If
+// k8s.io/api gets a new field, clear it in randomTemplate: the table must not change.
 func TestCanonicalIsEncodingJSON(t *testing.T) {
 	for seed := range int64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -292,7 +308,7 @@ func TestCanonicalIsEncodingJSON(t *testing.T) {
 			if got := Version(content); got != raw || got != digest([]byte(want)) {
 				t.Errorf("Version() = %s, versionOfRaw() of it shuffled = %s, want %s", got, raw, digest([]byte(want)))
 			}
-			// What a server prints that omits creationTimestamp.
+			// The output of a server that omits creationTimestamp.
 			omitted := strings.ReplaceAll(string(data), `"creationTimestamp":"`+created.Format(time.RFC3339)+`",`, "")
 			if got := Version(decode(t, omitted)); got != raw {
 				t.Errorf("Version() without creationTimestamp = %s, want %s", got, raw)
@@ -303,8 +319,7 @@ func TestCanonicalIsEncodingJSON(t *testing.T) {
 
 var created = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
 
-// randomTemplate fills a pod template with valid values; the seeds below five
-// fill every field.
+// randomTemplate returns a pod template with valid values; seeds below five fill all fields.
 func randomTemplate(seed int64) *corev1.PodTemplateSpec {
 	nilChance := 0.4
 	if seed < 5 {

@@ -16,20 +16,19 @@ limitations under the License.
 
 package workload
 
-// Words are how people speak of what halts the rollout of a workload, and by which
-// commands they let it go on. Those of a kind that knows a pause are zero, but for the
-// commands.
+// Words are the words of messages about a halted workload, and the commands that resume it. A kind
+// with a pause sets only the commands.
 type Words struct {
-	// HaltedBy is what a halted workload has, as in "partition 2147483647"; empty for a
+	// HaltedBy is the field that halts the workload, such as "partition 2147483647"; empty for a
 	// pause.
 	HaltedBy string
-	// Resume takes back what the operator halts the workload by, and leaves what a user
-	// wanted before that. GoOn has all pods replaced, whoever kept them from it. Both are
-	// commands of kubectl, without that word and without the namespace.
+	// Resume is the command that takes back the operator's halt and restores the user's value. GoOn is
+	// the command that lets all pods be replaced, even if a user stopped the rollout. Both are
+	// arguments of kubectl, without the namespace.
 	Resume, GoOn string
 }
 
-// Halted is the word for a rollout that was stopped.
+// Halted returns the participle of a stopped rollout: paused or halted.
 func (w *Words) Halted() string {
 	if w.HaltedBy == "" {
 		return "paused"
@@ -37,7 +36,7 @@ func (w *Words) Halted() string {
 	return "halted"
 }
 
-// Halt is the word for what stopped it.
+// Halt returns the noun for a stopped rollout: pause or halt.
 func (w *Words) Halt() string {
 	if w.HaltedBy == "" {
 		return "pause"
@@ -45,8 +44,8 @@ func (w *Words) Halt() string {
 	return "halt"
 }
 
-// Means is what follows these words: by what the rollout is stopped, where the word does
-// not say that.
+// Means returns the field that halts the workload, in parentheses, to follow Halted or Halt; empty
+// for a pause.
 func (w *Words) Means() string {
 	if w.HaltedBy == "" {
 		return ""

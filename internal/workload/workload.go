@@ -35,7 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// Workload is what was observed of a workload, whatever its kind.
+// Workload is the state of a workload of any kind, as it was read.
 type Workload struct {
 	// GVK is the kind of the workload.
 	GVK             schema.GroupVersionKind
@@ -45,154 +45,146 @@ type Workload struct {
 	Labels          map[string]string
 	Annotations     map[string]string
 	Deleting        bool
-	// Owner is the controller of the workload, as kind and name; empty where it has none.
+	// Owner is the controller of the workload, as kind and name; empty for none.
 	Owner string
 
 	// Images are the container images of the pod template.
 	Images []string
-	// Version is computed from the pod template as it is now. What the version
-	// label says may differ: that is a release that slipped past admission.
+	// Version is computed from the current pod template. A different version label means that the
+	// release bypassed admission.
 	Version string
-	// Stamp is the version label of the pod template: the version that admission saw
-	// when it was released. Empty where it is not stamped. Unstamped says that no
-	// template of this kind is.
+	// Stamp is the version label of the pod template, set by admission at the release; empty without
+	// the label. Unstamped: templates of this kind never have it.
 	Stamp     string
 	Unstamped bool
-	// Replicas is the number of pods the workload asks for.
+	// Replicas is the desired number of pods.
 	Replicas int32
-	// MinReady is how long a pod has to be Ready to be available, as the user wants it.
+	// MinReady is the user's minReadySeconds: how long a pod has to be Ready to be available.
 	MinReady time.Duration
-	// Stopping says what keeps its pods from being replaced, and Words how people speak
-	// of that.
+	// Stopping is what keeps pods from being replaced, and Words are the words for it in messages.
 	Stopping
 	Words Words
-	// Rolling says that old pods run until new ones do, and ProgressDeadline how
-	// long the rollout may stand still; 0 is for ever.
+	// Rolling: old pods run until new pods run. ProgressDeadline is how long the rollout may make no
+	// progress; 0 for no limit.
 	Rolling          bool
 	ProgressDeadline time.Duration
-	// Pace is what the workload has of what a hold changes, MinReady and
-	// ProgressDeadline, or Partition, what the user wants of it. Hold is nil while it is not held, and
-	// of a kind that cannot be Pace is zero.
+	// Pace has the current values of the fields that a hold changes; MinReady, ProgressDeadline and
+	// Partition are the user's values. Pace is zero for a kind that cannot be held, and Hold is nil
+	// while the rollout is not held.
 	Pace Pace
 	Hold *Hold
-	// FirstOrdinal is the number in the name of its first pod, where they are numbered.
+	// FirstOrdinal is the ordinal of the first pod, if pods are numbered.
 	FirstOrdinal int32
-	// InFlight is how many pods the strategy lets be replaced at a time.
+	// InFlight is how many pods the strategy replaces at a time.
 	InFlight int32
-	// AvailableSince is since when the workload has been available without a break;
-	// zero while it is not. Workloads of some kinds do not say that: ByPods says that
-	// their pods tell, of which MayLack may be unavailable.
+	// AvailableSince is the time since which the workload has been available; zero while it is not
+	// available. ByPods: workloads of this kind do not report it, so it is computed from their pods,
+	// of which MayLack may be unavailable.
 	AvailableSince time.Time
 	ByPods         bool
 	MayLack        int32
-	// PerNode: there is a pod for each node, whether that is well or not.
+	// PerNode: the workload has a pod for each node, healthy or not.
 	PerNode bool
-	// Stateful: a version that ran may have changed data that an earlier one cannot read.
+	// Stateful: a version that ran may have changed data that an earlier version cannot read.
 	Stateful bool
-	// NotMade are pods of the current revision that are asked for and refused; nil
-	// when none is.
+	// NotMade are pods of the current revision whose creation is refused; nil for none.
 	NotMade *NotMade
-	// Lacking are pods that are asked for and not there, of kinds whose workloads do not
-	// say why; nil when none is.
+	// Lacking are missing pods of kinds whose workloads do not report why; nil for none.
 	Lacking *Lacking
-	// HandBack says that fields of the pod template are the operator's since a
-	// rollback, and somebody applies the workload server-side; or that those are which it
-	// halted the workload by, which is not halted any more.
+	// HandBack: the operator has to give up fields. Either a rollback made it the manager of fields of
+	// the pod template, and another manager applies the workload server-side; or it is still the
+	// manager of the fields by which it halted the workload, and the workload is no longer halted.
 	HandBack bool
-	// Rollout is how far the rollout of the pod template has come.
+	// Rollout is the progress of the rollout of the pod template.
 	Rollout Rollout
-	// RevisionCreated is when the current revision (a Deployment's ReplicaSet)
-	// was created; zero while there is none.
+	// RevisionCreated is when the current revision (a Deployment's ReplicaSet) was created; zero if it
+	// does not exist yet.
 	RevisionCreated time.Time
-	// Revision identifies it among those of the workload, as its kind does; empty
-	// while there is none, or while it is not known.
+	// Revision identifies the current revision among the revisions of the workload, as its kind does;
+	// empty if it does not exist or is not known.
 	Revision string
-	// RevisionNumber is its number, as OldRevision has one; not positive while that is
-	// not known.
+	// RevisionNumber is the OldRevision.Number of the current revision; not positive if it is not
+	// known.
 	RevisionNumber int64
-	// RevisionReplicas are the pods that are asked of it by now.
+	// RevisionReplicas is the number of pods that the current revision should have now.
 	RevisionReplicas int32
-	// OldRevisions are the others that pods are asked of.
+	// OldRevisions are the other revisions that have pods.
 	OldRevisions []OldRevision
 }
 
-// Stopping says what in a workload keeps its pods from being replaced.
+// Stopping has the fields of a workload that keep its pods from being replaced.
 type Stopping struct {
-	// Paused says that the workload does not roll out changes: it has what the operator
-	// halts it by, which a user may have set.
+	// Paused: the workload does not roll out changes. It has the value by which the operator halts it;
+	// a user may have set the same value.
 	Paused bool
-	// OnDelete says that a user wants pods to be replaced only when they are deleted.
-	// Partition is how many of its pods, the first ones, a user wants to stay at the
-	// template before: not what a hold made of that.
+	// OnDelete: a user wants pods to be replaced only when they are deleted. Partition is how many
+	// pods, the first ones, the user wants to keep at the previous template, without a hold.
 	OnDelete  bool
 	Partition int32
-	// Unknown says that the operator does not know its update strategy: no field of that
-	// is written, as the API server might refuse the workload with it.
+	// Unknown: the operator does not know the update strategy, and writes no field of it, as the API
+	// server might refuse it.
 	Unknown bool
-	// Bare says that its strategy has no place yet for a partition, which is 0.
+	// Bare: the strategy has no object for a partition, which is 0.
 	Bare bool
 }
 
-// OldRevision is an earlier pod template of a workload that still has pods.
+// OldRevision is an earlier pod template of a workload.
 type OldRevision struct {
 	Name    string
 	UID     types.UID
 	Version string
-	// Revision is the Workload.Revision of a workload that is at it.
+	// Revision is the Workload.Revision of a workload at this revision.
 	Revision string
-	// Number is larger for a revision that was in use later.
+	// Number is larger for a revision that was used later.
 	Number int64
-	// Created is when it was made first.
+	// Created is when the revision was first created.
 	Created time.Time
-	// Replicas are asked of it, and Ready are. Its health is that: how many are
-	// available depends on a minReadySeconds that may be raised meanwhile.
+	// Replicas is the desired number of its pods, and Ready how many are Ready. Availability is no
+	// measure of its health: it depends on minReadySeconds, which a release may raise.
 	Replicas, Ready int32
-	// Lost are those of them that are not Ready because their nodes do not answer.
+	// Lost is how many of its pods are not Ready because their nodes are unreachable.
 	Lost int32
-	// Stamped: its template carries a version label, so that it was released under
-	// defense. It is known only of what Kind.Revisions observes.
+	// Stamped: its template has a version label, so it was released while the workload was defended.
+	// Only Kind.Revisions sets this.
 	Stamped bool
 }
 
-// NotMade are pods that are not made, because something refuses them: a quota, Pod
-// Security, an admission webhook.
+// NotMade are pods whose creation is refused: by a quota, Pod Security or an admission webhook.
 type NotMade struct {
 	Count   int32
 	Since   time.Time
 	Message string
 }
 
-// Describe says how many pods are refused, and why.
+// Describe returns how many pods are refused, and why.
 func (n *NotMade) Describe(w *Workload) string {
 	return fmt.Sprintf("%d of %d pods cannot be created: %s", n.Count, w.Replicas, wording.Brief(n.Message))
 }
 
-// Stuck is what keeps a pod that is refused from being Ready.
+// Stuck returns the cause that keeps a refused pod from being Ready.
 func (n *NotMade) Stuck() *Stuck {
 	return &Stuck{Reason: reasonNotMade, Message: wording.Brief(n.Message), Slow: true}
 }
 
-// Rollout is how far the rollout of the current pod template has come.
+// Rollout is the progress of the rollout of the current pod template.
 type Rollout struct {
-	// Complete: all pods are of the current template and available, no old
-	// pod is left, and this was said of the current generation.
+	// Complete: the status, of the current generation, reports that all pods have the current template
+	// and are available, and that no other pod exists.
 	Complete bool
-	// Stale: the workload's controller has yet to see the current
-	// generation, which each change of an annotation raises, so that nothing is
-	// known of the rollout.
+	// Stale: the rollout is not known, because the status is of an earlier generation (each change of
+	// an annotation raises it) or of an unknown revision.
 	Stale bool
-	// Stuck: the rollout exceeded its progress deadline, as Message says.
+	// Stuck: the rollout exceeded its progress deadline; Message is the reason.
 	Stuck   bool
 	Message string
-	// Partitioned: all pods but those that a user's partition keeps are of the current
-	// template and available.
+	// Partitioned: all pods above the user's partition have the current template, and all pods are
+	// available.
 	Partitioned bool
-	// Progress is how far it has come, in words; empty for nothing to add.
+	// Progress describes the rollout; empty if there is nothing to add.
 	Progress string
 }
 
-// SetPace takes what a hold changes, with what the annotations say of a hold: of the
-// user's values, which the operator goes by, and of those in force.
+// SetPace sets Pace and Hold, and the user's values of the fields that a hold changes.
 func (w *Workload) SetPace(pace Pace) {
 	w.Pace, w.Hold = pace, pace.HoldOf(w.Annotations)
 	users := pace.Users(w.Annotations)
@@ -200,14 +192,14 @@ func (w *Workload) SetPace(pace Pace) {
 		return // MinReady and ProgressDeadline are not changed, and Partition is the user's
 	}
 	w.MinReady, w.ProgressDeadline = users.MinReady(), 0
-	// The largest value means none.
+	// The largest value means no deadline.
 	if users.ProgressDeadlineSeconds < math.MaxInt32 {
 		w.ProgressDeadline = time.Duration(users.ProgressDeadlineSeconds) * time.Second
 	}
 }
 
-// SinceAvailable is since when the workload has been available without a break, by
-// what it says or by these pods of its current revision; zero while it is not.
+// SinceAvailable returns the time since which the workload has been available, by its status or by
+// these pods of its current revision; zero while it is not available.
 func (w *Workload) SinceAvailable(pods []Pod, now time.Time) time.Time {
 	if !w.ByPods {
 		return w.AvailableSince
@@ -233,9 +225,8 @@ func (w *Workload) SinceAvailable(pods []Pod, now time.Time) time.Time {
 	return since[needed-1]
 }
 
-// Alike is how many pods have the current template already and are of another revision
-// all the same, which its controller did not find again. Nothing is known of that while
-// the current one is not.
+// Alike returns how many pods have the current template although they are of another revision,
+// which the controller did not find again; 0 while the current revision is not known.
 func (w *Workload) Alike() (pods int32) {
 	if w.Revision == "" || w.Rollout.Stale {
 		return 0
@@ -248,60 +239,56 @@ func (w *Workload) Alike() (pods int32) {
 	return pods
 }
 
-// Kind is the kind of the workload in lower case, as in messages.
+// Kind returns the kind in lower case, as messages write it.
 func (w *Workload) Kind() string { return strings.ToLower(w.GVK.Kind) }
 
-// RecordedVersion is the version the workload's label names; empty for a
-// baseline, a workload that has not released since it was enrolled.
+// RecordedVersion returns the version in the workload's label; empty for a baseline, which has had
+// no release since it was enrolled.
 func (w *Workload) RecordedVersion() string { return w.Labels[v1alpha1.VersionLabel] }
 
-// Release is the number of the workload's current release, 0 when there is
-// none.
+// Release returns the number of the workload's current release; 0 for none.
 func (w *Workload) Release() int64 {
 	return ParseRelease(w.Annotations[v1alpha1.ReleaseAnnotation])
 }
 
-// ReleasedBy is the user of the workload's current release, as far as admission
-// knows.
+// ReleasedBy returns the user of the workload's current release, or UnknownUser.
 func (w *Workload) ReleasedBy() string {
 	return cmp.Or(w.Annotations[v1alpha1.ReleasedByAnnotation], UnknownUser)
 }
 
-// BlockedBy is the value of SuspendedByAnnotation for a block because of the
-// workload's current release, which has that record.
+// BlockedBy returns the value of SuspendedByAnnotation for a block because of the workload's
+// current release, which has that record.
 func (w *Workload) BlockedBy(record types.UID) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %d %s", w.RecordedVersion(), w.Release(), record))
 }
 
-// HaltedBy says that the operator paused the workload because that version
-// failed.
+// HaltedBy reports whether the operator halted the workload because that version failed.
 func (w *Workload) HaltedBy(version string) bool {
 	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == version && version != ""
 }
 
-// PausedByUser says that a pause is not the operator's.
+// PausedByUser reports whether a user paused the workload.
 func (w *Workload) PausedByUser() bool {
 	return w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] == ""
 }
 
-// WaitsForUser says that no pod of the workload is replaced before a user does
-// something.
+// WaitsForUser reports whether no pod is replaced until a user acts.
 func (w *Workload) WaitsForUser() bool {
 	return w.Paused || w.OnDelete || w.Rollout.Partitioned
 }
 
-// Blocked says that the workload has a block, whoever set it.
+// Blocked reports whether the workload has a block, by the operator or a user.
 func (w *Workload) Blocked() bool {
 	_, ok := w.Labels[v1alpha1.SuspendLabel]
 	return ok
 }
 
-// MaxReleasesUnseen is how many releases of a workload may go unrecorded: those
-// while the operator was down. A number that is further ahead of the records was
-// not counted, but set by somebody while the workload was out of the defense.
+// MaxReleasesUnseen is how many releases of a workload may go unrecorded while the operator is
+// down. A user set a number that is further ahead of the records, while the workload was not
+// defended.
 const MaxReleasesUnseen = 1_000_000
 
-// AppName is the application a workload belongs to.
+// AppName returns the application that a workload belongs to.
 func (w *Workload) AppName() string {
 	for _, key := range []string{"app.kubernetes.io/name", "app"} {
 		if v := w.Labels[key]; v != "" {
@@ -311,19 +298,17 @@ func (w *Workload) AppName() string {
 	return w.Name
 }
 
-// SystemNamespaces are those of the cluster itself, which are never under
-// defense, even if they are labelled.
+// SystemNamespaces returns the namespaces that are never defended, even with the label.
 func SystemNamespaces() []string {
 	return []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
 }
 
-// NamespaceEnrolled says whether a namespace of this name, with these labels, is
-// defended.
+// NamespaceEnrolled reports whether a namespace with this name and these labels is defended.
 func NamespaceEnrolled(name string, labels map[string]string) bool {
 	return labels[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue && !slices.Contains(SystemNamespaces(), name)
 }
 
-// OwnerOf is the controller of a workload, as kind and name; empty where it has none.
+// OwnerOf returns the controller of a workload, as kind and name; empty for none.
 func OwnerOf(o metav1.Object) string {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil {
@@ -332,8 +317,8 @@ func OwnerOf(o metav1.Object) string {
 	return strings.ToLower(ref.Kind) + " " + ref.Name
 }
 
-// ObservingOwner is the owner because of which a workload is in observe mode; empty where
-// it is not: what the operator did to it, the owner would undo, or fight.
+// ObservingOwner returns the owner because of which the workload is in observe mode: it would undo
+// the operator's changes. Empty for none.
 func (w *Workload) ObservingOwner() string { return ObservingOwner(w.Owner, w.Labels) }
 
 // ObservingOwner returns the owner because of which a workload is in observe mode; empty for none.
@@ -344,13 +329,13 @@ func ObservingOwner(owner string, labels map[string]string) string {
 	return owner
 }
 
-// OptedOut says whether a workload with these labels is out of the defense.
+// OptedOut reports whether a workload with these labels has opted out.
 func OptedOut(labels map[string]string) bool {
 	return labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled
 }
 
-// DescribeStop says that the rollout is paused or halted, and by which command it is resumed, where that is not
-// `kubectl rollout resume`.
+// DescribeStop returns that the rollout is paused or halted, and the command that resumes it if
+// that is not `kubectl rollout resume`.
 func (w *Workload) DescribeStop(command string) string {
 	stop := fmt.Sprintf("the %s is %s%s", w.Kind(), w.Words.Halted(), w.Words.Means())
 	if w.Words.HaltedBy == "" || command == "" {
@@ -359,46 +344,43 @@ func (w *Workload) DescribeStop(command string) string {
 	return stop + "; resume it with " + wording.Kubectl(command, w.Namespace)
 }
 
-// Lacking are pods of a workload that are asked for and not there. They may be made in
-// the next moment, or be refused.
+// Lacking are missing pods of a workload. They may be created in the next moment, or be refused.
 type Lacking struct {
 	Count int32
-	// Since is when the newest pod of the workload was made, or its revision: nothing was
-	// refused for good before.
+	// Since is when the newest pod of the workload, or its revision, was created: earlier refusals are
+	// over.
 	Since time.Time
-	// Seen is since when this process sees that pods are lacking; zero where it does not
-	// say. What was refused before may have been mended meanwhile.
+	// Seen is the time since which this process has known that pods are missing; zero if it does not
+	// record that. An earlier refusal may have been resolved meanwhile.
 	Seen time.Time
 }
 
-// FinishOf is how long the pods of a workload have to have been well.
+// FinishOf returns how long the pods of a workload have to be healthy.
 func FinishOf(w *Workload, s settings.Settings) Finish {
 	return Finish{MinReady: w.MinReady, Settle: s.Settle}
 }
 
-// Refusal is what the controller of a workload says of a pod that it cannot make, at first
-// and at last.
+// Refusal is a report of the controller of a workload that it cannot create a pod.
 type Refusal struct {
 	First, Last time.Time
 	Message     string
 }
 
-// lackingSettle is how long pods are not there before somebody is asked why: a pod that is
-// replaced is not there for a moment.
+// lackingSettle is how long pods are missing before the operator asks why: a pod that is being
+// replaced is missing for a moment.
 const lackingSettle = 10 * time.Second
 
-// AskAfter is how long until it is worth while to ask why they are not there; 0 when it
-// is.
+// AskAfter returns how long to wait before asking why pods are missing.
 func (l *Lacking) AskAfter(now time.Time) time.Duration {
 	return max(l.Since.Add(lackingSettle).Sub(now), 0)
 }
 
-// longestBackOff is for how long the controllers of Kubernetes do not try again at most.
+// longestBackOff is the longest time that the controllers of Kubernetes wait before they retry.
 const longestBackOff = 17 * time.Minute
 
-// RefusedBy is what these refusals say of pods that are not there. One that is older
-// than the newest pod is over: a pod was made since. So is one that was not said again
-// for so long that it would have been. nil when none counts.
+// RefusedBy returns the refusal of missing pods; nil if no refusal counts. A refusal before the
+// creation of the newest pod is over, and so is a refusal that was not repeated within
+// longestBackOff.
 func (l *Lacking) RefusedBy(refusals []Refusal, now time.Time) *NotMade {
 	var last *Refusal
 	var since time.Time
@@ -425,29 +407,28 @@ type Revision struct {
 	Name    string
 	UID     types.UID
 	Version string
-	// Release is the number of the release that last succeeded with it.
+	// Release is the number of the version's last successful release.
 	Release int64
-	// Unproven: it succeeded, and has not run well for long enough since.
+	// Unproven: the version succeeded, and has not run well for long enough since.
 	Unproven bool
 }
 
-// Places are all pods of a workload, of whatever revision.
+// Places are the pods of a workload, of all revisions.
 type Places struct {
-	// Ordered says that a pod is made or replaced only while those before it are
-	// available.
+	// Ordered: a pod is created or replaced only while the pods before it are available.
 	Ordered bool
 	Pods    []Place
-	// Kept is the version of which the controller makes the pods that it does not update
-	// yet; empty where that is not known.
+	// Kept is the version from which the controller recreates pods that it does not update yet; empty
+	// if it is not known.
 	Kept string
 }
 
-// Place is a pod of a workload that gives each of its pods a place.
+// Place is a pod of a workload with numbered pods.
 type Place struct {
 	Pod
 	ResourceVersion string
-	// Version of its template; empty where that is not known. Current says that it is of
-	// the workload's current revision.
+	// Version is the version of its template; empty if it is not known. Current: it is of the
+	// workload's current revision.
 	Version string
 	Current bool
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRefusedBy: what was refused before the newest pod was made is over, and pods that
-// are not there for a moment are being replaced.
+// TestRefusedBy: refusals before the creation of the newest pod are over, and pods that are missing
+// for a moment are being replaced.
 func TestRefusedBy(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
 	lacking := Lacking{Count: 2, Since: ago(5 * time.Minute)}
@@ -32,37 +32,47 @@ func TestRefusedBy(t *testing.T) {
 		return Refusal{First: ago(first), Last: ago(last), Message: why}
 	}
 	for name, test := range map[string]struct {
-		said []Refusal
-		want *NotMade
+		refusals []Refusal
+		want     *NotMade
 	}{
-		"nothing is said":                      {nil, nil},
-		"said before the newest pod":           {[]Refusal{refusal(time.Hour, 6*time.Minute, "quota")}, nil},
-		"said in the second of the newest pod": {[]Refusal{refusal(5*time.Minute, 5*time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(5 * time.Minute), Message: "quota"}},
-		"said since":                           {[]Refusal{refusal(4*time.Minute, time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(4 * time.Minute), Message: "quota"}},
-		"said before, and since":               {[]Refusal{refusal(time.Hour, time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(5 * time.Minute), Message: "quota"}},
-		"the newest is told, the oldest counts": {
-			[]Refusal{refusal(3*time.Minute, 2*time.Minute, "quota"), refusal(2*time.Minute, time.Minute, "a policy"), refusal(time.Hour, 6*time.Minute, "old")},
+		"no refusal":            {nil, nil},
+		"before the newest pod": {[]Refusal{refusal(time.Hour, 6*time.Minute, "quota")}, nil},
+		"in the second of the newest pod": {
+			[]Refusal{refusal(5*time.Minute, 5*time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(5 * time.Minute), Message: "quota"},
+		},
+		"after the newest pod": {
+			[]Refusal{refusal(4*time.Minute, time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(4 * time.Minute), Message: "quota"},
+		},
+		"before the newest pod, and after it": {
+			[]Refusal{refusal(time.Hour, time.Minute, "quota")}, &NotMade{Count: 2, Since: ago(5 * time.Minute), Message: "quota"},
+		},
+		"the message of the newest, the time of the oldest": {
+			[]Refusal{
+				refusal(3*time.Minute, 2*time.Minute, "quota"), refusal(2*time.Minute, time.Minute, "a policy"),
+				refusal(time.Hour, 6*time.Minute, "old"),
+			},
 			&NotMade{Count: 2, Since: ago(3 * time.Minute), Message: "a policy"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.said, testNow)); diff != "" {
+			if diff := cmp.Diff(test.want, lacking.RefusedBy(test.refusals, testNow)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestRefusedLongAgo: what was refused a while ago may have been mended, and pods may be
-// lacking for another reason now.
+// TestRefusedLongAgo: an earlier refusal may have been resolved, and pods may be missing for
+// another reason now.
 func TestRefusedLongAgo(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
 	lacking := Lacking{Count: 1, Since: ago(2 * time.Hour), Seen: ago(time.Minute)}
-	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}}, testNow); got != nil {
-		t.Errorf("not said again for longer than is waited: %+v", got)
+	if got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff + time.Second), Message: "quota"}},
+		testNow); got != nil {
+		t.Errorf("not repeated within longestBackOff: %+v", got)
 	}
 	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, testNow)
 	if got == nil || !got.Since.Equal(lacking.Seen) {
-		t.Errorf("lacking for a minute: %+v", got)
+		t.Errorf("missing for a minute: %+v", got)
 	}
 }

@@ -134,6 +134,8 @@ const (
 	chartLabel     = "helm.sh/chart"
 	managedByLabel = "app.kubernetes.io/managed-by"
 	hookAnnotation = "helm.sh/hook"
+	// keepAnnotation keeps the kinds. config/ has nothing like it.
+	keepAnnotation = "helm.sh/resource-policy"
 )
 
 // byName are objects by kind, namespace and name, without what the chart may have
@@ -146,6 +148,12 @@ func byName(t *testing.T, all []unstructured.Unstructured) map[string]map[string
 		if o.GetKind() == "Namespace" || o.GetAnnotations()[hookAnnotation] != "" {
 			continue
 		}
+		annotations := o.GetAnnotations()
+		delete(annotations, keepAnnotation)
+		if len(annotations) == 0 {
+			annotations = nil
+		}
+		o.SetAnnotations(annotations)
 		labels := o.GetLabels()
 		delete(labels, chartLabel)
 		delete(labels, managedByLabel)
@@ -263,18 +271,41 @@ func TestValues(t *testing.T) {
 	}{
 		{name: "tag", kind: "Deployment", args: []string{"image.tag=v9"}, want: []string{`"image":"ghcr.io/traas-stack/altershield-operator:v9"`}},
 		{name: "digest", kind: "Deployment", args: []string{"image.repository=r/i,image.tag=v9,image.digest=sha256:" + strings.Repeat("a", 64)}, want: []string{`"image":"r/i@sha256:` + strings.Repeat("a", 64) + `"`}},
-		{name: "pull", kind: "Deployment", args: []string{"image.pullPolicy=Always,image.pullSecrets[0].name=registry"}, want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`}},
-		{name: "pull of the errand", kind: "Job", args: []string{"image.pullPolicy=Always,image.pullSecrets[0].name=registry"}, want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`}},
-		{name: "replicas", kind: "Deployment", args: []string{"replicas=1"}, want: []string{`"replicas":1`}},
+		{name: "pull", kind: "Deployment", args: []string{"image.pullPolicy=Always,imagePullSecrets[0].name=registry"}, want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`}},
+		{name: "pull of the errand", kind: "Job", args: []string{"image.pullPolicy=Always,imagePullSecrets[0].name=registry"}, want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`}},
+		{name: "replicas", kind: "Deployment", args: []string{"replicaCount=1"}, want: []string{`"replicas":1`}},
+		{name: "prefix", kind: "Deployment", object: "guard-controller-manager", args: []string{"nameOverride=guard"}, want: []string{
+			`"--webhook-service=guard-webhook-service"`, `"--webhook-cert-secret=guard-webhook-server-cert"`, `"serviceAccountName":"guard-controller-manager"`,
+			`"--webhook-configurations=guard-mutating-webhook-configuration,guard-validating-webhook-configuration"`,
+		}},
+		{name: "prefix of what is called", kind: "ValidatingWebhookConfiguration", object: "guard-validating-webhook-configuration", args: []string{"nameOverride=other,fullnameOverride=guard"}, want: []string{`"name":"guard-webhook-service"`}},
+		{name: "prefix in rights", kind: "Role", object: "guard-manager-role", args: []string{"fullnameOverride=guard"}, want: []string{`["guard-webhook-server-cert"]`, `["altershieldoperator-rollbacks"]`}},
+		{name: "prefix in alerts", kind: "PrometheusRule", args: []string{"fullnameOverride=guard,metrics.rules.enabled=true"}, want: []string{`job=\"guard-metrics-service\"`}, wantNot: []string{"altershieldoperator-metrics"}},
+		{name: "prefix of the errand", kind: "Job", object: "guard-leave", args: []string{"fullnameOverride=guard"}, want: []string{`"--deployment=guard-controller-manager"`, `"--secret=guard-webhook-server-cert"`}},
+		{name: "account", kind: "ServiceAccount", object: "mine", args: []string{"serviceAccount.name=mine,serviceAccount.annotations.a=b"}, want: []string{`"annotations":{"a":"b"}`}},
+		{name: "account of rights", kind: "ClusterRoleBinding", object: "altershieldoperator-manager-rolebinding", args: []string{"serviceAccount.name=mine"}, want: []string{`{"kind":"ServiceAccount","name":"mine"`}},
+		{name: "account of the policy", kind: "ValidatingAdmissionPolicy", args: []string{"serviceAccount.name=mine,rbac.enrolledOnly=true"}, want: []string{":mine'"}},
+		{name: "no account", kind: "ServiceAccount", object: "altershieldoperator-controller-manager", args: []string{"serviceAccount.create=false,serviceAccount.name=mine"}},
+		{name: "no user", kind: "Deployment", wantNot: []string{"runAsUser", "fsGroup"}, want: []string{`"runAsNonRoot":true`}},
+		{name: "a user", kind: "Deployment", args: []string{"podSecurityContext.runAsUser=7"}, want: []string{`"runAsUser":7`}},
+		{name: "a user of the errand", kind: "Job", args: []string{"podSecurityContext.runAsUser=7"}, want: []string{`"runAsUser":7`}},
+		{name: "container", kind: "Deployment", args: []string{"securityContext.privileged=null,securityContext.procMount=Default"}, want: []string{`"procMount":"Default"`}, wantNot: []string{"privileged"}},
+		{name: "budget", kind: "PodDisruptionBudget", args: []string{"pdb.minAvailable=1"}, want: []string{`"minAvailable":1`}, wantNot: []string{"maxUnavailable"}},
+		{name: "budget in percent", kind: "PodDisruptionBudget", args: []string{"pdb.maxUnavailable=50%"}, want: []string{`"maxUnavailable":"50%"`}},
+		{name: "no budget", kind: "PodDisruptionBudget", args: []string{"pdb.enabled=false"}},
+		{name: "scrapes", kind: "ServiceMonitor", args: []string{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.interval=15s,metrics.serviceMonitor.scrapeTimeout=5s"}, want: []string{`"interval":"15s"`, `"scrapeTimeout":"5s"`, `"port":"https"`}},
+		{name: "further objects", kind: "ConfigMap", object: "mine", args: []string{"extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=mine"}, want: []string{`"mine"`}},
+		{name: "forced", kind: "Job", object: "altershieldoperator-leave", args: []string{"uninstall.force=true"}, want: []string{`"--force"`}},
+		{name: "a number", kind: "Job", object: "altershieldoperator-settings", args: []string{"settings.branch.content=2"}, want: []string{`"--set={\"branch\":{\"content\":\"2\"}}"`}},
 		{name: "resources", kind: "Deployment", args: []string{"resources.limits.memory=1Gi,resources.requests.cpu=1"}, want: []string{`"memory":"1Gi"`, `"cpu":1`, `"value":"921MiB"`}},
 		{name: "no limit", kind: "Deployment", args: []string{"resources.limits=null"}, wantNot: []string{"GOMEMLIMIT"}},
 		{name: "own limit", kind: "Deployment", args: []string{"extraEnv[0].name=GOMEMLIMIT,extraEnv[0].value=1GiB"}, want: []string{`"value":"1GiB"`}, wantNot: []string{"460MiB"}},
 		{name: "environment", kind: "Deployment", args: []string{"extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=p"}, want: []string{`{"name":"HTTPS_PROXY","value":"p"}`, "460MiB"}},
 		{name: "nodes", kind: "Deployment", args: []string{"nodeSelector.disk=ssd"}, want: []string{`"nodeSelector":{"disk":"ssd","kubernetes.io/os":"linux"}`}},
 		{name: "scheduling", kind: "Deployment", args: []string{"affinity=null,tolerations=null,topologySpreadConstraints=null"}, wantNot: []string{"affinity", "tolerations", "topologySpread"}},
-		{name: "no priority", kind: "Deployment", args: []string{"priorityClassName="}, wantNot: []string{"priorityClassName"}},
-		{name: "no quota without a priority", kind: "ResourceQuota", args: []string{"priorityClassName="}},
-		{name: "no quota", kind: "ResourceQuota", args: []string{"priorityClassQuota.enabled=false"}},
+		{name: "no priority", kind: "Deployment", wantNot: []string{"priorityClassName"}, want: []string{"manager"}},
+		{name: "no quota without a priority", kind: "ResourceQuota"},
+		{name: "no quota", kind: "ResourceQuota", args: []string{"priorityClassName=high,priorityClassQuota.enabled=false"}},
 		{name: "quota", kind: "ResourceQuota", args: []string{"priorityClassName=high"}, want: []string{`"values":["high"]`, `"pods":"10"`}},
 		{name: "pods", kind: "Deployment", args: []string{"podLabels.a=b,podAnnotations.c=d"}, want: []string{`"a":"b"`, `"c":"d"`}},
 		{name: "labels", kind: "Service", object: "altershieldoperator-webhook-service", args: []string{"commonLabels.team=a"}, want: []string{`"team":"a"`}},
@@ -297,7 +328,8 @@ func TestValues(t *testing.T) {
 		{name: "metrics from", kind: "NetworkPolicy", object: "altershieldoperator-allow-metrics", args: []string{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].ipBlock.cidr=192.0.2.0/24"}, want: []string{`"from":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]`}},
 		{name: "aggregation", kind: "ClusterRole", object: "altershieldoperator-viewer-role", args: []string{"rbac.aggregate=false"}, want: []string{`"changepods"`}, wantNot: []string{"aggregate-to"}},
 		{name: "no kinds", kind: "CustomResourceDefinition", args: []string{"crds.enabled=false"}},
-		{name: "kinds are kept", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com", args: []string{"crds.keep=true"}, want: []string{`"helm.sh/resource-policy":"keep"`}},
+		{name: "kinds are kept", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com", want: []string{`"helm.sh/resource-policy":"keep"`}},
+		{name: "kinds go", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com", args: []string{"crds.keep=false"}, want: []string{`"ChangePod"`}, wantNot: []string{"resource-policy"}},
 		{name: "settings", kind: "Job", object: "altershieldoperator-settings", args: []string{"settings.observe.enable=true"}, want: []string{`"args":["settings","--set={\"observe\":{\"enable\":true}}"]`, `"helm.sh/hook":"post-install,post-upgrade,post-rollback"`}},
 		{name: "no settings", kind: "Job", object: "altershieldoperator-settings"},
 		{name: "leave", kind: "Job", object: "altershieldoperator-leave", args: []string{"uninstall.timeout=30s"}, want: []string{`"args":["leave","--timeout=30s"]`, `"helm.sh/hook":"pre-delete"`}},
@@ -349,7 +381,7 @@ func TestQuoting(t *testing.T) {
 		args = append(args, "--set-string", value)
 	}
 	for _, on := range []string{
-		"metrics.reader.enabled=true", "networkPolicy.enabled=true", "networkPolicy.egress.enabled=true", "rbac.enrolledOnly=true", "settings.observe.enable=true",
+		"metrics.reader.enabled=true", "metrics.serviceMonitor.enabled=true", "networkPolicy.enabled=true", "networkPolicy.egress.enabled=true", "rbac.enrolledOnly=true", "settings.observe.enable=true",
 	} {
 		args = append(args, "--set", on)
 	}
@@ -417,9 +449,9 @@ func TestGoMemLimit(t *testing.T) {
 // TestBadValues: what cannot be used is refused, by name.
 func TestBadValues(t *testing.T) {
 	for set, want := range map[string]string{
-		"replica=3":                           "additional properties 'replica' not allowed",
-		"replicas=two":                        "at '/replicas': got string, want integer",
-		"replicas=-1":                         "/replicas",
+		"replicas=3":                          "additional properties 'replicas' not allowed",
+		"replicaCount=two":                    "at '/replicaCount': got string, want integer",
+		"replicaCount=-1":                     "/replicaCount",
 		"image.tag=a b":                       "/image/tag",
 		"image.digest=sha256:abc":             "/image/digest",
 		"image.pullPolicy=Sometimes":          "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'",
@@ -440,7 +472,7 @@ func TestBadValues(t *testing.T) {
 		"webhook.certificate.secretName=x":    "webhook.certificate.caBundle is missing",
 		"webhook.certificate.caBundle=x":      "/webhook/certificate/caBundle",
 		"settings.observ.enable=true":         "additional properties 'observ' not allowed",
-		"settings.observe.content=x":          "at '/settings/observe': missing property 'enable'",
+		"settings.observe.locked=true":        "/settings/observe",
 		"uninstall.timeout=1h":                "/uninstall/timeout",
 		"crds.keep=yes":                       "at '/crds/keep': got string, want boolean",
 		"networkPolicy.callbacksFrom=here":    "/networkPolicy/callbacksFrom",

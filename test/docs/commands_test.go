@@ -38,7 +38,7 @@ import (
 
 // update has what commands print written into the documents:
 //
-//	go test ./test/docs -run TestCommands/docs/first-block.md -update
+//	go test ./test/docs -run TestCommands/docs/getting-started/first-block.md -update
 //
 // Outputs that leave something out ("...") stay as they are.
 var update = flag.Bool("update", false, "write what the commands print into the documents")

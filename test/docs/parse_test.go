@@ -36,17 +36,27 @@ import (
 )
 
 // groupsOfDocuments are what people read, each group in the order in which its stories
-// are told: operations.md begins without an operator and ends without one.
+// are told: install.md begins without an operator, and uninstall.md ends without one.
 var groupsOfDocuments = [][]string{
 	{
-		"docs/operations.md", "README.md", "README.zh-CN.md", "docs/first-block.md", "docs/plugin.md",
-		"docs/plugin-act.md", "docs/plugin-check.md", "docs/on-call.md", "docs/ci.md",
+		"docs/getting-started/install.md", "README.md", "README.zh-CN.md", "docs/getting-started/first-block.md", "docs/tasks/enroll.md",
+		"docs/reference/plugin.md", "docs/tasks/wait-in-ci.md",
+		"docs/tasks/run-in-production.md", "docs/tasks/monitor.md", "docs/tasks/respond-to-an-alert.md",
+		"docs/tasks/upgrade.md", "docs/tasks/uninstall.md", "docs/tasks/verify-a-download.md", "docs/tasks/gitops-and-helm.md",
 	},
 	{
-		"docs/user-guide.md", "docs/connect-altershield-server.md", "docs/states.md", "docs/glossary.md", "docs/objects.md",
-		"docs/design.md", "docs/releases.md", "docs/reference.md", "CONTRIBUTING.md", "CHANGELOG.md",
+		"docs/concepts/release.md", "docs/concepts/block.md", "docs/tasks/handle-a-failed-release.md", "docs/concepts/rollback.md",
+		"docs/concepts/verification.md", "docs/concepts/compared.md",
+		"docs/tasks/connect-altershield-server.md", "docs/reference/altershield-server.md",
+		"docs/reference/states.md", "docs/reference/api.md", "docs/reference/settings.md", "docs/reference/objects.md",
+		"docs/concepts/defaults.md", "docs/concepts/architecture.md", "docs/concepts/security.md", "docs/reference/metrics.md",
+		"docs/reference/flags.md", "docs/reference/causes.md", "docs/reference/glossary.md", "docs/faq.md", "docs/index.md", "docs/roadmap.md",
+		"docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md",
 	},
-	{"docs/policies.md", "docs/holding.md", "docs/kinds.md", "docs/statefulset.md", "docs/daemonset.md"},
+	{
+		"docs/tasks/write-policies.md", "docs/reference/checks.md", "docs/tasks/hold-rollouts.md", "docs/concepts/hold.md",
+		"docs/concepts/kinds.md",
+	},
 }
 
 // documents are all of them.
@@ -283,7 +293,7 @@ func (d *document) commands() []command {
 		all = append(all, b.commands(d.path)...)
 	}
 	for _, s := range d.spans {
-		if strings.HasPrefix(s.text, "kubectl ") || d.path == "docs/operations.md" && strings.HasPrefix(s.text, "k ") {
+		if strings.HasPrefix(s.text, "kubectl ") || d.path == "docs/reference/metrics.md" && strings.HasPrefix(s.text, "k ") {
 			all = append(all, command{document: d.path, line: s.line, text: s.text, inProse: true})
 		}
 	}

@@ -41,13 +41,14 @@ const pluginCommand = "kubectl altershield"
 
 // toldWithPlugin are the documents in which a flag that stands alone is the plugin's.
 var toldWithPlugin = []string{
-	"docs/plugin.md", "docs/plugin-act.md", "docs/plugin-check.md", "docs/on-call.md", "docs/ci.md", "docs/first-block.md",
+	"docs/reference/plugin.md", "docs/tasks/respond-to-an-alert.md",
+	"docs/tasks/wait-in-ci.md", "docs/tasks/handle-a-failed-release.md", "docs/getting-started/first-block.md",
 }
 
 // ofPlaces are the documents whose commands are for workloads of others and for pipelines:
-// they are read as the plugin reads them, and test/plugin and docs/first-block.md run
+// they are read as the plugin reads them, and test/plugin and docs/getting-started/first-block.md run
 // such.
-var ofPlaces = []string{"docs/plugin-act.md", "docs/plugin-check.md", "docs/on-call.md", "docs/ci.md"}
+var ofPlaces = []string{"docs/tasks/wait-in-ci.md"}
 
 func newPlugin() *cobra.Command {
 	return plugin.NewCommand(plugin.Options{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}})

@@ -191,7 +191,7 @@ var _ = Describe("an undo", func() {
 		By("denying what is neither good nor a repair, with the ways that are open")
 		out, err := w.tryKubectl(ctx, "-n", ns, "set", "image", "deployment/web", "sleep=busybox:3")
 		Expect(denied("web")(out, err)).To(BeTrue(), out)
-		Expect(out).To(And(ContainSubstring("To go back: apply version "+good+" again"), ContainSubstring("rollback-to=last-success"), Not(ContainSubstring("rollout undo"))))
+		Expect(out).To(And(ContainSubstring("To undo the release: apply version "+good+" again"), ContainSubstring("rollback-to=last-success"), Not(ContainSubstring("rollout undo"))))
 		out, err = w.tryKubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
 		Expect(err).To(HaveOccurred())
 		Expect(out).To(ContainSubstring("paused"))

@@ -91,7 +91,7 @@ var _ = Describe("the walkthrough", func() {
 		Expect(out).To(ContainSubstring(walkthrough.Denial))
 
 		By("without a server as well")
-		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: ` + staysUp + `: pod web-\S+: container web crashes again and again`))
+		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: ` + staysUp + `: pod web-\S+: container web is in CrashLoopBackOff`))
 		Expect(out).To(ContainSubstring("deployment web is suspended"))
 		Expect(out).To(MatchRegexp(`RolledBack .*: to version \w{32}: .*: ` + staysUp + `: pod web-`))
 		Expect(out).To(Or(

@@ -114,7 +114,7 @@ func eventually(t *testing.T, what string, within time.Duration, done func() boo
 }
 
 // TestCluster installs, uses, upgrades and removes the operator as
-// docs/operations.md says.
+// docs/tasks/run-in-production.md says.
 func TestCluster(t *testing.T) {
 	c := startCluster(t)
 	t.Run("install", c.testInstall)

@@ -43,7 +43,7 @@ import (
 
 const (
 	scrapeJob = prefix + "metrics-service"
-	runbooks  = "https://github.com/traas-stack/altershield-operator/blob/main/docs/operations.md#"
+	runbooks  = "https://github.com/traas-stack/altershield-operator/blob/main/docs/tasks/respond-to-an-alert.md#"
 )
 
 // foreign metrics are none of the manager's.
@@ -185,23 +185,18 @@ func once() {
 	operatormetrics.WebhookConfigurationMissing("MutatingWebhookConfiguration", false)
 }
 
-// row is a row of the table in docs/operations.md: what has to be said of a metric.
+// row is a row of the table in docs/reference/metrics.md: what has to be said of a metric.
 type row struct{ kind, labels, unit, meaning string }
 
 // documented is that table, by metric.
 func documented(t *testing.T) map[string]row {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(repository(t), "docs", "operations.md"))
+	data, err := os.ReadFile(filepath.Join(repository(t), "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, ok := strings.Cut(string(data), "\n### Metrics\n")
-	if !ok {
-		t.Fatal("docs/operations.md has no section Metrics")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
 	rows := map[string]row{}
-	for line := range strings.Lines(section) {
+	for line := range strings.Lines(string(data)) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		if name := strings.Trim(strings.TrimSpace(cells[0]), "`"); strings.HasPrefix(name, "altershield_") && len(cells) == 5 {
 			rows[name] = row{strings.TrimSpace(cells[1]), cells[2], strings.TrimSpace(cells[3]), strings.TrimSpace(cells[4])}
@@ -225,7 +220,7 @@ func TestMetricsDocumented(t *testing.T) {
 		own[m.name] = true
 		row, ok := rows[m.name]
 		if !ok {
-			t.Errorf("docs/operations.md: %s is missing", m.name)
+			t.Errorf("docs/reference/metrics.md: %s is missing", m.name)
 			continue
 		}
 		var labels []string
@@ -234,15 +229,15 @@ func TestMetricsDocumented(t *testing.T) {
 		}
 		slices.Sort(labels)
 		if !slices.Equal(labels, m.labels) {
-			t.Errorf("docs/operations.md: %s has the labels %v, not %v", m.name, m.labels, labels)
+			t.Errorf("docs/reference/metrics.md: %s has the labels %v, not %v", m.name, m.labels, labels)
 		}
 		if row.unit == "" || row.meaning == "" {
-			t.Errorf("docs/operations.md: %s has no unit, or no meaning", m.name)
+			t.Errorf("docs/reference/metrics.md: %s has no unit, or no meaning", m.name)
 		}
 	}
 	for name := range rows {
 		if !own[name] {
-			t.Errorf("docs/operations.md: there is no %s", name)
+			t.Errorf("docs/reference/metrics.md: there is no %s", name)
 		}
 	}
 	families, err := metrics.Registry.Gather()
@@ -251,7 +246,7 @@ func TestMetricsDocumented(t *testing.T) {
 	}
 	for _, f := range families {
 		if kind := strings.ToLower(f.GetType().String()); own[f.GetName()] && rows[f.GetName()].kind != kind {
-			t.Errorf("docs/operations.md: %s is a %s", f.GetName(), kind)
+			t.Errorf("docs/reference/metrics.md: %s is a %s", f.GetName(), kind)
 		}
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -271,7 +266,7 @@ func checkValue(t *testing.T, metric, label, value, cell string) {
 	for part := range strings.SplitSeq(cell, ";") {
 		name, values, listed := strings.Cut(part, ":")
 		if listed && strings.Contains(name, "`"+label+"`") && !strings.Contains(values, "`"+value+"`") {
-			t.Errorf("docs/operations.md: %s has %s=%q, too", metric, label, value)
+			t.Errorf("docs/reference/metrics.md: %s has %s=%q, too", metric, label, value)
 		}
 	}
 }
@@ -364,7 +359,7 @@ func anchors(t *testing.T, path string) map[string]bool {
 }
 
 func TestAlerts(t *testing.T) {
-	described := anchors(t, "docs/operations.md")
+	described := anchors(t, "docs/tasks/respond-to-an-alert.md")
 	seen := map[string]bool{}
 	for _, a := range alerts(t) {
 		if seen[a.Alert] {
@@ -379,12 +374,12 @@ func TestAlerts(t *testing.T) {
 		}
 		anchor, ok := strings.CutPrefix(a.Annotations["runbook_url"], runbooks)
 		if !ok || anchor != strings.ToLower(a.Alert) || !described[anchor] {
-			t.Errorf("%s: %s does not lead to its section of docs/operations.md", a.Alert, a.Annotations["runbook_url"])
+			t.Errorf("%s: %s does not lead to its section of docs/tasks/respond-to-an-alert.md", a.Alert, a.Annotations["runbook_url"])
 		}
 	}
 	for anchor := range described {
 		if strings.HasPrefix(anchor, "altershield") && anchor != "altershield-server" && !slices.ContainsFunc(alerts(t), func(a alert) bool { return strings.ToLower(a.Alert) == anchor }) {
-			t.Errorf("docs/operations.md#%s is about no alert", anchor)
+			t.Errorf("docs/tasks/respond-to-an-alert.md#%s is about no alert", anchor)
 		}
 	}
 }

@@ -114,6 +114,7 @@ var _ = Describe("the operator on real nodes", Ordered, ContinueOnFailure, func(
 	Context("while nodes and replicas of it come and go", life)
 	Context("in the long run", Label("soak"), soak)
 	Context("at its end", Label("chart"), chart)
+	Context("from a clone,", Label("chart"), fromClone)
 })
 
 // releases tells what becomes of each row. Some are watched at once, and nearly

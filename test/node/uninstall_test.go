@@ -22,7 +22,10 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +37,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/nodes"
+	"github.com/traas-stack/altershield-operator/internal/errand"
 )
 
 // chart takes the operator over that kubectl installed, and uninstalls it: with the Jobs
@@ -50,7 +55,7 @@ func chart() {
 
 	It("is adopted by the chart, which applies settings", func(ctx SpecContext) {
 		helm(ctx, "install", "altershield", filepath.Join(root, "charts", "altershield-operator"), "--take-ownership", "--force-conflicts", "--wait",
-			"--set", "settings.branch.enable=true", "--set-string", "settings.branch.content=1")
+			"--set", "settings.branch.content=1,crds.keep=false")
 		Expect(kubectl(ctx, "-n", operatorNamespace, "get", "opsconfiginfo", "branch", "-o", "jsonpath={.spec.enable} {.spec.content}")).To(Equal("true 1"))
 		installed(ctx)
 	}, SpecTimeout(5*time.Minute))
@@ -72,6 +77,13 @@ func chart() {
 			g.Expect(halted.Spec.Paused).To(BeTrue())
 		}).WithContext(ctx).Should(Succeed())
 
+		refused, err := tryHelm(ctx, "uninstall", "altershield")
+		Expect(err).To(HaveOccurred(), "the halted rollout would go on to the version that failed")
+		Expect(refused).To(And(
+			ContainSubstring("Deployment "+ns+"/blocked: [blocked]"), ContainSubstring("Deployment "+ns+"/halted: [blocked paused]"), ContainSubstring("nothing was changed"),
+		), "what the Job says is shown")
+		Expect(getDeployment(ctx, Default, ns, "halted").Spec.Paused).To(BeTrue())
+		kubectl(ctx, "-n", operatorNamespace, "annotate", operator, errand.ForceAnnotation+"=true")
 		Expect(helm(ctx, "uninstall", "altershield")).To(ContainSubstring("no workload is blocked, paused or held by the operator"), "what the Job says is shown")
 		for _, name := range []string{"blocked", "halted"} {
 			d := getDeployment(ctx, Default, ns, name)
@@ -91,6 +103,49 @@ func chart() {
 			})
 		}).WithContext(ctx).Should(BeEmpty())
 	}, SpecTimeout(10*time.Minute))
+}
+
+// fromClone installs the operator by the commands of docs/getting-started/install.md for whoever has a clone: it builds the image, brings
+// its archive to each node, and installs the packaged chart. No operator is there before it.
+func fromClone() {
+	It("is installed from a clone as the page says, and verifies a release", func(ctx SpecContext) {
+		page, err := os.ReadFile(filepath.Join(root, "docs", "getting-started", "install.md"))
+		Expect(err).NotTo(HaveOccurred())
+		typed := func(pattern string) string {
+			GinkgoHelper()
+			found := regexp.MustCompile(pattern).FindString(string(page))
+			Expect(found).NotTo(BeEmpty(), "the page has no command %s", pattern)
+			return found
+		}
+		build := exec.CommandContext(ctx, "bash", "-c", typed(`make image release-manifests .*`))
+		build.Dir = root
+		build.Env = append(os.Environ(), "PLATFORMS=linux/"+goruntime.GOARCH)
+		_, err = output(build)
+		Expect(err).NotTo(HaveOccurred())
+
+		dist := filepath.Join(root, "dist")
+		load := strings.Fields(typed(`ctr -n k8s\.io images import [^\s\x60]+`))
+		load[len(load)-1] = filepath.Join(dist, load[len(load)-1])
+		for _, node := range nodes.Nodes() {
+			_, err := output(cluster.On(ctx, node, load...))
+			Expect(err).NotTo(HaveOccurred())
+		}
+		version := strings.TrimPrefix(typed(`VERSION=v[^\s]+`), "VERSION=v")
+		install := strings.Fields(strings.TrimPrefix(typed(`helm install altershield altershield-operator-<version>\.tgz .*`), "helm "))
+		install[2] = filepath.Join(dist, "altershield-operator-"+version+".tgz")
+		helm(ctx, append(install, "--wait")...)
+
+		Eventually(func() error {
+			check := cluster.Kubectl(ctx, "check")
+			program := slices.IndexFunc(check.Args, func(a string) bool { return filepath.Base(a) == "kubectl" })
+			check.Args[program] = filepath.Join(root, "bin", "kubectl-altershield")
+			_, err := output(check)
+			return err
+		}).WithContext(ctx).Should(Succeed())
+		ns := newNamespace(ctx, "cloned")
+		Expect(api.Create(ctx, plain(ns, "first", 1).Obj())).To(Succeed())
+		eventuallyState(ctx, ns, "first", v1alpha1.ChangeWorkloadSuccess)
+	}, SpecTimeout(12*time.Minute))
 }
 
 // fail corrects the verdict on the first pod of a release. There has to be a batch.
@@ -115,13 +170,18 @@ func fail(ctx context.Context, change *v1alpha1.ChangeWorkload) {
 // helm runs the real Helm, which make test-node builds, where kubectl runs.
 func helm(ctx context.Context, args ...string) string {
 	GinkgoHelper()
+	out, err := tryHelm(ctx, args...)
+	Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+func tryHelm(ctx context.Context, args ...string) (string, error) {
+	GinkgoHelper()
 	home := GinkgoT().TempDir()
 	cmd := cluster.Kubectl(ctx, append(args, "--namespace", operatorNamespace)...)
 	program := slices.IndexFunc(cmd.Args, func(a string) bool { return filepath.Base(a) == "kubectl" })
 	Expect(program).To(BeNumerically(">", 0))
 	cmd.Args[program] = filepath.Join(root, "bin", "helm")
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	out, err := output(cmd)
-	Expect(err).NotTo(HaveOccurred())
-	return out
+	return output(cmd)
 }

@@ -36,7 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/plugin"
 )
 
-// denied runs a command that ends with an error, which has to say all of these.
+// denied runs a command that fails with an error that contains all texts.
 func (p *place) denied(args []string, texts ...string) {
 	p.Helper()
 	out, errOut, code := p.run(args...)
@@ -50,15 +50,15 @@ func (p *place) denied(args []string, texts ...string) {
 	}
 }
 
-// acts runs a command that succeeds, and that has to print all of these in this order.
+// acts runs a command that succeeds, and prints all texts in this order.
 func (p *place) acts(args []string, texts ...string) {
 	p.Helper()
-	out := p.told(args...)
+	out := p.output(args...)
 	rest := out
 	for _, text := range texts {
 		_, after, found := strings.Cut(rest, text)
 		if !found {
-			p.Errorf("kubectl altershield %s does not say %q, or not there, but\n%s", strings.Join(args, " "), text, out)
+			p.Errorf("kubectl altershield %s does not print %q, or in another order, but\n%s", strings.Join(args, " "), text, out)
 			return
 		}
 		rest = after
@@ -75,14 +75,14 @@ func (p *place) workload(name string) *appsv1.Deployment {
 	return d
 }
 
-// waits waits for a release with wait, and returns its exit code and what it printed.
+// waits waits for a release with wait, and returns its exit code and its output.
 func (p *place) waits(args ...string) (code int, out string) {
 	p.Helper()
 	out, errOut, code := p.run(append([]string{"wait", "--timeout=2m"}, args...)...)
 	return code, out + errOut
 }
 
-// ends waits for a release that has to end with a code.
+// ends waits for a release, and checks the exit code.
 func (p *place) ends(code int, args ...string) string {
 	p.Helper()
 	got, out := p.waits(args...)
@@ -92,7 +92,7 @@ func (p *place) ends(code int, args ...string) string {
 	return out
 }
 
-// fails fails the release of a Deployment, and waits until that is known.
+// fails fails the release of a Deployment, and waits for the state Suspend.
 func (p *place) fails(name string) {
 	p.Helper()
 	p.fail(name, "find error")
@@ -122,13 +122,15 @@ func TestVerdict(t *testing.T) {
 		t.Error("a dry run changed something")
 	}
 	p.acts([]string{"verdict", "fail", "sleep", "--pod", first, "--pod", second, "-m", "find error"},
-		"pod "+first+": fail", "release 1 becomes Suspend, and releases are blocked", "release 1 is Suspend", "releases are blocked since", "see: kubectl altershield status deployment/sleep -n "+p.namespace)
+		"pod "+first+": fail", "release 1 becomes Suspend, and releases are blocked", "release 1 is Suspend",
+		"releases are blocked since", "see: kubectl altershield status deployment/sleep -n "+p.namespace)
 	p.ends(2, "sleep")
 	c := p.current("sleep")
 	if c.Status.FailCount != 2 || c.Status.DefenseCheckFailPods[0].Message != "find error" {
-		t.Errorf("what failed is %+v", c.Status.DefenseCheckFailPods)
+		t.Errorf("failed pods: %+v", c.Status.DefenseCheckFailPods)
 	}
-	p.acts([]string{"verdict", "pass", "sleep", "--pod", first, "-m", "false alarm"}, "release 1 stays Suspend: pod "+second+" still fails", "releases are blocked since")
+	p.acts([]string{"verdict", "pass", "sleep", "--pod", first, "-m", "false alarm"},
+		"release 1 stays Suspend: pod "+second+" still fails", "releases are blocked since")
 	p.acts([]string{"verdict", "pass", "sleep"}, "pod "+second+": pass", "its block is lifted", "release 1 is Success")
 	p.until("the block is lifted", func() error {
 		if value, blocked := p.workload("sleep").Labels[v1alpha1.SuspendLabel]; blocked {
@@ -147,8 +149,14 @@ func TestVerdictOnTheReleaseItself(t *testing.T) {
 	p.ends(0, "sleep")
 	name := p.current("sleep").Name
 	for what, tt := range map[string]struct{ status, args, line string }{
-		"order": {`"orderPostVerdict":{"verdict":"fail","delivered":"fail","message":"freeze"}`, "--order", "the POST check of the order: pass in place of fail"},
-		"check": {`"checks":[{"name":"shop/smoke/ping","type":"HTTP","stage":"ReleasePost","phase":"Failed","reason":"HTTP503"}]`, "--checks", "the check shop/smoke/ping: Passed in place of Failed"},
+		"order": {
+			`"orderPostVerdict":{"verdict":"fail","delivered":"fail","message":"freeze"}`,
+			"--order", "the POST check of the order: pass in place of fail",
+		},
+		"check": {
+			`"checks":[{"name":"shop/smoke/ping","type":"HTTP","stage":"ReleasePost","phase":"Failed","reason":"HTTP503"}]`,
+			"--checks", "the check shop/smoke/ping: Passed in place of Failed",
+		},
 	} {
 		p.kubectl("patch", "cwl", name, "--subresource=status", "--type=merge", "-p", `{"status":{`+tt.status+`}}`)
 		p.reaches("sleep", v1alpha1.ChangeWorkloadSuspend)
@@ -168,17 +176,20 @@ func TestOverride(t *testing.T) {
 	p.denied([]string{"override", "sleep", "--image", "main=busybox:2"}, "is not blocked", "releases pass")
 	p.fails("sleep")
 
-	p.denied([]string{"override", "sleep", "--image", "main=busybox:1"}, "nothing would be released", "verdict pass deployment/sleep -n "+p.namespace)
+	p.denied([]string{"override", "sleep", "--image", "main=busybox:1"},
+		"nothing would be released", "verdict pass deployment/sleep -n "+p.namespace)
 	p.denied([]string{"override", "sleep", "--image", "web=busybox:2"}, `has no container "web"`, "it has main")
-	p.acts([]string{"override", "sleep", "--image", "main=busybox:2", "--dry-run=server"}, "releases are blocked, because release 1", "(busybox:2) in place of", "released (server dry run)")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2", "--dry-run=server"},
+		"releases are blocked, because release 1", "(busybox:2) in place of", "released (server dry run)")
 	if got := p.workload("sleep").Spec.Template.Spec.Containers[0].Image; got != "busybox:1" {
 		t.Fatalf("a dry run released %s", got)
 	}
-	p.acts([]string{"override", "sleep", "--image", "main=busybox:2"}, "release 2 (version ", "its Success lifts the block", "see: kubectl altershield wait deployment/sleep -n "+p.namespace)
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2"},
+		"release 2 (version ", "its Success lifts the block", "see: kubectl altershield wait deployment/sleep -n "+p.namespace)
 	p.ends(0, "sleep")
 	p.isFree("sleep")
 
-	// The label for whoever comes next, with kubectl.
+	// The label for the next release, set with kubectl.
 	p.kubectl("label", "deployment", "sleep", v1alpha1.IgnoredSuspendLabel+"=true")
 	p.fails("sleep")
 	p.until("the label does not count", func() error {
@@ -188,7 +199,8 @@ func TestOverride(t *testing.T) {
 		return nil
 	})
 	p.acts([]string{"override", "sleep", "--image", "main=busybox:3", "--dry-run=server"}, "was there before the block and does not count")
-	p.acts([]string{"override", "sleep", "--image", "main=busybox:2b"}, "which was there before the block and does not count", "label removed", "released", "release 3")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2b"},
+		"which was there before the block and does not count", "label removed", "released", "release 3")
 	p.ends(0, "sleep")
 	p.isFree("sleep")
 	p.fails("sleep")
@@ -199,8 +211,7 @@ func TestOverride(t *testing.T) {
 	p.isFree("sleep")
 }
 
-// isFree checks that a Deployment is not blocked, and that nothing lets a later release
-// pass a block.
+// isFree checks that a Deployment is not blocked, and has no label that lets a later release pass a block.
 func (p *place) isFree(name string) {
 	p.Helper()
 	p.until(name+" is not blocked", func() error {
@@ -218,13 +229,16 @@ func TestRollbackAndQuarantine(t *testing.T) {
 	p := begin(t, true)
 	p.deploy("sleep", 2, "busybox:1")
 	p.ends(0, "sleep")
-	p.denied([]string{"rollback", "sleep"}, "the history has no version except the current one", "(busybox:1), which succeeded as release 1 (the current one)")
+	p.denied([]string{"rollback", "sleep"},
+		"the history has no version except the current one", "(busybox:1), which succeeded as release 1 (the current one)")
 	p.release("sleep", "busybox:2")
 	p.ends(0, "sleep")
 	good, bad := "", p.workload("sleep").Labels[v1alpha1.VersionLabel]
-	p.acts([]string{"rollback", "sleep", "--dry-run=server"}, "(busybox:2) to version ", "(busybox:1), which succeeded as release 1", "annotated (server dry run)")
+	p.acts([]string{"rollback", "sleep", "--dry-run=server"},
+		"(busybox:2) to version ", "(busybox:1), which succeeded as release 1", "annotated (server dry run)")
 	p.denied([]string{"rollback", "sleep", "--to", "abcdef"}, `no version "abcdef"`, "the history has:")
-	p.acts([]string{"rollback", "sleep"}, "(busybox:2) to version ", "rolled back; version ", "as release 3, and version "+bad+" is in quarantine")
+	p.acts([]string{"rollback", "sleep"},
+		"(busybox:2) to version ", "rolled back; version ", "as release 3, and version "+bad+" is in quarantine")
 	p.ends(3, "sleep", "--release=2")
 	p.ends(3, "sleep", "--version", bad[:8])
 	p.ends(0, "sleep")
@@ -233,7 +247,8 @@ func TestRollbackAndQuarantine(t *testing.T) {
 	}
 
 	p.denied([]string{"rollback", "sleep", "--to", bad}, "the operator would refuse: version "+bad+" was rolled back at", "(in quarantine)")
-	p.acts([]string{"override", "sleep", "--image", "main=busybox:2", "--dry-run"}, "version "+bad+" is in quarantine: Requested", "released (dry run)")
+	p.acts([]string{"override", "sleep", "--image", "main=busybox:2", "--dry-run"},
+		"version "+bad+" is in quarantine: Requested", "released (dry run)")
 	p.denied([]string{"override", "sleep", "--image", "main=busybox:7"}, "is neither blocked nor in quarantine", "passes without an override")
 	p.kubectl("annotate", "deployment/sleep", v1alpha1.UnquarantineAnnotation+"="+bad)
 	p.release("sleep", "busybox:2")
@@ -247,19 +262,20 @@ func TestRollbackIsRefused(t *testing.T) {
 	p.release("sleep", "busybox:2")
 	p.ends(0, "sleep")
 	p.acts([]string{"enroll", "deployment/sleep", "--mode=observe"}, "observe=enabled", `in observe mode, because of the annotation`)
-	p.denied([]string{"rollback", "sleep"}, "the workload is in observe mode (setting observe)", "enroll deployment/sleep --mode=enforce -n "+p.namespace)
+	p.denied([]string{"rollback", "sleep"},
+		"the workload is in observe mode (setting observe)", "enroll deployment/sleep --mode=enforce -n "+p.namespace)
 	p.acts([]string{"enroll", "deployment/sleep"}, "remove the annotation", "in enforce mode")
 	p.acts([]string{"enroll", "deployment/sleep"}, "nothing to change")
-	// What only the operator knows, it says by an event: nobody who may not read its
-	// settings is told before.
+	// A user who may not read the settings reads the reason in an event of the operator.
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"observe=enabled")
 	p.kubectl("create", "serviceaccount", "dev")
 	p.kubectl("create", "rolebinding", "dev", "--clusterrole=edit", "--serviceaccount="+p.namespace+":dev")
 	as := "--as=system:serviceaccount:" + p.namespace + ":dev"
-	p.denied([]string{"rollback", "sleep", as}, "the operator refused: A rollback is refused or waits: the rollback to", "the workload is in observe mode")
+	p.denied([]string{"rollback", "sleep", as},
+		"the operator refused: A rollback is refused or waits: the rollback to", "the workload is in observe mode")
 }
 
-// number is that of the release a Deployment is at.
+// number returns the number of the current release of a Deployment.
 func (p *place) number(name string) int {
 	p.Helper()
 	n, err := strconv.Atoi(p.workload(name).Annotations[v1alpha1.ReleaseAnnotation])
@@ -269,7 +285,7 @@ func (p *place) number(name string) int {
 	return n
 }
 
-// waitsMeanwhile waits for a release while the test goes on, and tells its exit code.
+// waitsMeanwhile waits for a release while the test continues, and sends the exit code.
 func (p *place) waitsMeanwhile(name string, release int) <-chan int {
 	done := make(chan int, 1)
 	go func() {
@@ -284,7 +300,7 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 	p.deploy("sleep", 2, "busybox:1")
 	p.ends(0, "sleep")
 
-	// Rolled back, because its image is not there.
+	// Rolled back, because its image does not exist.
 	p.kubectl("annotate", "deployment", "sleep", v1alpha1.SettingAnnotationPrefix+"rollback=after=2s")
 	p.release("sleep", "busybo")
 	if out := p.ends(3, "sleep"); !strings.Contains(out, "ErrImagePull") {
@@ -292,38 +308,42 @@ func TestWaitTellsHowReleasesEnd(t *testing.T) {
 	}
 	p.ends(0, "sleep", "--release=3") // the version that was restored
 	p.ends(3, "sleep", "--release=2")
-	if out := p.ends(3, "sleep"); !strings.Contains(out, "to wait for that one: kubectl altershield wait deployment/sleep --release=3 -n "+p.namespace) {
+	other := "to wait for the restored version: kubectl altershield wait deployment/sleep --release=3 -n " + p.namespace
+	if out := p.ends(3, "sleep"); !strings.Contains(out, other) {
 		t.Errorf("it does not say how to wait for the version that was restored:\n%s", out)
 	}
 
 	// Replaced before it ended: its pods are not available for long.
-	p.kubectl("patch", "deployment", "sleep", "-p", `{"spec":{"minReadySeconds":300,"template":{"spec":{"containers":[{"name":"main","image":"busybox:2"}]}}}}`)
+	patch := `{"spec":{"minReadySeconds":%d,"template":{"spec":{"containers":[{"name":"main","image":"busybox:%d"}]}}}}`
+	p.kubectl("patch", "deployment", "sleep", "-p", fmt.Sprintf(patch, 300, 2))
 	slow := fmt.Sprint(p.number("sleep"))
 	out, _, code := p.run("wait", "sleep", "--timeout=3s", "-o", "json")
 	var result plugin.WaitResult
-	if err := json.Unmarshal([]byte(out), &result); err != nil || code != 124 || result.Ending != "Timeout" || fmt.Sprint(result.Release) != slow {
+	err := json.Unmarshal([]byte(out), &result)
+	if err != nil || code != 124 || result.Ending != "Timeout" || fmt.Sprint(result.Release) != slow {
 		t.Errorf("exit code %d, %+v, %v", code, result, err)
 	}
-	p.kubectl("patch", "deployment", "sleep", "-p", `{"spec":{"minReadySeconds":0,"template":{"spec":{"containers":[{"name":"main","image":"busybox:3"}]}}}}`)
+	p.kubectl("patch", "deployment", "sleep", "-p", fmt.Sprintf(patch, 0, 3))
 	p.ends(4, "sleep", "--release="+slow)
 	p.ends(0, "sleep")
 	p.ends(4, "sleep", "--release="+slow) // its record is gone
 
-	// A number that is yet to come, and the release of somebody else meanwhile.
+	// A number that is yet to come, and a release by another user meanwhile.
 	done := p.waitsMeanwhile("sleep", p.number("sleep")+1)
 	p.release("sleep", "busybox:4")
 	if code := <-done; code != 0 {
 		t.Errorf("of a release that was yet to come: exit code %d", code)
 	}
 
-	p.acts([]string{"enroll", "deployment/sleep", "--mode=off"}, "defense=disabled", "to undo this: kubectl altershield enroll deployment/sleep -n "+p.namespace, "nothing of the operator is left to take back")
+	p.acts([]string{"enroll", "deployment/sleep", "--mode=off"}, "defense=disabled",
+		"to undo this: kubectl altershield enroll deployment/sleep -n "+p.namespace, "nothing of the operator is left to take back")
 	p.ends(6, "sleep")
 	p.denied([]string{"rollback", "sleep"}, "opted out of the defense", "enroll deployment/sleep")
 	p.acts([]string{"enroll", "deployment/sleep"}, "remove the label", "in enforce mode")
 
 	done = p.waitsMeanwhile("sleep", p.number("sleep")+1)
 	p.kubectl("delete", "deployment", "sleep")
-	if code := <-done; code != 4 && code != 1 { // 1 where it had not begun: there is no such workload
+	if code := <-done; code != 4 && code != 1 { // 1 if it had not begun: no such workload
 		t.Errorf("of a workload that is deleted: exit code %d", code)
 	}
 	p.denied([]string{"wait", "sleep"}, "there is no workload sleep in the namespace "+p.namespace)
@@ -338,7 +358,10 @@ type flaky struct {
 func (f flaky) RoundTrip(r *http.Request) (*http.Response, error) {
 	watch := r.URL.Query().Get("watch") != ""
 	if n := f.n.Add(1); n > 4 && n%5 == 0 && !watch {
-		return &http.Response{StatusCode: http.StatusServiceUnavailable, Status: "503", Proto: r.Proto, Body: http.NoBody, Request: r, Header: http.Header{}}, nil
+		return &http.Response{
+			StatusCode: http.StatusServiceUnavailable, Status: "503", Proto: r.Proto, Body: http.NoBody, Request: r,
+			Header: http.Header{},
+		}, nil
 	}
 	if watch {
 		q := r.URL.Query()
@@ -361,7 +384,7 @@ func TestWaitOutlivesTrouble(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}
 	if !strings.Contains(errOut, "trying again") {
-		t.Errorf("it does not tell of the trouble:\n%s%s", out, errOut)
+		t.Errorf("it does not report the trouble:\n%s%s", out, errOut)
 	}
 }
 
@@ -372,8 +395,12 @@ func TestEnroll(t *testing.T) {
 	p.denied([]string{"enroll", "kube-system"}, "kube-system is a namespace of the cluster itself")
 	p.denied([]string{"enroll", "altershieldoperator-system"}, "is the namespace of the operator")
 	p.denied([]string{"enroll", "no-such-namespace"}, "there is no namespace no-such-namespace")
-	warnings := []string{"1 workload without a recorded release: baselines", "without a readiness probe", "deployment/sleep", "without minReadySeconds", "deployment/sleep"}
-	p.acts([]string{"enroll", "--mode=observe", "--dry-run=server"}, append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
+	warnings := []string{
+		"1 workload without a recorded release: baselines", "without a readiness probe", "deployment/sleep",
+		"without minReadySeconds", "deployment/sleep",
+	}
+	p.acts([]string{"enroll", "--mode=observe", "--dry-run=server"},
+		append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
 	p.acts([]string{"enroll", "--mode=observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
 	p.acts([]string{"enroll"}, "is enrolled already", "in observe mode, because of the OpsConfigInfo")
 	p.until("it is observed", func() error {
@@ -398,7 +425,8 @@ func TestEnroll(t *testing.T) {
 		}
 		return nil
 	})
-	p.acts([]string{"enroll", "--mode=off", "--dry-run"}, "deployment/sleep in "+p.namespace+": the operator takes back its block", "label removed (dry run)")
+	p.acts([]string{"enroll", "--mode=off", "--dry-run"},
+		"deployment/sleep in "+p.namespace+": the operator takes back its block", "label removed (dry run)")
 	p.acts([]string{"enroll", "--mode=off"}, "takes back its block", "label removed", "nothing of the operator is left to take back")
 	p.isFree("sleep")
 	p.acts([]string{"enroll", "--mode=off"}, "is not enrolled")
@@ -409,14 +437,15 @@ func TestVersionAndCompletion(t *testing.T) {
 	p.deploy("sleep", 1, "busybox:1")
 	p.ends(0, "sleep")
 	var v plugin.Versions
-	if err := json.Unmarshal([]byte(p.told("version", "-o", "json")), &v); err != nil || v.Client.Version != "v0.0.0-test" || v.Server.Namespace != controlplane.ManagerNamespace {
+	err := json.Unmarshal([]byte(p.output("version", "-o", "json")), &v)
+	if err != nil || v.Client.Version != "v0.0.0-test" || v.Server.Namespace != controlplane.ManagerNamespace {
 		t.Errorf("%+v, %v", v, err)
 	}
 	version := p.workload("sleep").Labels[v1alpha1.VersionLabel]
 	for typed, want := range map[string]string{
 		"wait dep": "deployment/sleep", "rollback sl": "sleep", "verdict ": "fail", "verdict pass deployment/": "deployment/sleep",
-		"rollback sleep --to ": version, "wait sleep --version ": version, "verdict fail sleep --pod ": "sleep-", "enroll " + p.namespace[:6]: p.namespace,
-		"wait sleep --for ": "proven",
+		"rollback sleep --to ": version, "wait sleep --version ": version, "verdict fail sleep --pod ": "sleep-",
+		"enroll " + p.namespace[:6]: p.namespace, "wait sleep --for ": "proven",
 	} {
 		words := strings.Split(typed, " ")
 		args := append([]string{"__complete", "-n", p.namespace}, words...)

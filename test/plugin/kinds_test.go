@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/plugin"
 )
 
-// native is a StatefulSet or a DaemonSet that a test tells of, as somebody names it.
+// native is the StatefulSet or DaemonSet of a test; named is its name in commands.
 type native struct {
 	*place
 	kind, named string
@@ -62,18 +62,18 @@ func (n *native) releases(image string) {
 	n.kubectl("set", "image", strings.ToLower(n.kind)+"/db", "main="+image)
 }
 
-// field reads a field of it.
+// field reads a field of the workload.
 func (n *native) field(path string) string {
 	n.Helper()
 	return n.kubectl("get", strings.ToLower(n.kind), "db", "-o", "jsonpath={"+path+"}")
 }
 
-// finished is the first pod of the current release that is in a batch.
+// finished returns the first pod of the current release that is in a batch.
 func (n *native) finished() (pod string) {
 	n.Helper()
 	n.until("a pod is in a batch", func() error {
 		var st plugin.Status
-		if err := json.Unmarshal([]byte(n.told("status", n.named, "-o", "json")), &st); err != nil {
+		if err := json.Unmarshal([]byte(n.output("status", n.named, "-o", "json")), &st); err != nil {
 			return err
 		}
 		if len(st.Releases) == 0 || st.Releases[0].Spec.Reversion != st.Version {
@@ -90,7 +90,7 @@ func (n *native) finished() (pod string) {
 	return pod
 }
 
-// follows runs the command of the next steps that contains this.
+// follows runs the command of the next steps that contains want.
 func (n *native) follows(want string) {
 	n.Helper()
 	var advised string
@@ -103,7 +103,7 @@ func (n *native) follows(want string) {
 		advised = commands[i]
 		return nil
 	})
-	// Its words are those of kubectl, one of them in quotes.
+	// The command is a kubectl command with one word in quotes.
 	words, quoted, _ := strings.Cut(strings.TrimPrefix(advised, "kubectl "), "'")
 	patch, flags, _ := strings.Cut(quoted, "'")
 	args := append(strings.Fields(words), patch)
@@ -112,7 +112,7 @@ func (n *native) follows(want string) {
 	}
 }
 
-// The life of a StatefulSet whose user has a partition, by the plugin alone.
+// TestStatefulSet handles a StatefulSet with a partition of its user by the plugin alone.
 func TestStatefulSet(t *testing.T) {
 	n := &native{begin(t, true), "StatefulSet", "sts/db"}
 	n.apply("replicas: 3\n  serviceName: db\n  updateStrategy: {rollingUpdate: {partition: 2}}")
@@ -121,8 +121,9 @@ func TestStatefulSet(t *testing.T) {
 
 	n.releases("busybox:2")
 	n.says([]string{"status", "sts/db"}, "partitioned")
-	if code, out := n.waits("sts/db", "--timeout=3s"); code != 124 || !strings.Contains(out, "A user's partition keeps pods at the previous version: 2 of 3 pods") {
-		t.Errorf("wait of a partitioned release: exit code %d\n%s", code, out)
+	code, printed := n.waits("sts/db", "--timeout=3s")
+	if code != 124 || !strings.Contains(printed, "A user's partition keeps pods at the previous version: 2 of 3 pods") {
+		t.Errorf("wait of a partitioned release: exit code %d\n%s", code, printed)
 	}
 	n.acts([]string{"verdict", "fail", "sts/db", "--pod", "db-2", "-m", "find error"}, "pod db-2: fail", "release 2 is Suspend")
 	n.ends(2, "statefulset/db")
@@ -130,7 +131,7 @@ func TestStatefulSet(t *testing.T) {
 	n.says([]string{"status"}, "statefulset/db")
 	n.acts([]string{"history", "sts/db"}, "busybox:2", "busybox:1")
 	n.acts([]string{"resume", "sts/db"})
-	n.until("what says that it is halted is gone", func() error {
+	n.until("the annotation of the halt is removed", func() error {
 		if left := n.field(".metadata.annotations"); strings.Contains(left, "/halted") {
 			return errors.New(left)
 		}
@@ -156,8 +157,8 @@ func TestStatefulSet(t *testing.T) {
 	}
 }
 
-// A DaemonSet that fails on its first nodes. A pod is finished ten seconds after it is
-// Ready, so that the next one is not when the first one fails.
+// TestDaemonSet handles a DaemonSet that fails on its first nodes. A pod is finished ten seconds after it is Ready, so that the second
+// pod is not finished when the first one fails.
 func TestDaemonSet(t *testing.T) {
 	n := &native{begin(t, true), "DaemonSet", "ds/db"}
 	n.apply("minReadySeconds: 10")
@@ -174,7 +175,7 @@ func TestDaemonSet(t *testing.T) {
 	n.acts([]string{"override", "ds/db", "--image", "main=busybox:3"}, "busybox:3")
 	n.ends(0, "ds/db")
 	if got := n.field(".spec.updateStrategy.type"); got != "RollingUpdate" {
-		t.Errorf("after the repair updateStrategy is %s", got)
+		t.Errorf("after the override updateStrategy is %s", got)
 	}
 	n.acts([]string{"enroll", "ds/db", "--mode=observe"}, "daemonset/db")
 	n.says([]string{"status", "ds/db"}, "in observe mode")

@@ -35,16 +35,16 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/plugin"
 )
 
-// status reads what status NAME says, for programs.
+// status returns the output of status NAME for programs.
 func (p *place) status(name string) (st plugin.Status) {
 	p.Helper()
-	if err := json.Unmarshal([]byte(p.told("status", name, "-o", "json")), &st); err != nil {
+	if err := json.Unmarshal([]byte(p.output("status", name, "-o", "json")), &st); err != nil {
 		p.Fatal(err)
 	}
 	return st
 }
 
-// explained are the codes of what status NAME finds that a person, or time, is needed for, and the commands of the next steps.
+// explained returns the codes of the pressing findings of status NAME, and the commands of their next steps.
 func (p *place) explained(name string) (codes, commands []string) {
 	p.Helper()
 	for _, f := range p.status(name).Findings {
@@ -63,15 +63,18 @@ func TestBlocked(t *testing.T) {
 	p := begin(t, true)
 	pod := p.blocked("sleep")
 	p.says([]string{"status", "sleep"},
-		"✖ deployment/sleep in "+p.namespace+": blocked", "Pods:     3 desired, 3 updated, 3 ready", "1 of 1 pod failed", "✔ passed", "2 pods", "3/3 ready", pod,
-		"✖ Releases are blocked, because release 2", "\n  pod "+pod+": fail: find error\n", "Next steps:\n    kubectl altershield override deployment/sleep")
-	out := p.told("status", "sleep")
+		"✖ deployment/sleep in "+p.namespace+": blocked", "Pods:     3 desired, 3 updated, 3 ready", "1 of 1 pod failed",
+		"✔ passed", "2 pods", "3/3 ready", pod,
+		"✖ Releases are blocked, because release 2", "\n  pod "+pod+": fail: find error\n",
+		"Next steps:\n    kubectl altershield override deployment/sleep")
+	out := p.output("status", "sleep")
 	if n := strings.Count(out, "find error"); n != 1 {
-		t.Errorf("it says %d times what is wrong:\n%s", n, out)
+		t.Errorf("it prints the error %d times:\n%s", n, out)
 	}
 	st := p.status("sleep")
-	if st.Blocked == nil || st.Blocked.Release != 2 || st.Needs != plugin.NeedsAttention || st.Releases[0].Status.Status != "Suspend" || st.ReleasedBy != "admin" {
-		t.Errorf("for programs it is %+v", st)
+	if st.Blocked == nil || st.Blocked.Release != 2 || st.Needs != plugin.NeedsAttention ||
+		st.Releases[0].Status.Status != "Suspend" || st.ReleasedBy != "admin" {
+		t.Errorf("for programs: %+v", st)
 	}
 	codes, commands := p.explained("sleep")
 	in := " -n " + p.namespace
@@ -89,12 +92,17 @@ func TestBlocked(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"explain"}, {}} {
 		p.says(args, "✖ deployment/sleep  blocked", "admin", "find error", "1 workload in "+p.namespace+": 1 needs attention.")
 	}
-	p.says([]string{"history", "sleep"}, "✖ 2 (now)", "✔ 1 ", "busybox:1", "To go to the next one: kubectl altershield rollback deployment/sleep"+in)
+	p.says([]string{"history", "sleep"},
+		"✖ 2 (now)", "✔ 1 ", "busybox:1", "To go to the next one: kubectl altershield rollback deployment/sleep"+in)
 	for args, want := range map[string]string{
-		"status -o name": "deployment.apps/sleep\n", "status sleep -o name": "deployment.apps/sleep\n", "history sleep -o name": "deployment.apps/sleep\n",
-		"status sleep -o jsonpath={.summary}": "blocked\n", "status -o jsonpath={.items[*].what}": "blocked\n", "history sleep -o jsonpath={.releases[0].status}": "Suspend\n",
+		"status -o name":                                  "deployment.apps/sleep\n",
+		"status sleep -o name":                            "deployment.apps/sleep\n",
+		"history sleep -o name":                           "deployment.apps/sleep\n",
+		"status sleep -o jsonpath={.summary}":             "blocked\n",
+		"status -o jsonpath={.items[*].what}":             "blocked\n",
+		"history sleep -o jsonpath={.releases[0].status}": "Suspend\n",
 	} {
-		if got := p.told(strings.Fields(args)...); got != want {
+		if got := p.output(strings.Fields(args)...); got != want {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
 	}
@@ -132,7 +140,7 @@ func TestRolledBack(t *testing.T) {
 		t.Errorf("advised (-want +got):\n%s", diff)
 	}
 	var h plugin.History
-	if err := json.Unmarshal([]byte(p.told("history", "sleep", "-o", "json")), &h); err != nil {
+	if err := json.Unmarshal([]byte(p.output("history", "sleep", "-o", "json")), &h); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -151,7 +159,8 @@ func TestNotDefended(t *testing.T) {
 	p := begin(t, false)
 	p.deploy("sleep", 1, "busybox:1")
 	p.says([]string{"status", "sleep"}, "is not enrolled", "kubectl altershield enroll "+p.namespace)
-	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.", "To begin: kubectl altershield enroll "+p.namespace+" --mode=observe")
+	p.says([]string{"status"}, "1 workload in "+p.namespace+": 1 is not defended.",
+		"To begin: kubectl altershield enroll "+p.namespace+" --mode=observe")
 	p.enroll()
 	p.says([]string{"status", "sleep"}, "baseline")
 	p.kubectl("label", "deployment", "sleep", v1alpha1.DefenseLabel+"="+v1alpha1.DefenseDisabled)
@@ -168,12 +177,13 @@ func TestObserved(t *testing.T) {
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)
 	p.says([]string{"status", "sleep"}, "Defense:  in observe mode")
 	p.fail("sleep", "find error")
-	p.says([]string{"status", "sleep"}, "failed, not blocked", "in observe mode", "kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
+	p.says([]string{"status", "sleep"}, "failed, not blocked", "in observe mode",
+		"kubectl set image deployment/sleep main=IMAGE -n "+p.namespace)
 	p.says([]string{"status", "sleep", "-o", "wide"}, "kubectl altershield enroll deployment/sleep --mode=enforce -n "+p.namespace)
 	p.says([]string{"status"}, "✖ deployment/sleep  failed, not blocked", "1 is in observe mode.")
 }
 
-// What is watched goes on when watches expire, and ends when it is interrupted.
+// TestWatch: status -w continues when watches expire, and ends when it is interrupted.
 func TestWatch(t *testing.T) {
 	p := begin(t, true)
 	p.deploy("sleep", 1, "busybox:1")
@@ -203,13 +213,13 @@ func TestWatch(t *testing.T) {
 	}
 	broken.mu.Unlock()
 	p.kubectl("delete", "deployment", "sleep")
-	p.until("that it is gone is shown", func() error { return contains(out.String(), "there is no deployment/sleep") })
+	p.until("the deletion is shown", func() error { return contains(out.String(), "there is no deployment/sleep") })
 	cancel()
 	if code := <-ended; code != 0 || errOut.String() != "" {
 		t.Errorf("it ended with %d: %s", code, errOut.String())
 	}
 	if n := len(second.FindAllString(out.String(), -1)); n > 6 {
-		t.Errorf("the same is shown %d times:\n%s", n, out.String())
+		t.Errorf("the same text is shown %d times:\n%s", n, out.String())
 	}
 }
 
@@ -220,7 +230,7 @@ func contains(text, what string) error {
 	return nil
 }
 
-// expired lets the first watch of each kind have expired.
+// expired answers the first watch of each kind as expired.
 type expired struct {
 	http.RoundTripper
 	mu   sync.Mutex
@@ -243,7 +253,8 @@ func (e *expired) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{
 		StatusCode: http.StatusGone, Status: "410 Gone", Proto: r.Proto, ProtoMajor: 1, ProtoMinor: 1, Request: r,
 		Header: http.Header{"Content-Type": []string{"application/json"}},
-		Body:   io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)),
+		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure",` +
+			`"reason":"Expired","code":410,"message":"too old resource version"}`)),
 	}, nil
 }
 
@@ -253,10 +264,16 @@ func TestErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no such name":     {[]string{"status", "nothing"}, "there is no workload nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
-		"no such workload": {[]string{"status", "sts/nothing"}, "there is no statefulset/nothing in the namespace " + p.namespace + "\n  choose the namespace with -n"},
-		"no such kind":     {[]string{"status", "job/sleep"}, `"job" is no kind of workload that is defended`},
-		"no such format":   {[]string{"status", "-o", "csv"}, "-o csv is no format"},
+		"no such name": {
+			[]string{"status", "nothing"},
+			"there is no workload nothing in the namespace " + p.namespace + "\n  choose the namespace with -n",
+		},
+		"no such workload": {
+			[]string{"status", "sts/nothing"},
+			"there is no statefulset/nothing in the namespace " + p.namespace + "\n  choose the namespace with -n",
+		},
+		"no such kind":   {[]string{"status", "job/sleep"}, `"job" is no kind of workload that is defended`},
+		"no such format": {[]string{"status", "-o", "csv"}, "-o csv is no format"},
 	}
 	for name, tt := range tests {
 		out, errOut, code := p.run(tt.args...)
@@ -270,7 +287,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Who may read less is told less, and what.
+// TestRights: with fewer rights, status shows less, and lists what is missing.
 func TestRights(t *testing.T) {
 	p := begin(t, true)
 	p.blocked("sleep")
@@ -289,7 +306,9 @@ func TestRights(t *testing.T) {
 		}
 		return nil
 	})
-	for _, want := range []string{": blocked", "its pods are not told", "the settings in force are not told", "whether its namespace is enrolled is not told"} {
+	for _, want := range []string{
+		": blocked", "its pods are not known", "the settings in force are not known", "whether its namespace is enrolled is not known",
+	} {
 		if err := contains(out, want); err != nil {
 			t.Error(err)
 		}
@@ -299,7 +318,8 @@ func TestRights(t *testing.T) {
 		t.Errorf("everywhere: exit code %d\n%s%s", code, out, errOut)
 	}
 	out, errOut, code = p.runWith(t.Context(), nil, "status", "-n", p.namespace, "--as", "reader")
-	if code != 0 || !strings.Contains(out, "✖ deployment/sleep  blocked") || !strings.Contains(out, "which policies are accepted is not told") {
+	if code != 0 || !strings.Contains(out, "✖ deployment/sleep  blocked") ||
+		!strings.Contains(out, "which policies are accepted is not known") {
 		t.Errorf("in the namespace: exit code %d\n%s%s", code, out, errOut)
 	}
 }

@@ -14,11 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package plugin runs the commands of the kubectl plugin on a real control plane, with
-// the operator installed: what people type, and what they read.
+// Package plugin runs the commands of the kubectl plugin on a real control plane with the operator, as users type and read them.
 //
-// One control plane and one operator serve all tests, each of which has a namespace of
-// its own. The operator verifies a pod a second after it is Ready.
+// One control plane and one operator serve all tests. Each test has a namespace of its own. The operator verifies a pod a second after
+// it is Ready.
 package plugin
 
 import (
@@ -54,7 +53,7 @@ import (
 // patience bounds the wait for any one condition. On a quiet machine it takes seconds.
 const patience = 2 * time.Minute
 
-// stage is what all tests share.
+// stage is shared by all tests.
 var stage struct {
 	root    string
 	cluster *controlplane.ControlPlane
@@ -71,7 +70,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runAll runs the tests, where one of them may run.
+// runAll runs the tests, with a control plane unless no test needs it.
 func runAll(m *testing.M) (code int, err error) {
 	for _, arg := range os.Args[1:] {
 		if strings.HasPrefix(arg, "-test.short") || strings.HasPrefix(arg, "-test.list") {
@@ -105,7 +104,7 @@ func runAll(m *testing.M) (code int, err error) {
 	if stage.api, err = client.New(stage.cluster.RESTConfig(), client.Options{Scheme: plugin.Scheme()}); err != nil {
 		return 1, err
 	}
-	// The commands find the cluster, and print, as on a terminal of somebody who has both.
+	// The commands find the cluster, and print Unicode.
 	for name, value := range map[string]string{"KUBECONFIG": stage.cluster.Kubeconfig(), "LC_ALL": "C.UTF-8"} {
 		if err := os.Setenv(name, value); err != nil {
 			return 1, err
@@ -120,8 +119,9 @@ func runAll(m *testing.M) (code int, err error) {
 // quicken lets pods settle for a second only, once the operator has its settings.
 func quicken(ctx context.Context) error {
 	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		_, err := kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", "oci", "timeouts", "--type=merge", "-p", `{"spec":{"content":"settle=1s"}}`)
-		return err == nil, nil // it may not be there yet
+		_, err := kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", "oci", "timeouts", "--type=merge",
+			"-p", `{"spec":{"content":"settle=1s"}}`)
+		return err == nil, nil // the setting may not exist yet
 	})
 }
 
@@ -137,12 +137,11 @@ func kubectl(ctx context.Context, args ...string) (string, error) {
 type place struct {
 	*testing.T
 	namespace string
-	// requests counts those of the commands that have been run.
+	// requests counts the requests of the commands.
 	requests atomic.Int64
 }
 
-// begin gives a test a namespace of its own, enrolled or not, and lets it run
-// beside others.
+// begin gives a test a namespace of its own, enrolled or not, and runs it in parallel to others.
 func begin(t *testing.T, enrolled bool) *place {
 	t.Helper()
 	if testing.Short() {
@@ -172,7 +171,7 @@ func (p *place) kubectl(args ...string) string {
 	return out
 }
 
-// run runs a command of the plugin as somebody types it in the namespace of the test.
+// run runs a command of the plugin in the namespace of the test.
 func (p *place) run(args ...string) (out, errOut string, code int) {
 	p.Helper()
 	return p.runWith(p.Context(), nil, append(args, "-n", p.namespace)...)
@@ -210,7 +209,7 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// safeBuffer is written by a command that goes on, and read by a test.
+// safeBuffer is written by a running command, and read by a test.
 type safeBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -228,8 +227,8 @@ func (b *safeBuffer) String() string {
 	return b.buf.String()
 }
 
-// told runs a command that succeeds, and returns what it prints.
-func (p *place) told(args ...string) string {
+// output runs a command that succeeds, and returns its output.
+func (p *place) output(args ...string) string {
 	p.Helper()
 	out, errOut, code := p.run(args...)
 	if code != 0 || errOut != "" {
@@ -238,7 +237,7 @@ func (p *place) told(args ...string) string {
 	return out
 }
 
-// says waits until a command prints all of these.
+// says waits until a command prints all texts.
 func (p *place) says(args []string, texts ...string) string {
 	p.Helper()
 	var out, errOut string
@@ -258,7 +257,7 @@ func (p *place) says(args []string, texts ...string) string {
 	return out
 }
 
-// until waits for something to be so.
+// until waits until is returns no error.
 func (p *place) until(what string, is func() error) {
 	p.Helper()
 	var last error
@@ -302,7 +301,7 @@ func (p *place) release(name, image string) {
 	p.kubectl("set", "image", "deployment/"+name, "main="+image)
 }
 
-// current is the record of the release that a Deployment is at; nil when there is none.
+// current returns the record of the current release of a Deployment; nil for none.
 func (p *place) current(name string) *v1alpha1.ChangeWorkload {
 	p.Helper()
 	var d appsv1.Deployment
@@ -310,7 +309,8 @@ func (p *place) current(name string) *v1alpha1.ChangeWorkload {
 		p.Fatal(err)
 	}
 	var list v1alpha1.ChangeWorkloadList
-	if err := stage.api.List(p.Context(), &list, client.InNamespace(p.namespace), client.MatchingLabels{v1alpha1.WorkloadNameLabel: name}); err != nil {
+	named := client.MatchingLabels{v1alpha1.WorkloadNameLabel: name}
+	if err := stage.api.List(p.Context(), &list, client.InNamespace(p.namespace), named); err != nil {
 		p.Fatal(err)
 	}
 	for i := range list.Items {
@@ -321,7 +321,7 @@ func (p *place) current(name string) *v1alpha1.ChangeWorkload {
 	return nil
 }
 
-// reaches waits until the release that a Deployment is at has a state.
+// reaches waits until the current release of a Deployment has a state.
 func (p *place) reaches(name string, state v1alpha1.ChangeWorkloadStatusType) (c *v1alpha1.ChangeWorkload) {
 	p.Helper()
 	p.until(fmt.Sprintf("the release of %s is %s", name, state), func() error {
@@ -336,8 +336,7 @@ func (p *place) reaches(name string, state v1alpha1.ChangeWorkloadStatusType) (c
 	return c
 }
 
-// fail gives the first pod of the first batch that is done a verdict that fails, and
-// returns the pod.
+// fail fails the first pod of the first batch that is done, and returns the pod.
 func (p *place) fail(name, message string) (pod string) {
 	p.Helper()
 	c := p.current(name)
@@ -360,8 +359,7 @@ func (p *place) fail(name, message string) (pod string) {
 	return pod
 }
 
-// blocked deploys a Deployment whose release fails, and waits for the block. It can go
-// back to the version before.
+// blocked deploys a Deployment whose second release fails, and waits for the block. A rollback to the first release is possible.
 func (p *place) blocked(name string) (pod string) {
 	p.Helper()
 	p.deploy(name, 3, "busybox:1")

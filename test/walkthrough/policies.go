@@ -78,12 +78,12 @@ func Policies(app *App) Story {
 			patchWeb(crashes, `"image":"web:2"`),
 			see("the release to succeed", (*scene).succeeded),
 			list.prints("Success"),
-			see("the release to be suspended and the Deployment blocked", failed(staysUp, "container web crashes again and again")),
+			see("the release to be suspended and the Deployment blocked", failed(staysUp, "container web is in CrashLoopBackOff")),
 			see("the events", reports(v1alpha1.EventCheckFailed, v1alpha1.EventReleaseSuspended)),
 			kubectl("get changeworkloads,changepods").prints("Suspend"),
 			kubectl("get changepods -o wide").prints(staysUp),
-			eventsOf("web", v1alpha1.EventCheckFailed).prints(staysUp, "container web crashes again and again"),
-			eventsOf("web", v1alpha1.EventReleaseSuspended).prints(staysUp, "container web crashes again and again"),
+			eventsOf("web", v1alpha1.EventCheckFailed).prints(staysUp, "container web is in CrashLoopBackOff"),
+			eventsOf("web", v1alpha1.EventReleaseSuspended).prints(staysUp, "container web is in CrashLoopBackOff"),
 		}},
 		{"Without a server: the next release is blocked, and an override release passes", []Act{
 			kubectl("set image deployment/web web=web:3").denied().prints(`denied the request: deployment web is suspended`),
@@ -113,7 +113,7 @@ func probe(app *App) Step {
 	step := Step{Title: "Without a server: a probe of your own, which fails while the rollout is held"}
 	if app == nil {
 		step.Acts = []Act{{Note: "A probe calls pods by their IPs. This machine has no address that could stand for one: the operator calls\n" +
-			"none of the loopback interface and of the link. So this step is left out; docs/policies.md describes it."}}
+			"none of the loopback interface and of the link. So this step is left out; docs/reference/checks.md describes it."}}
 		return step
 	}
 	answer := func(status int) Act {

@@ -26,8 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Entry explains one condition with its status and reason, or one event: in the plugin, in docs/states.md and in
-// docs/user-guide.md, which are generated from the Catalog.
+// Entry explains one condition with its status and reason, or one event: in the plugin, and in docs/reference/states.md, whose
+// tables are generated from the Catalog.
 type Entry struct {
 	// Kind that has the condition; empty for an event.
 	Kind string
@@ -90,7 +90,7 @@ const (
 	StepPartition   NextStep = "Lower the partition when the updated pods run well."
 	StepDeletePods  NextStep = "Delete the pods one by one."
 	StepHalted      NextStep = "Override the block with a fixed version, undo the release, correct the verdict, or resume the rollout."
-	StepServer      NextStep = "Run `kubectl altershield check`, and read docs/connect-altershield-server.md."
+	StepServer      NextStep = "Run `kubectl altershield check`, and read docs/tasks/connect-altershield-server.md."
 	StepLimit       NextStep = "Look for a common cause: a registry or a node that fails is not the fault of a version."
 	StepEvents      NextStep = "Look at the events of the workload."
 	StepDenied      NextStep = "Allow the write: the message names the policy, the quota or the missing right."

@@ -20,103 +20,101 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CheckPhase is how far a check has come.
+// CheckPhase is the progress of a check.
 // +kubebuilder:validation:Enum=Pending;Running;Watching;Passed;Failed;Error;NoData;Inconclusive;Skipped;Canceled
 type CheckPhase string
 
 const (
-	// CheckPending means the check has not begun.
+	// CheckPending means that the check has not begun.
 	CheckPending CheckPhase = "Pending"
-	// CheckRunning means the check is under way.
+	// CheckRunning means that the check has begun.
 	CheckRunning CheckPhase = "Running"
-	// CheckWatching means the check has said all that the release waits for, and
-	// goes on looking.
+	// CheckWatching means that the release no longer waits for the check, and that
+	// the check continues.
 	CheckWatching CheckPhase = "Watching"
-	// CheckPassed means measured, and good.
+	// CheckPassed means that the check passed.
 	CheckPassed CheckPhase = "Passed"
-	// CheckFailed means measured, and bad: the batch or the release fails.
+	// CheckFailed means that the check failed. The batch or the release fails.
 	CheckFailed CheckPhase = "Failed"
-	// CheckError means that it could not be measured until the deadline.
+	// CheckError means that nothing could be measured by the deadline.
 	CheckError CheckPhase = "Error"
-	// CheckNoData means that it was asked for, and nothing was there.
+	// CheckNoData means that there was no data.
 	CheckNoData CheckPhase = "NoData"
 	// CheckInconclusive means that the data shows neither success nor failure.
 	CheckInconclusive CheckPhase = "Inconclusive"
 	// CheckSkipped means that there was nothing to check.
 	CheckSkipped CheckPhase = "Skipped"
-	// CheckCanceled means that the check was given up, because the release ended
+	// CheckCanceled means that the check was abandoned, because the release ended
 	// or another check failed first.
 	CheckCanceled CheckPhase = "Canceled"
 )
 
 // CheckStatus is the state of one check of a batch or of a release.
 type CheckStatus struct {
-	// Name of the check: namespace/policy/check for one of a DefensePolicy,
-	// altershield for AlterShield Server.
+	// Policy check as namespace/policy/check, or altershield for AlterShield
+	// Server.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Type of the check of a policy.
+	// Type of a policy check.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Type string `json:"type,omitempty"`
-	// Stage of the release at which the check of a policy began; absent for
-	// BatchPost.
+	// Stage at which a policy check began; absent for BatchPost.
 	// +optional
 	Stage PolicyStage `json:"stage,omitempty"`
-	// Mode of the check when it was last looked at; absent for the server's.
+	// Mode at the last evaluation; absent for AlterShield Server.
 	// +optional
 	Mode PolicyMode `json:"mode,omitempty"`
-	// Generation of the policy that the check last went by.
+	// Generation of the policy at the last evaluation.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// Background: nothing waits for the check.
+	// Whether nothing waits for the check.
 	// +optional
 	Background bool `json:"background,omitempty"`
-	// Phase is how far the check has come. Watching, past DueTime, means that it
-	// passed: that is not written.
+	// Progress of the check. Watching after dueTime means that the check passed: a
+	// pass in the background is not written.
 	// +optional
 	Phase CheckPhase `json:"phase,omitempty"`
-	// StartTime is when the check began; it is written before it is made.
+	// Start of the check, written before its first measurement.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
-	// DueTime is when it looks again.
+	// Time of the next evaluation.
 	// +optional
 	DueTime *metav1.Time `json:"dueTime,omitempty"`
-	// Deadline is when it gives up.
+	// Time at which the check gives up.
 	// +optional
 	Deadline *metav1.Time `json:"deadline,omitempty"`
-	// CompletionTime is when it ended.
+	// End of the check.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
-	// Reason is the phase in one word, more precisely.
+	// Reason of the phase, as one word.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Reason string `json:"reason,omitempty"`
-	// Message explains the phase.
+	// Explanation of the phase.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// Value is what was measured, of the first pod that failed.
+	// Value measured on the first pod that failed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Value string `json:"value,omitempty"`
-	// OnSilence is what a phase without a verdict means for the pods, Pass or
-	// Fail; absent for what the setting silence says.
+	// Effect of a phase without a verdict, Pass or Fail; if absent, the setting
+	// silence decides.
 	// +optional
 	OnSilence OnSilence `json:"onSilence,omitempty"`
-	// PodsAtStart are how pods were when the check began, where it counts from
-	// there. A pod that is not named was Ready, and had not been restarted.
+	// Pods at the start of a check that counts from there. A pod that is not
+	// listed was Ready and had no restarts.
 	// +optional
 	// +kubebuilder:validation:MaxItems=200
 	// +listType=atomic
 	PodsAtStart []PodAtStart `json:"podsAtStart,omitempty"`
-	// FailedCount is how many pods it failed, of which FailedPods names the first.
+	// Number of pods that failed the check.
 	// +optional
 	FailedCount int32 `json:"failedCount,omitempty"`
-	// FailedPods are the names of the pods that it failed, at most 20; empty
-	// where it failed all of them. Of a check that goes on they are those that
-	// fail, and are tolerated.
+	// First 20 pods that failed the check; empty if all pods failed it. While the
+	// check runs: pods that fail and are tolerated.
 	// +optional
 	// +kubebuilder:validation:MaxItems=20
 	// +kubebuilder:validation:items:MaxLength=253
@@ -124,19 +122,18 @@ type CheckStatus struct {
 	FailedPods []string `json:"failedPods,omitempty"`
 }
 
-// PodAtStart is how a pod was when a check of it began.
+// PodAtStart is the state of a pod at the start of its check.
 type PodAtStart struct {
-	// Pod is its name.
+	// Name of the pod.
 	// +kubebuilder:validation:MaxLength=253
 	Pod string `json:"pod"`
-	// RestartsAtStart is how often its containers had been restarted by then, and
-	// with their node since.
+	// Number of restarts of its containers by then, and with their node since.
 	// +optional
 	RestartsAtStart int32 `json:"restartsAtStart,omitempty"`
-	// ReadinessLosses is how often it ceased to be Ready since.
+	// Number of times since then that the pod ceased to be Ready.
 	// +optional
 	ReadinessLosses int32 `json:"readinessLosses,omitempty"`
-	// LostTime is when it last did.
+	// Last time that the pod ceased to be Ready.
 	// +optional
 	LostTime *metav1.Time `json:"lostTime,omitempty"`
 }

@@ -23,125 +23,122 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PolicyMode is how much a policy, or one check of it, may do.
+// PolicyMode is the effect of a policy, or of one check of it.
 // +kubebuilder:validation:Enum=Enforce;Observe;Disabled
 type PolicyMode string
 
 const (
-	// ModeEnforce means that what fails is failed.
+	// ModeEnforce means that a failed check fails the pods or the release.
 	ModeEnforce PolicyMode = "Enforce"
-	// ModeObserve means that it is only told: events and metrics.
+	// ModeObserve means that events and metrics report a failed check, and nothing
+	// else happens.
 	ModeObserve PolicyMode = "Observe"
 	// ModeDisabled means that nothing is checked.
 	ModeDisabled PolicyMode = "Disabled"
 )
 
-// PolicyStage is a point of a release at which it is checked.
+// PolicyStage is the point of a release at which a check begins.
 // +kubebuilder:validation:Enum=Admission;ReleasePre;BatchPre;BatchPost;ReleasePost
 type PolicyStage string
 
 const (
-	// StageAdmission is when somebody asks the API server to release: what fails is
-	// refused.
+	// StageAdmission is the request of the release. A failed check denies it.
 	StageAdmission PolicyStage = "Admission"
-	// StageReleasePre is when the release begins: batches wait for it.
+	// StageReleasePre is the start of the release. Batches wait for the check.
 	StageReleasePre PolicyStage = "ReleasePre"
-	// StageBatchPre is when the pods of a batch have finished: the checks at BatchPost
-	// wait for it.
+	// StageBatchPre is the time when the pods of a batch have finished. The checks
+	// at BatchPost wait for the check.
 	StageBatchPre PolicyStage = "BatchPre"
-	// StageBatchPost is after the pods of a batch have finished.
+	// StageBatchPost is the time after the checks at BatchPre.
 	StageBatchPost PolicyStage = "BatchPost"
-	// StageReleasePost is when all pods have passed: success waits for it.
+	// StageReleasePost is the time when all pods have passed. The success of the
+	// release waits for the check.
 	StageReleasePost PolicyStage = "ReleasePost"
 )
 
-// OnSilence is what a check without a verdict means.
+// OnSilence is the effect of a check without a verdict.
 // +kubebuilder:validation:Enum=Pass;Fail;Default
 type OnSilence string
 
 const (
-	// SilencePasses means that it does not fail the pods.
+	// SilencePasses means that the pods pass.
 	SilencePasses OnSilence = "Pass"
-	// SilenceFails means that it fails them.
+	// SilenceFails means that the pods fail.
 	SilenceFails OnSilence = "Fail"
-	// SilenceDefault means what the setting silence says.
+	// SilenceDefault means that the setting silence decides.
 	SilenceDefault OnSilence = "Default"
 )
 
-// HoldUntil says which batches of a release its rollout waits for.
+// HoldUntil selects the batches that a rollout waits for.
 // +kubebuilder:validation:Enum=None;FirstBatch;EveryBatch
 type HoldUntil string
 
 const (
-	// HoldNone means none: pods are replaced at the pace of the workload.
+	// HoldNone means that the rollout does not wait.
 	HoldNone HoldUntil = "None"
-	// HoldFirstBatch means the first: when its pods have passed, the others are
-	// replaced at the pace of the workload.
+	// HoldFirstBatch means that the rollout waits for the first batch, and then
+	// continues at its own pace.
 	HoldFirstBatch HoldUntil = "FirstBatch"
-	// HoldEveryBatch means every one: more pods are replaced when those that were
-	// replaced so far have passed.
+	// HoldEveryBatch means that the rollout waits each time it has replaced as
+	// many pods as its strategy allows.
 	HoldEveryBatch HoldUntil = "EveryBatch"
 )
 
-// Holds says that a rollout waits at all.
+// Holds reports whether a rollout waits at all.
 func (h HoldUntil) Holds() bool { return h == HoldFirstBatch || h == HoldEveryBatch }
 
-// Reserved has its place in the API, and its meaning in a later release of the
-// operator. Until then the API server refuses it.
+// Reserved is a field of a later release of the operator. The API server
+// refuses it.
 // +kubebuilder:validation:Type=object
 // +kubebuilder:pruning:PreserveUnknownFields
 type Reserved struct{}
 
-// DefensePolicySpec says what is checked of releases.
+// DefensePolicySpec is a set of checks of releases. A policy has at least one
+// check, or a hold.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.checks) && self.checks.size() > 0 || has(self.hold) && self.hold.until != 'None'",message="a policy has checks, or a hold: give at least one check, or set hold.until to FirstBatch or EveryBatch",fieldPath=".checks"
 // +kubebuilder:validation:XValidation:rule="!has(self.freezes)",message="freezes belong to a later release of the operator",fieldPath=".freezes",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.notify)",message="notify belongs to a later release of the operator",fieldPath=".notify",reason=FieldValueForbidden
 type DefensePolicySpec struct {
-	// Mode of all checks. Enforce: what fails is failed. Observe: it is told by
-	// events and metrics, and changes nothing. Disabled: nothing is checked.
+	// Effect of all checks of the policy.
 	// +optional
 	// +kubebuilder:default=Enforce
 	Mode PolicyMode `json:"mode,omitempty"`
-	// WorkloadSelector selects the workloads by their labels; all when empty.
+	// Selector of workloads by their labels; empty selects all.
 	// +optional
 	WorkloadSelector *metav1.LabelSelector `json:"workloadSelector,omitempty"`
-	// NamespaceSelector selects the namespaces by their labels; all
-	// enrolled ones when empty. Only in the operator's namespace: a policy of
-	// another one is of that namespace.
+	// Selector of namespaces by their labels; empty selects all that are enrolled.
+	// It counts in the operator's namespace only: other policies apply to their
+	// own namespace.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
-	// Suggestion is appended to the message of a failure, for the engineer who
-	// reads it.
+	// Text for the engineer, appended to the message of a failure.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Suggestion string `json:"suggestion,omitempty"`
-	// OnNoData is what a check that is inconclusive, or that found no data, means
-	// for its pods. Default: what the setting silence says.
+	// Effect of a check that is inconclusive or found no data.
 	// +optional
 	// +kubebuilder:default=Default
 	OnNoData OnSilence `json:"onNoData,omitempty"`
-	// OnError is what a check that could not be measured until its deadline means
-	// for its pods. Default: what the setting silence says.
+	// Effect of a check that could not be measured by its deadline.
 	// +optional
 	// +kubebuilder:default=Default
 	OnError OnSilence `json:"onError,omitempty"`
-	// Hold says whether the rollout of a release waits for its verdicts. Of all
-	// policies in mode Enforce, and of the setting holding, the strictest counts.
+	// Hold of the rollout. The strictest hold counts: of all policies in mode
+	// Enforce, and of the setting holding.
 	// +optional
 	Hold *PolicyHold `json:"hold,omitempty"`
-	// Freezes are reserved.
+	// Reserved.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Freezes []Reserved `json:"freezes,omitempty"`
-	// Notify is reserved.
+	// Reserved.
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=atomic
 	Notify []Reserved `json:"notify,omitempty"`
-	// Checks are made of every release that the policy selects, each by itself.
-	// There may be none where the policy holds.
+	// Checks of each selected release. At most one has the type altershield.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
@@ -150,21 +147,18 @@ type DefensePolicySpec struct {
 	Checks []PolicyCheck `json:"checks,omitempty"`
 }
 
-// PolicyHold has the rollout of a release wait until pods that it has made were
-// verified, by whatever checks apply to them, before it replaces more.
+// PolicyHold makes a rollout wait until its new pods are verified by all
+// checks that apply to them.
 //
 // +kubebuilder:validation:XValidation:rule="duration(self.maxDuration) >= duration('1m') && duration(self.maxDuration) <= duration('2h')",message="maxDuration is a duration from 1m to 2h, as in 30m",fieldPath=".maxDuration"
 type PolicyHold struct {
-	// Until which batches have passed. None: the policy does not hold. FirstBatch:
-	// once the first pods have passed, the rollout goes on as it would without the
-	// policy. EveryBatch: it waits each time that it has made as many pods as its
-	// strategy lets it.
+	// Batches that the rollout waits for.
 	// +optional
 	// +kubebuilder:default=None
 	Until HoldUntil `json:"until,omitempty"`
-	// MaxDuration is the longest time that pods are waited for, from when they were
-	// made, 1m to 2h. Then it counts what silence means: the release fails, or the
-	// rollout goes on. Of several policies the longest counts.
+	// Longest wait for a pod from its creation, 1m to 2h. Then the setting silence
+	// decides: the release fails, or the rollout continues. The longest duration
+	// of several policies counts.
 	// +optional
 	// +kubebuilder:default="30m"
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
@@ -172,15 +166,16 @@ type PolicyHold struct {
 
 // Types of checks, as the status of a release and of a batch names them.
 const (
-	// CheckTypePodHealth is decided from what is written down of pods.
+	// CheckTypePodHealth reads the state of pods.
 	CheckTypePodHealth = "podHealth"
 	// CheckTypeCel evaluates expressions.
 	CheckTypeCel = "cel"
-	// CheckTypeProbe calls the pods, or their Service.
+	// CheckTypeProbe calls pods, or their Service.
 	CheckTypeProbe = "probe"
 )
 
-// PolicyCheck is one check: exactly one of the types.
+// PolicyCheck is one check of exactly one type: podHealth, cel, probe or
+// altershield.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus)",message="the check type prometheus belongs to a later release of the operator",fieldPath=".prometheus",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
@@ -196,7 +191,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(has(self.timeout) ? self.timeout : '10s').getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
-// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.timeout) || duration(self.timeout) <= duration('2s')",message="whoever releases waits for a check at the stage Admission: set timeout to 2s or 1s, or leave it out",fieldPath=".timeout"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.timeout) || duration(self.timeout) <= duration('2s')",message="the request of a release waits for a check at the stage Admission: set timeout to 2s or 1s, or leave it out",fieldPath=".timeout"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || self.wait",message="a check at the stage Admission answers the request, and does not go on in the background: leave wait out",fieldPath=".wait"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.delay) == duration('0s')",message="a check at the stage Admission answers the request at once: leave delay out",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.deadline) == duration('15m')",message="a check at the stage Admission answers the request at once: leave deadline out, and set timeout",fieldPath=".deadline"
@@ -204,158 +199,154 @@ const (
 // +kubebuilder:validation:XValidation:rule="duration(self.delay) >= duration('0s') && duration(self.delay) <= duration('1h')",message="delay is a duration from 0s to 1h",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="duration(self.deadline) >= duration('1s') && duration(self.deadline) <= duration('2h')",message="deadline is a duration from 1s to 2h",fieldPath=".deadline"
 type PolicyCheck struct {
-	// Name of the check, in its policy. It is reported as
-	// namespace/policy/check.
+	// Name of the check in its policy. It is reported as namespace/policy/check.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// Stage of the release at which it begins. Admission: when somebody asks the
-	// API server to release; only checks of type cel, and what fails is refused.
-	// ReleasePre: when the release begins; its batches wait for the check. BatchPre:
-	// when the pods of a batch have finished. BatchPost: then, too, but after the
-	// checks at BatchPre. ReleasePost: when all pods have passed; the success of the
-	// release waits for the check.
+	// Stage at which the check begins: any for cel, BatchPost for podHealth,
+	// BatchPre or BatchPost for probe. A probe with target Service may also begin
+	// at ReleasePost.
 	// +optional
 	// +kubebuilder:default=BatchPost
 	Stage PolicyStage `json:"stage,omitempty"`
-	// Mode of this check: Observe only tells, also where the policy enforces.
+	// Enforce or Observe. Observe counts also if the policy enforces.
 	// +optional
 	// +kubebuilder:default=Enforce
 	Mode PolicyMode `json:"mode,omitempty"`
-	// Delay after the stage began, before the check does, 0s to 1h.
+	// Time from the start of the stage to the start of the check, 0s to 1h. Not at
+	// Admission.
 	// +optional
 	// +kubebuilder:default="0s"
 	Delay *metav1.Duration `json:"delay,omitempty"`
-	// Wait: the batch, and so the release, waits for the check. false: the check
-	// goes on in the background, and fails its pods later if it must, also after
-	// the release succeeded; that the check passed is not written.
+	// Whether the batch or the release waits for the check. If false, the check
+	// runs in the background, and may fail its pods later, also after Success. Not
+	// at Admission.
 	// +optional
 	// +kubebuilder:default=true
 	Wait *bool `json:"wait,omitempty"`
-	// Deadline of the whole check, 1s to 2h.
+	// Longest duration of the whole check, 1s to 2h. It must exceed delay plus
+	// podHealth.duration, or delay plus timeout plus probe.successes times
+	// probe.interval. Not at Admission.
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
-	// Timeout of one call of the check, 1s to 60s; 10s when absent. At the stage
-	// Admission 1s to 2s, and 2s when absent.
+	// Longest duration of one call, 1s to 60s; 10s if absent. At Admission 1s or
+	// 2s; 2s if absent.
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
-	// OnError is what it means that this check could not be measured; what the
-	// policy says when empty. At the stage Admission it lets pass, whatever the
-	// policy says.
+	// Effect if the check could not be measured; if absent, onError of the policy.
+	// At Admission the request passes in any case.
 	// +optional
 	OnError OnSilence `json:"onError,omitempty"`
-	// PodHealth looks at how the pods of the batch are.
+	// Check of the state of the pods of the batch.
 	// +optional
 	PodHealth *PodHealthCheck `json:"podHealth,omitempty"`
-	// Cel looks once at the workload, its templates and the pods of the batch, by
-	// expressions.
+	// Expressions about the workload, its templates and the pods of the batch,
+	// evaluated once.
 	// +optional
 	Cel *CelCheck `json:"cel,omitempty"`
-	// Probe calls the pods of the batch, or a Service.
+	// Calls to the pods of the batch, or to a Service.
 	// +optional
 	Probe *ProbeCheck `json:"probe,omitempty"`
-	// Altershield is the check by AlterShield Server. Where the operator has a server
-	// it is made anyway; naming it says with onError what it means that the server
-	// gives no verdict in time: Fail, as the setting silence would. That setting
-	// counts otherwise.
+	// Check by AlterShield Server, which is made without it too if a server is
+	// configured. Only name and onError may be set. With onError Fail, a missing
+	// verdict fails the pods; otherwise the setting silence decides.
 	// +optional
 	Altershield *AltershieldCheck `json:"altershield,omitempty"`
-	// Prometheus is reserved.
+	// Reserved.
 	// +optional
 	Prometheus *Reserved `json:"prometheus,omitempty"`
-	// Compare is reserved.
+	// Reserved.
 	// +optional
 	Compare *Reserved `json:"compare,omitempty"`
-	// Job is reserved.
+	// Reserved.
 	// +optional
 	Job *Reserved `json:"job,omitempty"`
-	// Service is reserved.
+	// Reserved.
 	// +optional
 	Service *Reserved `json:"service,omitempty"`
 }
 
-// PodHealthCheck fails pods of the batch that crash, run out of memory or cease to
-// be Ready. A pod that is in CrashLoopBackOff fails always, and so does one whose
-// containers failed and were restarted twice since the check began, or once if it is
-// not Ready 30 seconds later. Pods that are deleted,
-// evicted, or lost with their node are nobody's failure.
+// PodHealthCheck fails pods that crash, run out of memory or cease to be
+// Ready. A pod in CrashLoopBackOff always fails. A pod whose containers failed
+// and restarted twice since the check began fails too; after one restart it
+// fails if it is not Ready within 30 seconds. Pods that are deleted, evicted
+// or lost with their node do not fail.
 //
 // +kubebuilder:validation:XValidation:rule="duration(self.duration) >= duration('0s') && duration(self.duration) <= duration('1h')",message="duration is a duration from 0s to 1h",fieldPath=".duration"
 type PodHealthCheck struct {
-	// Duration for which the pods are looked at, from when the check begins, 0s
-	// to 1h.
+	// Time for which the pods are watched, 0s to 1h.
 	// +optional
 	// +kubebuilder:default="2m"
 	Duration *metav1.Duration `json:"duration,omitempty"`
-	// MaxRestarts of the containers of a pod since the check began; more fail it.
-	// Two restarts always do.
+	// Number of restarts of the containers of a pod since the check began that do
+	// not fail it. Two restarts always do.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
-	// MaxReadinessLosses is how often a pod may cease to be Ready since the check
-	// began; more fail it. Without it flaps alone are not judged.
+	// Number of times since the check began that a pod may cease to be Ready;
+	// unlimited if absent.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxReadinessLosses *int32 `json:"maxReadinessLosses,omitempty"`
-	// ReadyAtEnd fails a pod that is not Ready when the duration is over.
+	// Whether a pod fails that is not Ready at the end of the duration.
 	// +optional
 	// +kubebuilder:default=true
 	ReadyAtEnd *bool `json:"readyAtEnd,omitempty"`
-	// FailOnOOM fails a pod one of whose containers was killed for its memory.
+	// Whether a pod fails if one of its containers was killed for its memory.
 	// +optional
 	// +kubebuilder:default=true
 	FailOnOOM *bool `json:"failOnOOM,omitempty"`
-	// MaxFailedPods is how many pods of the release so far may fail: a number, or
-	// a percentage, rounded down. Up to so many are told, and not failed.
+	// Number of pods of the release that may fail, or a percentage, rounded down.
+	// They are reported, and do not fail the release.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=4
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 5000 : self.matches('^(100|[1-9]?[0-9])%$')",message="maxFailedPods is a number of pods, or a percentage from 0% to 100%"
 	MaxFailedPods *intstr.IntOrString `json:"maxFailedPods,omitempty"`
-	// CompareOldPods: where 10 % or more of the pods of the version before do the
-	// same, it is not this release that is bad: the check is inconclusive. Only pods
-	// that were made before the check began count.
+	// Whether the check is inconclusive if 10 % or more of the pods of the
+	// previous version fail in the same way. Only pods that existed before the
+	// check count.
 	// +optional
 	// +kubebuilder:default=true
 	CompareOldPods *bool `json:"compareOldPods,omitempty"`
 }
 
-// CelScope is what the expressions of a check are evaluated for.
+// CelScope is the unit that rules are evaluated for.
 // +kubebuilder:validation:Enum=Pod;Batch
 type CelScope string
 
 const (
-	// CelPerPod means for each pod of the batch, which is pod. A pod for which a
-	// rule is false fails.
+	// CelPerPod means each pod of the batch, as the variable pod. A pod fails if a
+	// rule is false for it.
 	CelPerPod CelScope = "Pod"
-	// CelPerBatch means for all of them together, which are pods. All of them fail.
+	// CelPerBatch means all pods of the batch together, as the variable pods. All
+	// of them fail.
 	CelPerBatch CelScope = "Batch"
 )
 
-// CelCheck evaluates expressions of the Common Expression Language. The check passes
-// when all rules are true. Beside pod or pods they know workload, newTemplate and
-// oldTemplate (null when there is none), release, and the variables. A pod that is
-// gone is nobody's failure. At the stages ReleasePre and ReleasePost the rules are
-// evaluated once, and know neither pod nor pods. At the stage Admission they know,
-// as in a ValidatingAdmissionPolicy, object, oldObject (null when it is being
-// created), request and namespaceObject, and nothing else.
+// CelCheck evaluates rules in the Common Expression Language, and passes if
+// all are true. Rules know pod or pods, workload, newTemplate, oldTemplate
+// (null if there is none), release and the variables. At ReleasePre and
+// ReleasePost they are evaluated once, without pods. At Admission they know
+// only object, oldObject (null on creation), request, namespaceObject and the
+// variables. A deleted pod does not fail.
 type CelCheck struct {
-	// ForEach says what the rules are evaluated for at the stage BatchPost; Pod when
-	// absent. It is not given at other stages.
+	// Unit of evaluation at BatchPre and BatchPost, Pod if absent. Not at other
+	// stages.
 	// +optional
 	ForEach CelScope `json:"forEach,omitempty"`
-	// Variables are evaluated when they are first used, as variables.<name>. Each
+	// Expressions that are evaluated at their first use, as variables.NAME. Each
 	// may use those before it.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=name
 	Variables []CelVariable `json:"variables,omitempty"`
-	// Rules that have to be true.
+	// Rules that must be true.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -364,84 +355,83 @@ type CelCheck struct {
 
 // CelVariable is an expression with a name.
 type CelVariable struct {
-	// Name by which other expressions use it: variables.<name>.
+	// Name in other expressions: variables.NAME.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z_][a-zA-Z0-9_]*$`
 	Name string `json:"name"`
-	// Expression whose value it has.
+	// Expression of the value.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Expression string `json:"expression"`
 }
 
-// CelRule is an expression that has to be true.
+// CelRule is an expression that must be true.
 type CelRule struct {
 	// Expression that is true or false.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Expression string `json:"expression"`
-	// Message is told when it is false; the expression when it is left out.
+	// Text if the rule is false; the expression if absent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// AltershieldCheck is the check by AlterShield Server.
+// AltershieldCheck is the check by AlterShield Server. It has no fields.
 type AltershieldCheck struct{}
 
-// ProbeTarget is what a probe calls.
+// ProbeTarget is the target of a probe.
 // +kubebuilder:validation:Enum=Pods;Service
 type ProbeTarget string
 
 const (
 	// ProbePods means each pod of the batch, by its IP.
 	ProbePods ProbeTarget = "Pods"
-	// ProbeService means the Ready pods that a Service selects, one by chance each time.
+	// ProbeService means one Ready pod of a Service for each call, selected at
+	// random. If the Service fails, all pods of the batch fail.
 	ProbeService ProbeTarget = "Service"
 )
 
-// ProbeCheck calls each pod of the batch, or a Service, again and again: exactly one
-// of http, grpc and tcp. Only ports that a container of the pod declares are called,
-// and none of a pod in the network of its node. Pods that are deleted, evicted, or
-// lost with their node are nobody's failure.
+// ProbeCheck repeatedly calls each pod of the batch, or a Service, by exactly
+// one of http, grpc and tcp. It calls only ports that a container declares,
+// and no pod in the network of its node. Pods that are deleted, evicted or
+// lost with their node do not fail.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.target) && self.target == 'Service') == has(self.service)",message="service names a Service exactly when target is Service: give both, or neither",fieldPath=".service"
 // +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.grpc), has(self.tcp)].exists_one(t, t)",message="a probe has exactly one of http, grpc and tcp"
 // +kubebuilder:validation:XValidation:rule="duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('5m')",message="interval is a duration from 1s to 5m",fieldPath=".interval"
 type ProbeCheck struct {
-	// Target is what is called. Pods: each pod of the batch. Service: a Service, for
-	// the batch as a whole; all pods of the batch fail with it.
+	// Pods of the batch, or a Service.
 	// +optional
 	// +kubebuilder:default=Pods
 	Target ProbeTarget `json:"target,omitempty"`
-	// Service in the namespace of the workload that is called, with target Service.
-	// It has a selector and a clusterIP: none of type ExternalName, and no headless
-	// one, is called. Each call goes to one of its Ready pods, at the target port; pods in
-	// the network of their node are not called.
+	// Service in the namespace of the workload, only with target Service. It needs
+	// a selector and a clusterIP; type ExternalName is not called. Calls go to the
+	// target port.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Service string `json:"service,omitempty"`
-	// HTTP makes GET requests.
+	// GET requests.
 	// +optional
 	HTTP *HTTPProbe `json:"http,omitempty"`
-	// GRPC asks the gRPC health service, in plain text.
+	// Calls of the gRPC health service, in plain text.
 	// +optional
 	GRPC *GRPCProbe `json:"grpc,omitempty"`
-	// TCP connects, and sends nothing.
+	// Connections without data.
 	// +optional
 	TCP *TCPProbe `json:"tcp,omitempty"`
-	// Interval from one call to the next, 1s to 5m.
+	// Time from one call to the next, 1s to 5m.
 	// +optional
 	// +kubebuilder:default="10s"
 	Interval *metav1.Duration `json:"interval,omitempty"`
-	// Successes in a row with which a pod, or the Service, passes.
+	// Number of successes in a row that pass.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=60
 	Successes int32 `json:"successes,omitempty"`
-	// Failures in a row with which it fails.
+	// Number of failures in a row that fail.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
@@ -449,27 +439,27 @@ type ProbeCheck struct {
 	Failures int32 `json:"failures,omitempty"`
 }
 
-// HTTPProbe makes GET requests. Redirects are not followed, and certificates are not
-// verified, as with the probes of a kubelet.
+// HTTPProbe makes GET requests. It follows no redirects and verifies no
+// certificates, as a kubelet does.
 //
 // +kubebuilder:validation:XValidation:rule="!self.expect.matches('^[1-5][0-9]{2}-[1-5][0-9]{2}$') || int(self.expect.substring(0, 3)) <= int(self.expect.substring(4))",message="expect is a range from a lower status code to a higher one",fieldPath=".expect"
 type HTTPProbe struct {
-	// Port that a container declares, or the Service.
+	// Port that a container or the Service declares.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// Path, with a query if need be.
+	// Path, with a query if needed.
 	// +optional
 	// +kubebuilder:default="/"
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
 	Path string `json:"path,omitempty"`
-	// Scheme is HTTP or HTTPS.
+	// Protocol of the requests.
 	// +optional
 	// +kubebuilder:default=HTTP
 	// +kubebuilder:validation:Enum=HTTP;HTTPS
 	Scheme string `json:"scheme,omitempty"`
-	// Expect is the status code that is good, or a range of them.
+	// Expected status code, or a range from a lower to a higher code.
 	// +optional
 	// +kubebuilder:default="200-399"
 	// +kubebuilder:validation:MaxLength=7
@@ -477,54 +467,52 @@ type HTTPProbe struct {
 	Expect string `json:"expect,omitempty"`
 }
 
-// GRPCProbe asks the gRPC health service.
+// GRPCProbe calls the gRPC health service.
 type GRPCProbe struct {
-	// Port that a container declares, or the Service.
+	// Port that a container or the Service declares.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// Service that is asked about; the whole server when empty.
+	// Name of the gRPC service; empty asks for the whole server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[!-~]*$`
 	Service string `json:"service,omitempty"`
 }
 
-// TCPProbe connects.
+// TCPProbe opens connections.
 type TCPProbe struct {
-	// Port that a container declares, or the Service.
+	// Port that a container or the Service declares.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
 }
 
-// DefensePolicyStatus says whether the policy is in force.
+// DefensePolicyStatus reports whether the policy is in force.
 type DefensePolicyStatus struct {
-	// InForce is the last spec that was accepted. It is in force while the
-	// present one is not accepted.
+	// Last accepted spec. It is in force while the present spec is not accepted.
 	// +optional
 	InForce *DefensePolicySpec `json:"inForce,omitempty"`
-	// InForceGeneration is the metadata.generation it is of.
+	// metadata.generation of the spec in force.
 	// +optional
 	InForceGeneration int64 `json:"inForceGeneration,omitempty"`
-	// CheckCount is the number of checks in spec. Absent in objects of earlier builds.
+	// Number of checks in spec.
 	// +optional
 	CheckCount int32 `json:"checkCount,omitempty"`
-	// ObservedGeneration is the metadata.generation this status was computed
-	// from.
+	// metadata.generation that this status was computed from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions: Accepted says whether the policy is in force and, if not, why
-	// and where.
+	// Accepted reports whether the policy is in force, else why not and where.
+	// SetAside reports rules that do not end.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// DefensePolicy says what is checked of releases, without any server. All
-// policies of a workload's namespace, and of the operator's, that select it count
-// together: none takes away from another.
+// DefensePolicy is a set of checks of releases that need no server. All
+// policies of a workload's namespace and of the operator's namespace that
+// select the workload count together. The name has at most 63 characters.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -540,9 +528,9 @@ type DefensePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what is checked.
+	// Checks and hold.
 	Spec DefensePolicySpec `json:"spec"`
-	// Status says whether the policy is in force.
+	// Whether the policy is in force.
 	Status DefensePolicyStatus `json:"status,omitempty"`
 }
 

@@ -127,27 +127,26 @@ const (
 	// was: the partition of a StatefulSet. Without it, that is what the API server sets.
 	// It goes with HaltedAnnotation.
 	HaltedFromAnnotation = "altershield.defense.antgroup.com/halted-from"
-	// HeldAnnotation records, as JSON, what a hold changed of the workload, to be
-	// given back, and what it wants it to be now. It is there while the rollout waits
-	// for its verdicts.
+	// HeldAnnotation records, as JSON, the fields that a hold changed: their values before,
+	// which are given back, and their present values. It exists while the rollout waits for
+	// its verdicts.
 	HeldAnnotation = "altershield.defense.antgroup.com/held"
-	// HoldEndedAnnotation records why the hold of the release the workload is at ended:
-	// number of the release, reason of the condition Held and, where somebody ended it,
-	// user, separated by single spaces.
+	// HoldEndedAnnotation records why the hold of the current release ended: number of the
+	// release, reason of the condition Held and, if a user ended it, that user, separated by
+	// single spaces.
 	HoldEndedAnnotation = "altershield.defense.antgroup.com/hold-ended"
-	// HistoryOfLabel on a ControllerRevision holds the UID of the workload whose
-	// version it remembers. Those of before have it not: the workload is their
-	// controller.
+	// HistoryOfLabel on a ControllerRevision holds the UID of the workload of the version.
+	// Revisions of earlier builds lack the label: the workload is their controller.
 	HistoryOfLabel = "altershield.defense.antgroup.com/history-of"
-	// ProvenLabel says of a version in the history ("true" or "false") whether it
-	// has run well for long enough since its success. Without it, it has.
+	// ProvenLabel on a ControllerRevision states whether the version has run well for long
+	// enough since its success ("true" or "false"). A version without the label has.
 	ProvenLabel = "altershield.defense.antgroup.com/proven"
 	// Proven is the value of ProvenLabel for a version that has.
 	Proven = "true"
 	// Unproven is the value of ProvenLabel for a version that has not.
 	Unproven = "false"
-	// LimitAnnotation records the rollbacks that nobody asked for, as JSON, on
-	// one ConfigMap of the operator's namespace.
+	// LimitAnnotation records the rollbacks without a request, as JSON, on one ConfigMap of
+	// the operator's namespace.
 	LimitAnnotation = "altershield.defense.antgroup.com/rollbacks"
 	// QuarantinedAnnotation lists versions that were rolled back, comma
 	// separated, the last ten.

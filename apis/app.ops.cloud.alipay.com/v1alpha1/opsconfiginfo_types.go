@@ -25,51 +25,42 @@ import (
 type OpsConfigType string
 
 const (
-	// TypeBlocking (object `blocking`): block a workload that failed
-	// verification. No content.
+	// TypeBlocking (blocking) blocks a workload whose release failed.
 	TypeBlocking OpsConfigType = "isBlockingUp"
-	// TypeBranch (object `branch`): batches of content pods; disabled: 1.
+	// TypeBranch (branch) has pods verified in batches.
 	TypeBranch OpsConfigType = "isBranch"
-	// TypeRollback (object `rollback`): roll back releases whose pods do not
-	// come up. Content is a duration, or thresholds, as in
-	// after=2m,slow=10m,tolerate=10%,proven=5m.
+	// TypeRollback (rollback) rolls back releases whose pods do not come up.
 	TypeRollback OpsConfigType = "isRollback"
-	// TypeSelfHealing (object `selfhealing`): roll back on Suspend.
+	// TypeSelfHealing (selfhealing) rolls back suspended releases.
 	TypeSelfHealing OpsConfigType = "isSelfHealing"
-	// TypeHalting (object `halting`): pause a rollout that fails.
+	// TypeHalting (halting) pauses a rollout that fails.
 	TypeHalting OpsConfigType = "isHalting"
-	// TypeSilence (object `silence`): no verdict in time is a failure.
+	// TypeSilence (silence) makes a missing verdict a failure.
 	TypeSilence OpsConfigType = "isSilenceFail"
-	// TypeTimeouts (object `timeouts`): thresholds, as in
-	// wait=60s,pre=120s,post=120s,settle=10s.
+	// TypeTimeouts (timeouts) sets thresholds.
 	TypeTimeouts OpsConfigType = "isTimeout"
-	// TypeHistory (object `history`): number of successful versions kept.
+	// TypeHistory (history) keeps successful versions.
 	TypeHistory OpsConfigType = "isHistory"
-	// TypeAdmission (object `admission`): ask the server at admission, for at
-	// most content, a duration below 3s.
+	// TypeAdmission (admission) asks the server at admission.
 	TypeAdmission OpsConfigType = "isAdmissionCheck"
-	// TypeObserve (object `observe`): record, verify and report releases, and
-	// do nothing about them. No content.
+	// TypeObserve (observe) only records, verifies and reports releases.
 	TypeObserve OpsConfigType = "isObserve"
-	// TypeQuarantine (object `quarantine`): a version that never started is
-	// denied for content, a duration.
+	// TypeQuarantine (quarantine) denies a version that never started.
 	TypeQuarantine OpsConfigType = "isQuarantine"
-	// TypeLimit (object `limit`): the most rollbacks that no user requested in a
-	// time, as in 5/10m.
+	// TypeLimit (limit) limits rollbacks without a request.
 	TypeLimit OpsConfigType = "isLimit"
-	// TypeHolding (object `holding`): a rollout waits for its verdicts. Content is
-	// first or every, with the longest time if need be, as in first,atMost=30m.
+	// TypeHolding (holding) makes a rollout wait for its verdicts.
 	TypeHolding OpsConfigType = "isHolding"
-	// TypeEviction (object `eviction`): after a rollback or a fix, evict stuck pods of
-	// StatefulSets. No content.
+	// TypeEviction (eviction) evicts stuck pods of StatefulSets after a rollback
+	// or a fix.
 	TypeEviction OpsConfigType = "isEviction"
-	// FormerTypeLimit (object `brake`) is TypeLimit of earlier builds.
+	// FormerTypeLimit (brake) is TypeLimit of earlier builds.
 	FormerTypeLimit OpsConfigType = "isBrake"
-	// FormerTypeEviction (object `repair`) is TypeEviction of earlier builds.
+	// FormerTypeEviction (repair) is TypeEviction of earlier builds.
 	FormerTypeEviction OpsConfigType = "isRepair"
 )
 
-// OpsConfigInfoSpec is one setting. Disabled settings may have any content.
+// OpsConfigInfoSpec is one setting. A disabled setting may have any content.
 //
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isBranch' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 200)",message="content of type isBranch is the number of pods per batch: a whole number from 1 to 200, as in \"10\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHistory' || (has(self.content) && self.content.matches('^[1-9][0-9]{0,2}$') && int(self.content) <= 100)",message="content of type isHistory is the number of versions kept: a whole number from 1 to 100, as in \"10\"",fieldPath=".content"
@@ -80,49 +71,39 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.enable || !(self.type in ['isLimit', 'isBrake']) || (has(self.content) && self.content.matches('^([1-9][0-9]{0,2}|1000)/([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content.split('/')[1]) <= duration('24h'))",message="content of type isLimit is a number of rollbacks from 1 to 1000 and the time they are counted for, from 1s to 24h, as in \"5/10m\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHolding' || (has(self.content) && self.content.matches('^(first|every)(,atMost=([1-9][0-9]{0,5}(s|m|h)){1,3})?$') && (!self.content.contains('=') || duration(self.content.split('=')[1]) >= duration('1m') && duration(self.content.split('=')[1]) <= duration('2h')))",message="content of type isHolding is first or every, and the longest time for which pods are waited for, from 1m to 2h, if need be, as in \"first,atMost=30m\"",fieldPath=".content"
 type OpsConfigInfoSpec struct {
-	// Type of the setting. It must be the one that belongs to the name of the
-	// object: the name decides which setting this is. isBlockingUp (blocking):
-	// a workload that failed verification is blocked. isBranch (branch): pods
-	// are verified in batches; off: one by one. isRollback (rollback): releases
-	// whose pods do not come up are rolled back. isSelfHealing (selfhealing):
-	// releases that fail are rolled back. isHalting (halting): a rollout that
-	// fails is paused. isSilenceFail (silence): no verdict in time counts as a
-	// failure. isTimeout (timeouts): how long to wait; off: the defaults.
-	// isHistory (history): successful versions are kept for rollbacks.
-	// isAdmissionCheck (admission): the server is asked whether a version may
-	// be released. isObserve (observe): releases are recorded, verified and
-	// reported only. isQuarantine (quarantine): a version that never started is
-	// denied for a time; off: until somebody overrides it. isLimit (limit): the
-	// most rollbacks that no user requested in a time; off: no limit. isHolding
-	// (holding): a rollout waits for its verdicts. isEviction (eviction): after a
-	// rollback or a fix, stuck pods of StatefulSets are evicted. isBrake (brake) and isRepair
-	// (repair) are isLimit and isEviction of earlier builds.
+	// Type of the setting. The name of the object decides which type it must be:
+	// isBlockingUp for blocking, isBranch for branch, isRollback for rollback,
+	// isSelfHealing for selfhealing, isHalting for halting, isSilenceFail for
+	// silence, isTimeout for timeouts, isHistory for history, isAdmissionCheck for
+	// admission, isObserve for observe, isQuarantine for quarantine, isLimit for
+	// limit, isHolding for holding, isEviction for eviction. isBrake and isRepair
+	// are isLimit and isEviction of earlier builds.
 	Type OpsConfigType `json:"type"`
-	// Enable turns the setting on.
+	// Whether the setting is on.
 	Enable bool `json:"enable"`
-	// Content is the value of the setting. What it may be depends on Type.
-	// isBranch: the number of pods per batch, 1 to 200, as in 10.
-	// isRollback: how long pods may fail, as in 2m; or thresholds, as in
-	// after=2m,slow=10m,tolerate=10%,proven=5m; what is not named has its default.
-	// isTimeout: thresholds, as in wait=60s,pre=120s,post=120s,settle=10s;
-	// what is not named has its default, settle=0 turns it off.
-	// isHistory: how many versions are kept, 1 to 100, as in 10.
-	// isAdmissionCheck: how long the answer is waited for, 100ms to 2900ms,
-	// as in 2s.
-	// isQuarantine: how long, the first time, up to 24h, as in 1h.
-	// isLimit: how many in which time, up to 1000 and 24h, as in 5/10m.
-	// isHolding: first or every, which batches are waited for; and for how
-	// long at most, 1m to 2h, as in first,atMost=30m; 30m unless given.
-	// The other types have none.
+	// Value of the setting, by type. Thresholds that are not named have their
+	// defaults.
+	// isBranch: number of pods per batch, 1 to 200.
+	// isRollback: duration for which pods may fail, as 2m; or thresholds, as
+	// after=2m,slow=10m,tolerate=10%,proven=5m.
+	// isTimeout: thresholds, as wait=60s,pre=120s,post=120s,settle=10s; settle=0
+	// turns it off.
+	// isHistory: number of versions, 1 to 100.
+	// isAdmissionCheck: longest wait for the answer, below 3s, as 2s.
+	// isQuarantine: first duration, 1s to 24h, as 1h.
+	// isLimit: number of rollbacks, 1 to 1000, and their time, 1s to 24h, as
+	// 5/10m.
+	// isHolding: first or every, and the longest wait, 1m to 2h, as
+	// first,atMost=30m.
+	// Other types have no content.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Content string `json:"content,omitempty"`
-	// Locked, in the operator's namespace, keeps namespaces and workloads from
-	// having a value of their own for this setting. Elsewhere it is of no
-	// effect.
+	// Whether namespaces and workloads cannot have their own value. It counts in
+	// the operator's namespace only.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
-	// Remark is free text for people.
+	// Free text.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Remark string `json:"remark,omitempty"`
@@ -130,39 +111,35 @@ type OpsConfigInfoSpec struct {
 
 // OpsConfigValue is a valid value of a setting.
 type OpsConfigValue struct {
-	// Enable says whether the setting is on.
+	// Whether the setting is on.
 	Enable bool `json:"enable"`
-	// Content is the value of the setting.
+	// Value of the setting.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Content string `json:"content,omitempty"`
 }
 
-// OpsConfigInfoStatus says whether the setting is in force.
+// OpsConfigInfoStatus reports whether the setting is in force.
 type OpsConfigInfoStatus struct {
-	// InForce is the last valid value. It is in force, also while spec is
-	// invalid.
+	// Last valid value. It stays in force while spec is invalid.
 	// +optional
 	InForce *OpsConfigValue `json:"inForce,omitempty"`
-	// ObservedGeneration is the metadata.generation this status was computed
-	// from.
+	// metadata.generation that this status was computed from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions: Accepted says whether spec is in force and, if not, why.
+	// Accepted reports whether spec is in force, else why not.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// OpsConfigInfo is one setting of the operator. It takes effect without a
-// restart. Its name says which: blocking, branch, rollback, selfhealing,
-// halting, silence, timeouts, history, admission, observe, quarantine, limit,
-// holding, eviction.
-// Objects of the operator's own namespace are in force everywhere. One in an
-// enrolled namespace is in force there, unless the operator's is locked;
-// admission and limit are of the whole cluster only. In other namespaces they
-// are ignored and have no status.
+// OpsConfigInfo is one setting of the operator, named by the object. It takes
+// effect without a restart. An object in the operator's namespace counts
+// everywhere. An object in an enrolled namespace counts there, unless the
+// operator's object is locked. The settings admission and limit are of the
+// whole cluster only. In other namespaces objects are ignored and have no
+// status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -176,9 +153,9 @@ type OpsConfigInfo struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is the setting.
+	// Value of the setting.
 	Spec OpsConfigInfoSpec `json:"spec"`
-	// Status says whether the setting is in force.
+	// Whether the setting is in force.
 	Status OpsConfigInfoStatus `json:"status,omitempty"`
 }
 

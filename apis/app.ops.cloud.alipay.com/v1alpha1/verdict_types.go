@@ -21,59 +21,59 @@ package v1alpha1
 type CheckStage string
 
 const (
-	// StagePre is the check before an entry's change counts.
+	// StagePre is the check before the change of the entry counts.
 	StagePre CheckStage = "PRE"
-	// StagePost is the check after it.
+	// StagePost is the check after the change of the entry.
 	StagePost CheckStage = "POST"
 )
 
-// CheckVerdict is the verdict on one check of one order entry, as AlterShield Server
-// delivered it.
+// CheckVerdict is the verdict of AlterShield Server on one check of one order
+// entry.
 type CheckVerdict struct {
-	// NodeID is the server's id of the order entry.
+	// ID of the order entry on the server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	NodeID string `json:"nodeId,omitempty"`
-	// Verdict that counts: none and pass are passes, inconc and fail are not.
-	// It is the server's, until somebody corrects it.
+	// Verdict that counts: none and pass are passes, inconc and fail are failures.
+	// A user may correct it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Verdict string `json:"verdict,omitempty"`
-	// Delivered is the verdict as the server delivered it; empty where the
-	// operator says that none came in time.
+	// Verdict as the server delivered it; empty if the operator recorded that none
+	// came in time.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Delivered string `json:"delivered,omitempty"`
-	// Message is what the server says of it: its message and link, else the
-	// names and messages of the rules that failed.
+	// Message and link of the server, else names and messages of the rules that
+	// failed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Message string `json:"message,omitempty"`
-	// LatePre: it is the failure of the PRE check, which the server had let pass at
-	// its own timeout, and delivered as that of the POST check.
+	// Whether this is a failure of the PRE check that the server delivered as the
+	// POST verdict, after it had let the PRE check pass at its own timeout.
 	// +optional
 	LatePre bool `json:"latePre,omitempty"`
-	// Time is when it was received, as 2006-01-02 15:04:05 in the time zone of
-	// the operator.
+	// Receipt of the verdict, as 2006-01-02 15:04:05 in the time zone of the
+	// operator.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Time string `json:"time,omitempty"`
-	// TimeUnix is Time as Unix time in seconds.
+	// time in Unix seconds.
 	// +optional
 	TimeUnix int64 `json:"timeUnix,omitempty"`
 }
 
-// UnclaimedVerdict is a verdict on an order entry that is not known yet: its callback
-// was faster than the answer to the submission that caused it.
+// UnclaimedVerdict is a verdict on an order entry that is not known yet: its
+// callback came before the answer to the submission.
 type UnclaimedVerdict struct {
 	CheckVerdict `json:",inline"`
-	// Stage is the check the verdict is on.
+	// Check that the verdict is on.
 	Stage CheckStage `json:"stage"`
-	// OfOrder: the entry is one of the order itself, not of a batch.
+	// Whether the entry belongs to the order itself and not to a batch.
 	// +optional
 	OfOrder bool `json:"ofOrder,omitempty"`
-	// Orphaned: no start was under way that made the entry, so it is no batch's. The verdict
-	// fails the release.
+	// Whether no pending start of a batch made the entry. The verdict then fails
+	// the release.
 	// +optional
 	Orphaned bool `json:"orphaned,omitempty"`
 }

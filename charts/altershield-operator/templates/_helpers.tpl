@@ -1,3 +1,19 @@
+{{/* The prefix of the names of all objects. */}}
+{{- define "altershield-operator.fullname" -}}
+{{ .Values.fullnameOverride | default .Values.nameOverride | default "altershieldoperator" | trunc 24 | trimSuffix "-" }}
+{{- end }}
+
+{{/* The account of the manager. */}}
+{{- define "altershield-operator.serviceAccountName" -}}
+{{- if .Values.serviceAccount.name -}}
+{{ .Values.serviceAccount.name }}
+{{- else if .Values.serviceAccount.create -}}
+{{ include "altershield-operator.fullname" . }}-controller-manager
+{{- else -}}
+default
+{{- end -}}
+{{- end }}
+
 {{/* What Helm adds to the labels of each object. */}}
 {{- define "altershield-operator.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -38,7 +54,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* What a pod of the manager's image runs as, beside the manager. */}}
 {{- define "altershield-operator.errandPod" -}}
-restartPolicy: OnFailure
+restartPolicy: {{ .restartPolicy | default "OnFailure" }}
 enableServiceLinks: false
 serviceAccountName: {{ .account }}
 {{- with .root.Values.nodeSelector }}
@@ -49,16 +65,14 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .root.Values.image.pullSecrets }}
+{{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .root.Values.podSecurityContext }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  seccompProfile:
-    type: RuntimeDefault
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 containers:
 - name: {{ .name }}
   image: {{ include "altershield-operator.image" .root | quote }}
@@ -79,13 +93,10 @@ containers:
       memory: 32Mi
     limits:
       memory: 256Mi
+  {{- with .root.Values.securityContext }}
   securityContext:
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    runAsNonRoot: true
-    capabilities:
-      drop:
-      - ALL
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}
 

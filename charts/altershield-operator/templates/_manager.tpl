@@ -4,6 +4,11 @@
 - --health-probe-bind-address=:8081
 - --callback-bind-address=:8080
 - --webhook-port=9443
+{{- if ne (include "altershield-operator.fullname" .) "altershieldoperator" }}
+- {{ printf "--webhook-service=%s-webhook-service" (include "altershield-operator.fullname" .) | quote }}
+- {{ printf "--webhook-cert-secret=%s-webhook-server-cert" (include "altershield-operator.fullname" .) | quote }}
+- {{ printf "--webhook-configurations=%[1]s-mutating-webhook-configuration,%[1]s-validating-webhook-configuration" (include "altershield-operator.fullname" .) | quote }}
+{{- end }}
 {{- with .Values.logLevel }}
 - {{ printf "--zap-log-level=%s" (toString .) | quote }}
 {{- end }}
@@ -52,19 +57,16 @@
 {{- if or .Values.webhook.certManager.enabled .Values.webhook.certificate.secretName }}
 - name: webhook-cert
   secret:
-    defaultMode: 288
-    secretName: {{ default "altershieldoperator-webhook-cert-manager" .Values.webhook.certificate.secretName | quote }}
+    secretName: {{ default (printf "%s-webhook-cert-manager" (include "altershield-operator.fullname" .)) .Values.webhook.certificate.secretName | quote }}
 {{- end }}
 {{- if .Values.server.tokenSecret }}
 - name: altershield-token
   secret:
-    defaultMode: 288
     secretName: {{ .Values.server.tokenSecret | quote }}
 {{- end }}
 {{- if .Values.callback.tls.secretName }}
 - name: callback-cert
   secret:
-    defaultMode: 288
     secretName: {{ .Values.callback.tls.secretName | quote }}
 {{- end }}
 {{- with .Values.extraVolumes }}

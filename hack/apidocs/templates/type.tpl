@@ -1,38 +1,39 @@
-{{- define "type" }}
-{{ trim .Doc }}
-{{- with .SortedReferences }}
+{{- define "type" -}}
+{{- $type := .type -}}
+{{- /* A type that is inlined is written once: its fields are shared, and not copied. */ -}}
+{{- $inlined := list -}}
+{{- $shared := list -}}
+{{- range $other := .all -}}
+{{- if and $other.Fields (lt (len $other.Fields) (len $type.Fields)) -}}
+{{- $first := index $other.Fields 0 -}}
+{{- range $type.Fields -}}
+{{- if eq . $first -}}
+{{- $inlined = append $inlined (markdownRenderTypeLink $other) -}}
+{{- range $other.Fields }}{{ $shared = append $shared .Name }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+{{ trim $type.Doc }}
+{{- with $inlined }} It also has the fields of {{ join " and " . }}.{{ end }}
+{{- with .explained }} {{ . }} explains its values.{{ end }}
+{{- if $type.Members }}
 
-Part of {{ range $i, $type := . }}{{ if $i }}, {{ end }}{{ markdownRenderTypeLink $type }}{{ end }}.
-{{- end }}
-{{- with index .Markers "kubebuilder:validation:Enum" }}
-
-One of {{ range $i, $value := index . 0 }}{{ if $i }}, {{ end }}`{{ $value | default "\"\"" }}`{{ end }}.
-{{- end }}
-{{- with index .Markers "kubebuilder:validation:XValidation" }}
-
-What is not so is refused, with the message:
-{{ range . }}
-- {{ with .FieldPath }}`{{ . }}`: {{ end }}{{ .Message }}
+| field | type | meaning |
+| --- | --- | --- |
+{{- range $type.Members }}
+{{- if not (has .Name $shared) }}
+| `{{ .Name }}` | {{ template "of" . }} | {{ template "cell" .Doc }} |
 {{- end }}
 {{- end }}
-{{- if .Members }}
-
-| field | type | meaning | validation |
-| --- | --- | --- | --- |
-{{- with .GVK }}
-| `apiVersion` | string | `{{ .Group }}/{{ .Version }}` | |
-| `kind` | string | `{{ .Kind }}` | |
 {{- end }}
-{{- range .Members }}
-| `{{ .Name }}` | {{ markdownRenderType .Type }} | {{ if ne .Name "metadata" }}{{ template "cell" .Doc }} {{ end }}| {{ template "validation" . }}|
-{{- end }}
-{{- end }}
-{{- if .EnumValues }}
+{{- if and $type.EnumValues (not .explained) }}
 
 | value | meaning |
 | --- | --- |
-{{- range .EnumValues }}
-| `{{ .Name | default "\"\"" }}` | {{ template "cell" (regexReplaceAll "^[A-Z]\\w+ (means (that )?|is )?" .Doc "") }} |
+{{- range $type.EnumValues }}
+{{- $meaning := regexReplaceAll "^[A-Z]\\w+ (means (that )?|is )?" (trim .Doc) "" }}
+| `{{ .Name | default "\"\"" }}` | {{ upper (substr 0 1 $meaning) }}{{ template "cell" (substr 1 -1 $meaning) }} |
 {{- end }}
 {{- end }}
 {{ end -}}
@@ -41,18 +42,20 @@ What is not so is refused, with the message:
 {{ regexReplaceAll "\\s+" (. | trim | replace "|" "\\|") " " }}
 {{- end -}}
 
-{{- define "validation" -}}
-{{- $field := . -}}
-{{- $parts := list -}}
+{{- /* The type of a field, and what it may be. */ -}}
+{{- define "of" -}}
+{{- $rules := dict -}}
 {{- range .Validation -}}
-{{- if eq . "Optional: {}" -}}
-{{- $parts = prepend $parts "*optional*" -}}
-{{- else if not (and (hasPrefix "Enum: " .) (index $field.Type.Markers "kubebuilder:validation:Enum")) -}}
-{{- $parts = append $parts (replace "|" "\\|" (untitle .)) -}}
+{{- $rule := splitn ": " 2 . -}}
+{{- $_ := set $rules $rule._0 $rule._1 -}}
 {{- end -}}
-{{- end -}}
-{{- with .Default -}}
-{{- $parts = append $parts (printf "default: `%s`" .) -}}
-{{- end -}}
-{{- with $parts }}{{ join "; " . }} {{ end -}}
+{{- $least := coalesce (get $rules "MinLength") (get $rules "MinItems") (get $rules "Minimum") | default "" -}}
+{{- $most := coalesce (get $rules "MaxLength") (get $rules "MaxItems") (get $rules "Maximum") | default "" -}}
+{{- if or (contains "e+" $most) (hasKey $rules "XIntOrString") -}}{{- $most = "" -}}{{- end -}}
+{{ markdownRenderType .Type }}
+{{- if and $least $most }} {{ $least }}-{{ $most }}{{ else if $most }} ≤{{ $most }}{{ else if $least }} ≥{{ $least }}{{ end }}
+{{- with get $rules "items:MaxLength" }}, each ≤{{ . }}{{ end }}
+{{- with get $rules "Pattern" }}, {{ replace "|" "\\|" . }}{{ end }}
+{{- if and (hasKey $rules "Enum") (not .Type.EnumValues) }}, `{{ get $rules "Enum" | trimAll "[]" | splitList " " | join "` or `" }}`{{ end }}
+{{- if .Default }}, default `{{ .Default }}`{{ else if not (hasKey $rules "Optional") }}, *required*{{ end }}
 {{- end -}}

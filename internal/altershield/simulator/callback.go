@@ -30,13 +30,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// forever is how long a check without an end runs.
+// forever is the duration of a check that never ends.
 const forever = 1 << 62 * time.Nanosecond
 
 // maxCallbackAnswer bounds what is read of an answer.
 const maxCallbackAnswer = 64 << 10
 
-// duration is how long a check runs, and whether the server's timeout ends it.
+// duration returns how long a check runs, and whether the server's timeout ends it.
 func (s Script) duration(limit time.Duration) (d time.Duration, timedOut bool) {
 	d = s.Delay
 	switch {
@@ -78,8 +78,8 @@ func (s *Simulator) run(c check) {
 	}
 }
 
-// endLate takes the result of a check that had timed out. There is no second
-// callback. A PRE check that failed while the POST check runs fails that.
+// endLate takes the late result of a check that timed out. There is no second callback. A PRE
+// check that fails while the POST check runs makes the POST check fail.
 func (s *Simulator) endLate(c check) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Simulator) endLate(c check) {
 	}
 }
 
-// end ends a check, unless the node is gone or beyond it.
+// end ends a check, unless the node is gone or another check of the node began.
 func (s *Simulator) end(c check, timedOut bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +111,8 @@ func (s *Simulator) end(c check, timedOut bool) bool {
 	return true
 }
 
-// compose writes the callback. It reads the node's state as it is now: unless
-// that is the end of this very check, the callback says pass.
+// compose writes the callback from the current state of the node. If the node has gone on
+// since the end of this check, the callback says pass.
 func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 	}
 	verdict := verdictOf(n, c, n.run == c.run && !timedOut)
 	if n.preFailedLate && c.stage == altershield.StagePost && n.run == c.run {
-		// Trap: its rules are those of this check, and passed.
+		// Trap: the verdict fails, and the rules in it are of this check and passed.
 		verdict["verdict"], verdict["checkPass"] = altershield.VerdictFail, false
 		verdict["rules"] = writeRules([]altershield.Rule{{ID: "rule-2", Name: "simulated-rule", Verdict: "PASS", Stage: c.stage}})
 	}
@@ -142,9 +142,9 @@ func (s *Simulator) compose(c check, timedOut bool) ([]byte, bool) {
 	return data, true
 }
 
-// verdictOf writes a verdict as a stock server does: outcome, allFinish, the
-// computed checkPass, and rules; more only where scripted. Null fields are left
-// out.
+// verdictOf writes a verdict as a stock server does: outcome, allFinish, the computed
+// checkPass, and rules. Other fields are written only if they are scripted. Null fields are
+// left out.
 func verdictOf(n *node, c check, counts bool) map[string]any {
 	if !counts {
 		return map[string]any{"verdict": altershield.VerdictPass, "allFinish": true, "checkPass": true, "rules": []any{}}
@@ -211,8 +211,8 @@ func (s *Simulator) send(c check, content []byte) {
 	sent.Wait()
 }
 
-// SendCallback sends a callback of the caller's making, signed, and returns
-// what came of it.
+// SendCallback signs and sends a callback that the caller made, and returns its entry in the
+// journal.
 func (s *Simulator) SendCallback(ctx context.Context, url string, callback altershield.Callback) (Entry, error) {
 	content, err := json.Marshal(callback)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Simulator) SendCallback(ctx context.Context, url string, callback alter
 	return s.deliver(ctx, url, content, false), nil
 }
 
-// deliver sends one callback and records it. Nothing comes of its answer.
+// deliver sends one callback and records it. It ignores the answer.
 func (s *Simulator) deliver(ctx context.Context, url string, content []byte, drop bool) Entry {
 	entry := Entry{Kind: KindCallback, Time: s.clock.Now(), Body: content, URL: url, Outcome: OutcomePending}
 	if callback := (altershield.Callback{}); json.Unmarshal(content, &callback) == nil {

@@ -16,7 +16,7 @@ limitations under the License.
 
 package simulator
 
-// PreFailedLate says that the PRE check of a node failed while its POST check ran.
+// PreFailedLate reports whether the PRE check of a node failed while its POST check ran.
 func (s *Simulator) PreFailedLate(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,9 +39,9 @@ const (
 
 // Outcomes of callbacks that are not an HTTP answer.
 const (
-	// OutcomePending: not answered yet.
+	// OutcomePending: there is no answer yet.
 	OutcomePending = "pending"
-	// OutcomeDropped: lost by its script.
+	// OutcomeDropped: the script lost the callback.
 	OutcomeDropped = "dropped"
 	// OutcomeNoAddress: there is no callback address.
 	OutcomeNoAddress = "no address"
@@ -55,47 +55,46 @@ type Entry struct {
 	Kind Kind
 	// Order is the platform's id of the order (bizExecOrderId).
 	Order string
-	// Node is the node of a callback, the node a request is about, or the one its
-	// answer created.
+	// Node is the node of a callback, the node that a request names, or the node that the
+	// request created.
 	Node string
 	// Body is the content that was received or sent.
 	Body json.RawMessage
 
-	// Action and what follows is of requests.
+	// Action and the fields below it are of requests.
 	Action altershield.Action
-	// Request is the body decoded into the request type of the client's package,
-	// nil when it can't be.
+	// Request is the body, decoded into the request type of the client's package; nil if the
+	// body cannot be decoded.
 	Request any
-	// Platform as its header says; Signed: the signature is right.
+	// Platform is the value of the header. Signed reports whether the signature is right.
 	Platform string
 	Signed   bool
-	// HTTPStatus is 0 where nothing was answered.
+	// HTTPStatus is 0 if there was no answer.
 	HTTPStatus int
-	// Code is the result code, of the result also where an outage kept it from
-	// the client.
+	// Code is the result code, also if an outage kept the result from the client.
 	Code altershield.ResultCode
 	Msg  string
 	// Outage that the request met.
 	Outage Outage
 
-	// Callback and what follows is of callbacks.
+	// Callback and the fields below it are of callbacks.
 	Callback *altershield.Callback
 	URL      string
 	// Outcome is the HTTP status, an error, or an Outcome constant.
 	Outcome string
-	// Answer is what the receiver said; the server ignores it.
+	// Answer is the answer of the receiver. The server ignores it.
 	Answer *altershield.CallbackResponse
 }
 
 // Decode decodes the body.
 func (e Entry) Decode(into any) error { return json.Unmarshal(e.Body, into) }
 
-// Accepted reports a request that was carried out and answered as a success.
+// Accepted reports whether the entry is a request that was carried out and answered as a success.
 func (e Entry) Accepted() bool {
 	return e.Kind == KindRequest && e.Code == altershield.CodeSuccess
 }
 
-// String is one line.
+// String returns one line.
 func (e Entry) String() string {
 	at := e.Time.UTC().Format("15:04:05.000")
 	if e.Kind == KindCallback {
@@ -123,7 +122,7 @@ func (e Entry) String() string {
 	return strings.Join(parts, " ")
 }
 
-// Journal is what happened, in order.
+// Journal has the requests and callbacks, in order.
 type Journal []Entry
 
 // Filter returns the entries that match.
@@ -137,7 +136,7 @@ func (j Journal) Filter(match func(Entry) bool) Journal {
 	return out
 }
 
-// Requests returns the requests of an action, of all actions when it is empty.
+// Requests returns the requests of an action, or of all actions if it is empty.
 func (j Journal) Requests(action altershield.Action) Journal {
 	return j.Filter(func(e Entry) bool { return e.Kind == KindRequest && (action == "" || e.Action == action) })
 }
@@ -176,8 +175,7 @@ func (j Journal) BatchStarts(order string) Journal {
 	return j.Of(order).Accepted().Requests(altershield.ActionStartBatch)
 }
 
-// Finishes returns the accepted finishes of an order's nodes, batches and the
-// order's own.
+// Finishes returns the accepted finishes of an order's nodes: of its batches and of the order.
 func (j Journal) Finishes(order string) Journal {
 	return j.Of(order).Accepted().Requests(altershield.ActionFinishNode)
 }
@@ -192,7 +190,7 @@ func (j Journal) Ends(order string) Journal {
 	return j.Of(order).Accepted().Requests(altershield.ActionEndOrder)
 }
 
-// String is one line per entry.
+// String returns one line per entry.
 func (j Journal) String() string {
 	var b strings.Builder
 	for _, e := range j {
@@ -217,15 +215,15 @@ func (s *Simulator) snapshot() Journal {
 	return out
 }
 
-// ClearJournal forgets the journal; nothing else.
+// ClearJournal empties the journal.
 func (s *Simulator) ClearJournal() {
 	s.journalMu.Lock()
 	defer s.journalMu.Unlock()
 	s.journal = nil
 }
 
-// WaitFor waits until the journal satisfies the condition, which is asked again
-// after each change.
+// WaitFor waits until the journal satisfies the condition. It evaluates the condition after
+// each change.
 func (s *Simulator) WaitFor(ctx context.Context, satisfied func(Journal) bool) error {
 	for {
 		s.journalMu.Lock()
@@ -242,7 +240,7 @@ func (s *Simulator) WaitFor(ctx context.Context, satisfied func(Journal) bool) e
 	}
 }
 
-// record appends an entry and returns how to complete it.
+// record appends an entry and returns it, to be completed.
 func (s *Simulator) record(e Entry) *Entry {
 	s.journalMu.Lock()
 	defer s.journalMu.Unlock()
@@ -258,7 +256,7 @@ func (s *Simulator) record(e Entry) *Entry {
 	return kept
 }
 
-// complete changes a recorded entry, and returns it as it is then.
+// complete changes a recorded entry, and returns a copy.
 func (s *Simulator) complete(e *Entry, change func(*Entry)) Entry {
 	s.journalMu.Lock()
 	defer s.journalMu.Unlock()
@@ -272,7 +270,7 @@ func (s *Simulator) wake() {
 	s.changed = make(chan struct{})
 }
 
-// show hands the observer an entry that does not change any more.
+// show passes a complete entry to the observer.
 func (s *Simulator) show(e Entry) {
 	if s.opts.OnEntry != nil {
 		s.opts.OnEntry(e)

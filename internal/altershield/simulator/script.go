@@ -29,11 +29,11 @@ import (
 type Match struct {
 	// Order is the platform's id of the order (bizExecOrderId).
 	Order string
-	// Workload is a workload's name, or namespace/name: compared with the order's
-	// changeApps and the text values of its changeParamJson.
+	// Workload is the name of a workload, or namespace/name. It is compared with changeApps of
+	// the order, and with the text values of its changeParamJson.
 	Workload string
-	// Location matches one of a batch's locations, of a pod for one. The checks
-	// of an order have none.
+	// Location matches one of the locations of a batch, such as the name of a pod. The checks
+	// of an order have no location.
 	Location *regexp.Regexp
 	// CheckType is [altershield.CheckOrder] or [altershield.CheckBatch].
 	CheckType altershield.CheckType
@@ -48,40 +48,40 @@ func (m Match) matches(n *node, stage altershield.Stage) bool {
 		(m.Stage == "" || m.Stage == stage)
 }
 
-// Script says how checks go. The script added last that matches counts; with
-// none a check passes at once.
+// Script describes the course of checks. Of the scripts that match a check, the one that was
+// added last counts. Without a script a check passes at once.
 type Script struct {
 	Match
 	// Verdict is pass by default.
 	Verdict altershield.VerdictValue
 	// Delay is how long the check runs.
 	Delay time.Duration
-	// Never lets the check run until the server's own timeout, for ever by
-	// default.
+	// Never lets the check run until the server's own timeout; without a timeout it never
+	// ends.
 	Never bool
-	// CallbackDelay is between the end of the check and its callback. The callback
-	// reads the node's state when it is sent, as the server's does.
+	// CallbackDelay is the time between the end of the check and its callback. The callback
+	// is made from the state of the node at the time of sending, as on the server.
 	CallbackDelay time.Duration
 	// Drop loses the callback.
 	Drop bool
-	// Copies is how often the callback is sent, all at once; 1 by default. They go
-	// to the callback addresses in turn.
+	// Copies is how many copies of the callback are sent at once, 1 by default. They go to
+	// the callback addresses in turn.
 	Copies int
-	// Early ends the check at once and sends its callback before the submission
-	// that caused it is answered.
+	// Early ends the check at once, and sends its callback ahead of the answer to the
+	// submission.
 	Early bool
 	// SkipCheck answers a start with skipCheck and checks nothing.
 	SkipCheck bool
-	// Lost answers a start with a node that the server then does not know: it has no
-	// check, and polls and ends of it are answered 103.
+	// Lost answers a start with a node that the server then loses. The node has no check, and
+	// polls and finishes of it are answered 103.
 	Lost bool
-	// Rules go with the verdict; a failing one has one rule by default.
+	// Rules are in the verdict. By default a failing verdict has one rule.
 	Rules []altershield.Rule
-	// Msg, URL and Rollback are in the callback only where set: a stock server
-	// sends none of them.
+	// Msg, URL and Rollback are in the callback only if they are set. A stock server sends
+	// none of them.
 	Msg, URL string
 	Rollback bool
-	// Times is how many checks the script counts for, any number by default.
+	// Times is for how many checks the script counts, any number by default.
 	Times int
 }
 
@@ -94,8 +94,8 @@ func (s Script) verdict() altershield.VerdictValue {
 
 func (s Script) passes() bool { return altershield.Verdict{Verdict: s.verdict()}.Passes() }
 
-// Fault disturbs the answers to some requests. The fault added last that
-// matches counts.
+// Fault disturbs the answers to some requests. Of the faults that match a request, the one
+// that was added last counts.
 type Fault struct {
 	// Action is all of them by default.
 	Action altershield.Action
@@ -103,32 +103,32 @@ type Fault struct {
 	Order string
 	// Times is how many requests are disturbed, any number by default.
 	Times int
-	// Delay comes before the answer.
+	// Delay is the time until the answer.
 	Delay time.Duration
 	// Code is answered instead of the result.
 	Code altershield.ResultCode
 	Msg  string
-	// Done: the request is carried out before it is answered with Code.
+	// Done carries the request out, and then answers with Code.
 	Done bool
-	// Outage answers as in an outage, when Code is empty.
+	// Outage answers as in an outage, if Code is empty.
 	Outage Outage
 }
 
-// Outage is a way of being down.
+// Outage is a kind of failure of the server.
 type Outage string
 
 const (
-	// NoOutage answers.
+	// NoOutage answers requests.
 	NoOutage Outage = ""
 	// Refuse closes the listener and all connections.
 	Refuse Outage = "Refuse"
-	// Hang answers nothing, until the outage ends or the client goes.
+	// Hang answers nothing until the outage ends or the client goes away.
 	Hang Outage = "Hang"
 	// HTTP500 answers HTTP 500.
 	HTTP500 Outage = "HTTP500"
 	// HTML answers HTTP 200 with a page, as a proxy may.
 	HTML Outage = "HTML"
-	// Truncated carries the request out and breaks its answer off.
+	// Truncated carries the request out and sends half of the answer.
 	Truncated Outage = "Truncated"
 	// Reset resets the connection instead of reading the request.
 	Reset Outage = "Reset"
@@ -181,7 +181,7 @@ func (s *Simulator) ClearFaults() {
 	s.faults = nil
 }
 
-// scriptOf takes the script of a check. With the lock held.
+// scriptOf takes the script of a check. The caller holds the lock.
 func (s *Simulator) scriptOf(n *node, stage altershield.Stage) Script {
 	for _, script := range slices.Backward(s.scripts) {
 		if (script.Times == 0 || script.used < script.Times) && script.matches(n, stage) {
@@ -192,7 +192,7 @@ func (s *Simulator) scriptOf(n *node, stage altershield.Stage) Script {
 	return Script{}
 }
 
-// faultOf takes the fault of a request; an outage of everything counts first.
+// faultOf takes the fault of a request. An outage of the whole server counts first.
 func (s *Simulator) faultOf(action altershield.Action, order string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

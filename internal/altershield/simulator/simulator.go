@@ -14,10 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package simulator is AlterShield Server for tests, the demo, and users who try
-// the operator without the Java server: the same endpoints, envelope, result
-// codes, validation, signature and states of nodes, with all traps of the
-// protocol, plus scripted verdicts, faults, outages and a journal.
+// Package simulator simulates AlterShield Server for tests, for the demo, and for users
+// without the Java server. It has the same endpoints, envelope, result codes, validation,
+// signature and states of nodes, and all traps of the protocol. Verdicts, faults and outages
+// can be scripted, and a journal has the requests and callbacks.
 package simulator
 
 import (
@@ -44,9 +44,9 @@ import (
 const (
 	// maxBody bounds a request.
 	maxBody = 4 << 20
-	// callbackTimeout is the server's.
+	// callbackTimeout is the timeout of the server.
 	callbackTimeout = 6 * time.Second
-	// callbackContentType is what the server writes; it is not well formed.
+	// callbackContentType is the content type of the server, which is not well formed.
 	callbackContentType = "application/json;UTF-8"
 
 	defaultJournalLimit = 100_000
@@ -57,40 +57,40 @@ type Options struct {
 	// Platform is the registered platform, [altershield.DefaultPlatform] by
 	// default.
 	Platform string
-	// Token is the platform's; both directions are signed with it. Without one
-	// every request is refused, unless SkipSignature is set.
+	// Token is the token of the platform, which signs both directions. Without a token every
+	// request is refused, unless SkipSignature is set.
 	Token string
 	// SkipSignature accepts any signature, as a stock server does.
 	SkipSignature bool
 	// Scene is the registered G2 scene, [altershield.DefaultScene] by default.
 	Scene string
-	// AdmissionScene is the registered G1 scene; none by default.
+	// AdmissionScene is the registered G1 scene, empty by default.
 	AdmissionScene string
-	// Unconfigured are start notifications whose step the scene lacks: they are
-	// answered 101.
+	// Unconfigured are start notifications without a step of the scene. They are answered
+	// 101.
 	Unconfigured []altershield.Action
-	// CallbackURLs are the registered callback addresses, one per replica; a
-	// callback goes to the first, its copies to the others in turn.
+	// CallbackURLs are the registered callback addresses, one per replica. A callback goes to
+	// the first address, and its copies go to the others in turn.
 	CallbackURLs []string
-	// CallbackTransport sends callbacks, to trust a certificate for one.
+	// CallbackTransport sends callbacks. With it a test trusts its own certificate.
 	CallbackTransport http.RoundTripper
-	// CheckTimeout is the server's own timeout of a check; none by default.
+	// CheckTimeout is the server's own timeout of a check; 0, the default, is no timeout.
 	CheckTimeout time.Duration
-	// PollsTellRunning answers polls of running checks with finished=false, as a
-	// stock server does not.
+	// PollsTellRunning answers polls of running checks with finished=false. A stock server
+	// does not.
 	PollsTellRunning bool
 	// JournalLimit is how many entries are kept, 100,000 by default.
 	JournalLimit int
-	// OnEntry is called with each journal entry when it is complete; it must
-	// not block. It is called from several goroutines.
+	// OnEntry is called with each complete entry of the journal, from several goroutines. It
+	// must not block.
 	OnEntry func(Entry)
-	// Clock is the real one by default; callbacks' timeouts are of real time.
+	// Clock is the real clock by default. Timeouts of callbacks always use the real clock.
 	Clock clock.Clock
 }
 
-// Simulator is the server: an http.Handler, or on a port of its own after
-// [Simulator.Start]. End it with [Simulator.Shutdown]. It is one state under one lock,
-// which requests, callbacks, scripts and the journal share.
+// Simulator is the simulated server. It is an http.Handler, and has a port of its own after
+// [Simulator.Start]. End it with [Simulator.Shutdown]. Requests, callbacks, scripts and the
+// journal share one state under one lock.
 type Simulator struct {
 	opts  Options
 	clock clock.Clock
@@ -98,7 +98,7 @@ type Simulator struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	client *http.Client
-	// idBase makes the ids of one run differ from those of another.
+	// idBase makes the ids of two runs differ.
 	idBase int64
 
 	mu        sync.Mutex
@@ -158,7 +158,7 @@ func (s *Simulator) Start(address string) error {
 	return s.listen(address)
 }
 
-// listen opens the listener; with serverMu held.
+// listen opens the listener. The caller holds serverMu.
 func (s *Simulator) listen(address string) error {
 	listener, err := (&net.ListenConfig{}).Listen(s.ctx, "tcp", address)
 	if err != nil {
@@ -171,13 +171,13 @@ func (s *Simulator) listen(address string) error {
 	s.server, s.address = server, listener.Addr().String()
 	go func() {
 		defer s.running.Done()
-		// It returns once it is closed, which is the only way it ends.
+		// Serve returns only after Close.
 		_ = server.Serve(listener)
 	}()
 	return nil
 }
 
-// URL is where a started simulator serves.
+// URL returns the address of a started simulator.
 func (s *Simulator) URL() string {
 	s.serverMu.Lock()
 	defer s.serverMu.Unlock()
@@ -191,8 +191,8 @@ func (s *Simulator) SetCallbackURLs(urls ...string) {
 	s.callbacks = slices.Clone(urls)
 }
 
-// SetOutage begins an outage, or ends it with [NoOutage]. It fails only when the
-// port of a started simulator that refused connections can't be opened again.
+// SetOutage begins an outage, or ends it with [NoOutage]. It fails only if the port cannot be
+// opened again after an outage [Refuse].
 func (s *Simulator) SetOutage(o Outage) error {
 	s.mu.Lock()
 	s.outage = o
@@ -216,8 +216,8 @@ func (s *Simulator) SetOutage(o Outage) error {
 	}
 }
 
-// Forget loses all orders and nodes, as a server restored from a backup does.
-// Their checks end without callbacks.
+// Forget loses all orders and nodes, like a server that was restored from a backup. Their
+// checks end without callbacks.
 func (s *Simulator) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,8 +225,8 @@ func (s *Simulator) Forget() {
 	clear(s.nodes)
 }
 
-// Shutdown ends the simulator: checks under way end without callbacks, and it
-// returns once all its goroutines have ended.
+// Shutdown ends the simulator. Checks under way end without callbacks. It returns when all
+// goroutines have ended.
 func (s *Simulator) Shutdown() {
 	s.mu.Lock()
 	s.closed = true
@@ -234,7 +234,7 @@ func (s *Simulator) Shutdown() {
 	s.cancel()
 	s.serverMu.Lock()
 	if s.server != nil {
-		// What it says of connections is of no interest any more.
+		// Errors about connections do not matter at the end.
 		_ = s.server.Close()
 		s.server = nil
 	}
@@ -254,8 +254,8 @@ func (s *Simulator) track() bool {
 	return true
 }
 
-// wait waits for a duration of the injected clock, unless the simulator ends
-// first.
+// wait waits for a duration of the injected clock. It reports whether the duration ended
+// ahead of the context and of the simulator.
 func (s *Simulator) wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return s.ctx.Err() == nil && ctx.Err() == nil
@@ -272,13 +272,13 @@ func (s *Simulator) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// reply is what a request is answered with.
+// reply is the answer to a request.
 type reply struct {
 	status int
 	code   altershield.ResultCode
 	msg    string
 	domain any
-	// checks begin once the answer was written, early ones before.
+	// checks begin after the answer was written; early checks begin ahead of it.
 	checks []check
 	node   string
 }
@@ -293,7 +293,7 @@ type envelope struct {
 
 func refused(r *refusal) reply { return reply{status: r.status, code: r.code, msg: r.msg} }
 
-// ServeHTTP is the server.
+// ServeHTTP implements http.Handler.
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.track() {
 		panic(http.ErrAbortHandler)
@@ -323,7 +323,7 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault.Code != "" {
 		result.status, result.code, result.msg, result.domain = 0, fault.Code, fault.Msg, nil
 	}
-	// A check also begins when there is no callback about it.
+	// A check begins also if there is no callback about it.
 	defer func() {
 		for _, c := range result.checks {
 			s.begin(c)
@@ -361,15 +361,15 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.write(w, fault.Outage, result)
 }
 
-// outageChange is closed by the next change of the outage.
+// outageChange returns a channel that the next change of the outage closes.
 func (s *Simulator) outageChange() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.outageEnds
 }
 
-// read reads the content of a request as the server does: a body line by line,
-// joined without newlines.
+// read reads the content of a request as the server does: it joins the lines of a body
+// without newlines.
 func (s *Simulator) read(r *http.Request) (content []byte, action altershield.Action, ok bool) {
 	if r.Method == http.MethodGet && r.URL.Path == altershield.PathHeartbeat {
 		return altershield.QueryContent(r.URL.Query()), altershield.ActionHeartbeat, true
@@ -390,7 +390,7 @@ func (s *Simulator) read(r *http.Request) (content []byte, action altershield.Ac
 	return content, altershield.Action(name), true
 }
 
-// write writes an answer, or what an outage makes of it.
+// write writes an answer, or fails in the way of the outage.
 func (s *Simulator) write(w http.ResponseWriter, outage Outage, result reply) {
 	switch outage {
 	case Refuse, Hang, Reset, LostReply:
@@ -417,7 +417,7 @@ func (s *Simulator) write(w http.ResponseWriter, outage Outage, result reply) {
 			writeJSON(w, http.StatusOK, answerOf(result))
 		}
 	}
-	// The answer is on its way before the check that it answers begins.
+	// The check begins after its answer was sent.
 	_ = http.NewResponseController(w).Flush()
 }
 
@@ -430,7 +430,7 @@ func answerOf(result reply) envelope {
 	}
 }
 
-// writeJSON writes a body with its length, so that a client knows it to be
+// writeJSON writes a body with its length, so that a client knows whether the body is
 // complete.
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	data, err := json.Marshal(body)
@@ -444,8 +444,7 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	_, _ = w.Write(data)
 }
 
-// reset closes the connection without an answer, with a TCP reset where it is
-// one.
+// reset closes the connection without an answer, and resets a TCP connection.
 func reset(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -206,7 +206,7 @@ func (e *env) refused(err error, want as.ResultCode) {
 	}
 }
 
-// TestReleaseOfTwoBatches is how all goes well, and what the journal holds then.
+// TestReleaseOfTwoBatches: a release without failures, and its journal.
 func TestReleaseOfTwoBatches(t *testing.T) {
 	e := newEnv(t, nil)
 	e.submit("o1")
@@ -257,8 +257,8 @@ func TestReleaseOfTwoBatches(t *testing.T) {
 	}
 }
 
-// TestTrap1CallbackAtMostOnce: a lost callback is not repeated, nor one whose
-// answer asks for it; polling tells what it would have told.
+// TestTrap1CallbackAtMostOnce: the server repeats neither a lost callback nor a callback whose
+// answer asks for it. A poll gives the verdict.
 func TestTrap1CallbackAtMostOnce(t *testing.T) {
 	e := newEnv(t, nil)
 	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePost}, Drop: true})
@@ -275,14 +275,14 @@ func TestTrap1CallbackAtMostOnce(t *testing.T) {
 		t.Errorf("POST callback: %s", post[0])
 	}
 	e.expectPoll("o1", batch.NodeID, as.StagePost, true, true)
-	e.sim.Shutdown() // nothing follows
+	e.sim.Shutdown() // no callback follows
 	if got := len(e.recv.callbacks()); got != 1 {
 		t.Errorf("%d callbacks arrived, want 1", got)
 	}
 }
 
-// TestTrap2FinishAlwaysSaysSkipCheck although its check runs and its callback
-// comes; a start's skipCheck is meant.
+// TestTrap2FinishAlwaysSaysSkipCheck: the answer to a finish says skipCheck although the check
+// runs and its callback comes. Only in the answer to a start skipCheck has a meaning.
 func TestTrap2FinishAlwaysSaysSkipCheck(t *testing.T) {
 	e := newEnv(t, nil)
 	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre, CheckType: as.CheckBatch}, SkipCheck: true})
@@ -301,8 +301,8 @@ func TestTrap2FinishAlwaysSaysSkipCheck(t *testing.T) {
 	}
 }
 
-// TestTrap3FinishRefusedWhileChecksRun and accepted after, when it starts
-// nothing.
+// TestTrap3FinishRefusedWhileChecksRun: a finish is refused while checks run. After the POST
+// check it is accepted and starts nothing.
 func TestTrap3FinishRefusedWhileChecksRun(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
@@ -359,8 +359,8 @@ func (e *env) until(what string, done func() bool) {
 	}
 }
 
-// TestTrap3AmbiguousFinish: received, the reply lost; the repetition is refused,
-// which means received.
+// TestTrap3AmbiguousFinish: the server receives a finish, and the answer is lost. The refusal
+// of the repeated finish means that the first one was received.
 func TestTrap3AmbiguousFinish(t *testing.T) {
 	e := newEnv(t, nil)
 	e.submit("o1")
@@ -376,8 +376,8 @@ func TestTrap3AmbiguousFinish(t *testing.T) {
 	}
 }
 
-// TestTrap4Orders: nodes only under a known order, duplicates, and 101 also for
-// what is not configured.
+// TestTrap4Orders: a node needs a known order, a repeated order is a duplicate, and a step that
+// is not configured is answered 101, too.
 func TestTrap4Orders(t *testing.T) {
 	e := newEnv(t, func(o *simulator.Options) { o.Unconfigured = []as.Action{as.ActionStartOrder} })
 	_, err := e.client.StartBatch(e.ctx, batchOf("o1", "pod-1"))
@@ -407,7 +407,7 @@ func TestTrap4Orders(t *testing.T) {
 	}
 }
 
-// TestTrap5EarlyCallback arrives before the answer to the submission.
+// TestTrap5EarlyCallback: a callback arrives ahead of the answer to the submission.
 func TestTrap5EarlyCallback(t *testing.T) {
 	e := newEnv(t, nil)
 	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, Early: true})
@@ -429,7 +429,7 @@ func TestTrap6ContentType(t *testing.T) {
 	}
 }
 
-// TestTrap8BatchStartedTwice makes two nodes and is no error.
+// TestTrap8BatchStartedTwice: the second start makes a second node and is no error.
 func TestTrap8BatchStartedTwice(t *testing.T) {
 	e := newEnv(t, nil)
 	e.submit("o1")
@@ -438,7 +438,7 @@ func TestTrap8BatchStartedTwice(t *testing.T) {
 	}
 }
 
-// TestTrap9PreCallbackAfterFinishPasses whatever the check came to.
+// TestTrap9PreCallbackAfterFinishPasses: a PRE callback after the finish says pass, whatever the result.
 func TestTrap9PreCallbackAfterFinishPasses(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
@@ -446,7 +446,7 @@ func TestTrap9PreCallbackAfterFinishPasses(t *testing.T) {
 	e.sim.Script(simulator.Script{Match: simulator.Match{Stage: as.StagePre}, Verdict: as.VerdictFail, CallbackDelay: time.Minute})
 	e.submit("o1")
 	early, late := e.startBatch("o1", "pod-1"), e.startBatch("o1", "pod-2")
-	// Once PRE has ended its finish is accepted, though its callback is not out.
+	// After the PRE check ended the finish is accepted, although the callback was not sent yet.
 	for err := e.finish("o1", late.NodeID); err != nil; err = e.finish("o1", late.NodeID) {
 		if as.CodeOf(err) != as.CodeNotSupported {
 			t.Fatal(err)
@@ -464,7 +464,7 @@ func TestTrap9PreCallbackAfterFinishPasses(t *testing.T) {
 	}
 }
 
-// TestTrap11Synchronous: only on a G1 scene, with an order id of its own.
+// TestTrap11Synchronous: the call works only on a G1 scene, with an order id of its own.
 func TestTrap11Synchronous(t *testing.T) {
 	e := newEnv(t, nil)
 	e.sim.Script(simulator.Script{Match: simulator.Match{Workload: "default/bad"}, Verdict: as.VerdictFail, Msg: "no", URL: "http://x"})
@@ -489,7 +489,7 @@ func TestTrap11Synchronous(t *testing.T) {
 	}
 }
 
-// TestTrap12EndOfOrderStoresNothing: all goes on after it.
+// TestTrap12EndOfOrderStoresNothing: all calls still work after the end of the order.
 func TestTrap12EndOfOrderStoresNothing(t *testing.T) {
 	e := newEnv(t, nil)
 	e.submit("o1")
@@ -501,7 +501,7 @@ func TestTrap12EndOfOrderStoresNothing(t *testing.T) {
 	e.waitCallback(e.startBatch("o1", "pod-1").NodeID, as.StagePre, 1)
 }
 
-// TestPolling: finished and failed while it runs, passed once it passed.
+// TestPolling: a poll says finished and failed while the check runs, and passed after it passed.
 func TestPolling(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	e := newEnv(t, func(o *simulator.Options) { o.Clock = clock })
@@ -535,7 +535,7 @@ func TestPolling(t *testing.T) {
 	}
 }
 
-// TestTimeoutOnTheServer: by callback a plain pass, by poll not passed.
+// TestTimeoutOnTheServer: the callback says pass, and a poll says not passed.
 func TestTimeoutOnTheServer(t *testing.T) {
 	e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout = time.Millisecond })
 	e.sim.Script(simulator.Script{Verdict: as.VerdictFail, Never: true})
@@ -547,8 +547,8 @@ func TestTimeoutOnTheServer(t *testing.T) {
 	e.expectPoll("o1", node, as.StagePre, true, false)
 }
 
-// TestResultAfterTheTimeout: a check that timed out is polled as what it came to
-// later, and there is no second callback.
+// TestResultAfterTheTimeout: after a timeout, polls give the late result of the check. There
+// is no second callback.
 func TestResultAfterTheTimeout(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout, o.Clock = time.Minute, clock })
@@ -571,8 +571,8 @@ func TestResultAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// TestLatePreFailure: a PRE check that timed out, and fails while the POST check
-// runs, fails that, with rules that passed.
+// TestLatePreFailure: a PRE check that timed out fails while the POST check runs. Then the POST
+// check fails, with rules that passed.
 func TestLatePreFailure(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout, o.Clock = time.Minute, clock })
@@ -587,7 +587,7 @@ func TestLatePreFailure(t *testing.T) {
 	if err := e.finish("o1", node); err != nil {
 		t.Fatal(err)
 	}
-	// The late end of the one check, and the end of the other.
+	// The late end of the PRE check, and the end of the POST check.
 	e.until("both checks wait", func() bool { return clock.Waiters() == 2 })
 	e.step(clock, 10*time.Second)
 	e.until("the PRE check failed", func() bool { return e.sim.PreFailedLate(node) })
@@ -598,7 +598,7 @@ func TestLatePreFailure(t *testing.T) {
 	}
 }
 
-// TestLongMessage: the end is taken, and its check does not run.
+// TestLongMessage: the finish is accepted, and its check does not run.
 func TestLongMessage(t *testing.T) {
 	for length, want := range map[int]bool{4048: false, 4049: true} {
 		e := newEnv(t, func(o *simulator.Options) { o.CheckTimeout = time.Millisecond })
@@ -617,7 +617,7 @@ func TestLongMessage(t *testing.T) {
 	}
 }
 
-// TestPollsOfAServerThatTells is not a stock server's way, but the protocol's.
+// TestPollsOfAServerThatTells: polls say whether a check runs, as in the protocol and unlike a stock server.
 func TestPollsOfAServerThatTells(t *testing.T) {
 	e := newEnv(t, func(o *simulator.Options) { o.PollsTellRunning = true })
 	e.sim.Script(simulator.Script{Never: true})
@@ -625,8 +625,8 @@ func TestPollsOfAServerThatTells(t *testing.T) {
 	e.expectPoll("o1", e.startBatch("o1", "pod-1").NodeID, as.StagePre, false, false)
 }
 
-// TestFailingVerdict: only rules say why, null fields are left out; scripts
-// match by pod and stage, the last one first.
+// TestFailingVerdict: only rules have the cause, and null fields are left out. Scripts match by
+// pod and stage, and the script that was added last counts.
 func TestFailingVerdict(t *testing.T) {
 	e := newEnv(t, nil)
 	e.sim.Script(simulator.Script{
@@ -655,13 +655,13 @@ func TestFailingVerdict(t *testing.T) {
 	}
 }
 
-// TestCopies are sent at once, to the replicas in turn.
+// TestCopies: copies are sent at once, to the replicas in turn.
 func TestCopies(t *testing.T) {
 	e := newEnv(t, nil)
 	second := httptest.NewServer(e.recv)
 	t.Cleanup(second.Close)
 	e.sim.SetCallbackURLs(e.recv.server.URL, second.URL)
-	// Each callback waits for the others: they are under way together.
+	// Each callback waits for the others, so all are under way together.
 	var together sync.WaitGroup
 	together.Add(4)
 	e.recv.before = func() { together.Done(); together.Wait() }
@@ -708,8 +708,8 @@ func TestSignatureAndPlatform(t *testing.T) {
 	})
 }
 
-// TestBodyIsReadByLines: a body of several lines is verified without its
-// newlines, so its signature must be made without them.
+// TestBodyIsReadByLines: the server verifies a body of several lines without its newlines, so
+// its signature must be made without newlines.
 func TestBodyIsReadByLines(t *testing.T) {
 	e := newEnv(t, nil)
 	tests := map[string]struct {
@@ -729,7 +729,7 @@ func TestBodyIsReadByLines(t *testing.T) {
 	}
 }
 
-// raw posts a body of the test's making.
+// raw posts a body as it is.
 func (e *env) raw(action as.Action, body, signed string) string {
 	e.Helper()
 	req, err := http.NewRequestWithContext(e.ctx, http.MethodPost, e.sim.URL()+as.PathExe+string(action), strings.NewReader(body))
@@ -820,7 +820,7 @@ func TestFaultCodes(t *testing.T) {
 	e.refused(err, as.CodeDuplicate)
 }
 
-// TestOutages: how each looks to the client, and that it ends.
+// TestOutages: the error of the client in each outage, and the end of the outage.
 func TestOutages(t *testing.T) {
 	tests := map[simulator.Outage]struct {
 		wantAmbiguous bool
@@ -861,14 +861,14 @@ func TestOutages(t *testing.T) {
 			if got := len(e.sim.Journal().BatchStarts("o1")); got != tc.wantNodes {
 				t.Errorf("%d nodes, want %d\n%s", got, tc.wantNodes, e.sim.Journal())
 			}
-			// On a connection of its own: one from before may be found closed too late.
+			// On a new connection: the client may notice too late that an old one is closed.
 			e.client = e.newClient(token)
 			e.startBatch("o1", "pod-1")
 		})
 	}
 }
 
-// TestHandlerWithoutPort: the simulator serves in another server too.
+// TestHandlerWithoutPort: the simulator also serves in another server.
 func TestHandlerWithoutPort(t *testing.T) {
 	sim := simulator.New(simulator.Options{Token: token})
 	t.Cleanup(sim.Shutdown)

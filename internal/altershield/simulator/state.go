@@ -35,7 +35,7 @@ type order struct {
 	names []string
 }
 
-// nodeState is where a node stands.
+// nodeState is the state of a node.
 type nodeState int
 
 const (
@@ -45,7 +45,7 @@ const (
 	postEnded
 )
 
-// node is the order's own node or a batch.
+// node is the node of an order or of a batch.
 type node struct {
 	id        string
 	order     *order
@@ -53,17 +53,17 @@ type node struct {
 	checkType altershield.CheckType
 	locations []string
 	state     nodeState
-	// run counts the checks of the node, so that one that was repeated does not
-	// end the repetition.
+	// run counts the checks of the node, so that the end of an earlier check does not end a
+	// later one.
 	run int
-	// passed are the checks that passed; timeout does not.
+	// passed has the checks that passed. A check that timed out did not pass.
 	passed map[altershield.Stage]bool
-	// preFailedLate: the PRE check had timed out, and failed while the POST check
-	// ran: that fails then, whatever it finds.
+	// preFailedLate: the PRE check timed out, and then failed while the POST check ran. So the
+	// POST check fails, whatever its own result is.
 	preFailedLate bool
 }
 
-// check is one check of a node under way.
+// check is a check of a node that is under way.
 type check struct {
 	node   *node
 	stage  altershield.Stage
@@ -79,7 +79,7 @@ func (s *Simulator) handle(ctx context.Context, action altershield.Action, conte
 		return refused(&refusal{code: altershield.CodePermissionDenied, msg: altershield.MsgPermissionDenied})
 	}
 	if action == altershield.ActionHeartbeat {
-		// Two global switches. Their names are not the operator's business.
+		// Two global switches, which the operator does not read.
 		return success(map[string]string{"OPSCLOUD_CLIENT_SWITCH_CHG_SRV_CHECK": "true", "OPSCLOUD_CLIENT_SWITCH_OFF_CHANGE_SCENE_KEYS": ""})
 	}
 	body, refusal := validate(action, content)
@@ -114,7 +114,7 @@ func (s *Simulator) handle(ctx context.Context, action altershield.Action, conte
 	}
 }
 
-// handleNode carries a request about a node out; with the lock held.
+// handleNode carries out a request about a node. The caller holds the lock.
 func (s *Simulator) handleNode(action altershield.Action, body map[string]any) reply {
 	n := s.nodes[textOf(body, "nodeId")]
 	switch {
@@ -127,7 +127,7 @@ func (s *Simulator) handleNode(action altershield.Action, body map[string]any) r
 	}
 }
 
-// submit stores an order; with the lock held.
+// submit stores an order. The caller holds the lock.
 func (s *Simulator) submit(body map[string]any) (*order, *refusal) {
 	bizID := textOf(body, "bizExecOrderId")
 	if s.orders[bizID] != nil {
@@ -146,7 +146,7 @@ func (s *Simulator) submit(body map[string]any) (*order, *refusal) {
 	return o, nil
 }
 
-// start creates a node and begins its PRE check; with the lock held.
+// start creates a node and begins its PRE check. The caller holds the lock.
 func (s *Simulator) start(action altershield.Action, body map[string]any) reply {
 	scene, bizID := textOf(body, "changeSceneKey"), textOf(body, "bizExecOrderId")
 	if scene != s.opts.Scene || slices.Contains(s.opts.Unconfigured, action) {
@@ -184,8 +184,8 @@ func (s *Simulator) newNode(o *order, scene string, checkType altershield.CheckT
 	return n
 }
 
-// finish begins the POST check of a node; with the lock held. It always says
-// skipCheck.
+// finish begins the POST check of a node, and always answers skipCheck. The caller holds the
+// lock.
 func (s *Simulator) finish(n *node, body map[string]any) reply {
 	r := reply{code: altershield.CodeSuccess, domain: nodeAnswer(n, true)}
 	switch n.state {
@@ -203,15 +203,15 @@ func (s *Simulator) finish(n *node, body map[string]any) reply {
 	n.run++
 	script := s.scriptOf(n, altershield.StagePost)
 	if utf8.RuneCountInString(textOf(body, "msg")) > msgColumn {
-		// Trap: the message is accepted, and the check never starts because of it.
+		// Trap: the server accepts the long message, and then cannot start the check.
 		script.Never, script.Early = true, false
 	}
 	r.checks = []check{{node: n, stage: altershield.StagePost, run: n.run, script: script}}
 	return r
 }
 
-// retrieve answers a poll: always finished, and a failure until the check has
-// passed; with the lock held.
+// retrieve answers a poll: always finished, and a failure until the check has passed. The
+// caller holds the lock.
 func (s *Simulator) retrieve(n *node, stage altershield.Stage) reply {
 	ended := n.state == postEnded || stage == altershield.StagePre && n.state != preRunning
 	verdict := altershield.VerdictFail
@@ -225,7 +225,7 @@ func (s *Simulator) retrieve(n *node, stage altershield.Stage) reply {
 	})
 }
 
-// submitAndStart is G1: an order, its start and its verdict in one call.
+// submitAndStart answers the call of generation G1: an order, its start and its verdict in one.
 func (s *Simulator) submitAndStart(ctx context.Context, body map[string]any) reply {
 	n, script, refusal := s.submitSync(body)
 	if refusal != nil {
@@ -275,7 +275,7 @@ func nodeAnswer(n *node, skipCheck bool) map[string]any {
 	return map[string]any{"nodeId": n.id, "skipCheck": skipCheck, "url": ""}
 }
 
-// newID makes an id; with the lock held.
+// newID makes an id. The caller holds the lock.
 func (s *Simulator) newID(prefix string) string {
 	s.lastID++
 	return fmt.Sprintf("%s-%d-%06d", prefix, s.idBase, s.lastID)

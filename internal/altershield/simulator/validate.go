@@ -26,14 +26,14 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// The server's validation. The client has none of its own: whatever makes requests is tested against this one.
+// This file has the validation of the server. The client has no validation of its own; its requests are tested against this one.
 
 type kind int
 
 const (
 	text     kind = iota
 	jsonText      // text that is JSON
-	integer       // at least 0, -1 when absent
+	integer       // at least 0; absent is -1
 	boolean
 	date    // epoch milliseconds
 	texts   // a set of strings
@@ -48,14 +48,14 @@ type field struct {
 	required bool
 	// max is in UTF-8 bytes; 0 is no limit.
 	max int
-	// column is what the database holds, where that is less than max: longer
-	// values end as an unexpected exception.
+	// column is the size of the database column in bytes, if it is less than max. Longer values
+	// end as an unexpected exception.
 	column int
-	// json: it is kept as JSON, in a column that holds 65,535 bytes.
+	// json: the value is kept as JSON, in a column of 65,535 bytes.
 	json bool
 	// oneOf are the accepted values.
 	oneOf []string
-	// enum: another value can't even be read.
+	// enum: another value makes the body unreadable.
 	enum bool
 }
 
@@ -130,7 +130,7 @@ var (
 	}
 )
 
-// refusal is an answer that is not a success. Status is HTTP 200 by default.
+// refusal is an answer that is no success. Its status is HTTP 200 by default.
 type refusal struct {
 	status int
 	code   altershield.ResultCode
@@ -149,7 +149,7 @@ func unreadable(format string, args ...any) *refusal {
 	return &refusal{status: 400, msg: fmt.Sprintf(format, args...)}
 }
 
-// Validate returns why the server would refuse the body of a request, an empty string where it would not.
+// Validate returns why the server would refuse the body of a request, or an empty string.
 func Validate(action altershield.Action, content []byte) string {
 	if _, refused := validate(action, content); refused != nil {
 		return refused.msg
@@ -157,7 +157,7 @@ func Validate(action altershield.Action, content []byte) string {
 	return ""
 }
 
-// validate reads and validates a body; what it returns holds plain JSON values.
+// validate reads and validates a body. It returns plain JSON values.
 func validate(action altershield.Action, content []byte) (map[string]any, *refusal) {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.UseNumber()
@@ -165,7 +165,7 @@ func validate(action altershield.Action, content []byte) (map[string]any, *refus
 	if err := decoder.Decode(&body); err != nil || body == nil {
 		return nil, unreadable("JSON parse error")
 	}
-	// The types first: what can't be read never reaches the validation.
+	// The types come first: an unreadable body never reaches the validation.
 	for _, f := range fieldsOf[action] {
 		if value := body[f.name]; value != nil && !f.readable(value) {
 			return body, unreadable("JSON parse error: cannot deserialize %s", f.name)
@@ -176,7 +176,7 @@ func validate(action altershield.Action, content []byte) (map[string]any, *refus
 			return body, r
 		}
 	}
-	// What does not fit into its column fails when it is stored.
+	// A value that does not fit into its column fails when it is stored.
 	for _, f := range fieldsOf[action] {
 		if f.json && sizeOf(body[f.name]) > jsonColumn {
 			return body, &refusal{code: altershield.CodeUnexpected, msg: fmt.Sprintf("Data too long for column '%s'", f.name)}
@@ -186,14 +186,13 @@ func validate(action altershield.Action, content []byte) (map[string]any, *refus
 }
 
 const (
-	// jsonColumn is what a column of JSON holds, in bytes.
+	// jsonColumn is the size of a column of JSON, in bytes.
 	jsonColumn = 65535
-	// msgColumn is what the column of a node's message holds, in characters.
+	// msgColumn is the size of the column of a node's message, in characters.
 	msgColumn = 4048
 )
 
-// sizeOf is the size of a value as it is stored: JSON that comes as text is
-// stored as that text.
+// sizeOf returns the size of a value in the database. JSON text is stored as it is.
 func sizeOf(value any) int {
 	if text, ok := value.(string); ok {
 		return len(text)

@@ -34,11 +34,11 @@ import (
 )
 
 const (
-	pageSettings = "user-guide.md#settings"
-	pageDefault  = "policies.md#what-is-caught-out-of-the-box"
+	pageSettings = "reference/settings.md"
+	pageDefault  = "concepts/verification.md#the-default-policy"
 )
 
-// rights lists what the user may not do. That is no fault of the installation.
+// rights lists what the user may not do, which is no fault of the installation.
 func (f *Facts) rights(c Check) Check {
 	var lacks []string
 	namespace := ""
@@ -93,7 +93,7 @@ func (f *Facts) settingsAccepted(c Check) Check {
 }
 
 func (f *Facts) policiesAccepted(c Check) Check {
-	return accepted(f, c, f.Policies.Value, "defensepolicy", "policies.md",
+	return accepted(f, c, f.Policies.Value, "defensepolicy", "tasks/write-policies.md",
 		func(p *v1alpha1.DefensePolicy) (metav1.Object, []metav1.Condition) { return p, p.Status.Conditions })
 }
 
@@ -103,7 +103,7 @@ func (f *Facts) lowered(c Check) Check {
 	for i := range own {
 		if _, leaving := settings.BeforeLeaving(own[i].Spec); leaving && own[i].Name == settings.NameObserve && f.deployment() != nil {
 			return c.fail("an uninstall did not finish, and left everything in observe mode",
-				"uninstall the operator, or end observe mode: kubectl altershield enroll --cluster --mode=enforce", "operations.md#uninstall")
+				"uninstall the operator, or end observe mode: kubectl altershield enroll --cluster --mode=enforce", "tasks/uninstall.md")
 		}
 	}
 	inForce := settings.FromObjects(own)
@@ -171,7 +171,7 @@ func (f *Facts) namesOf(match func(*metav1.PartialObjectMetadata) bool) (names [
 	return names
 }
 
-// seenNamespaces are the enrolled namespaces that the webhooks select.
+// seenNamespaces returns the enrolled namespaces that the webhooks select.
 func (f *Facts) seenNamespaces() []string {
 	return f.namesOf(func(ns *metav1.PartialObjectMetadata) bool { return f.enrolled(ns) && f.seen(ns) })
 }
@@ -207,12 +207,12 @@ func (f *Facts) withoutEffect(c Check) Check {
 		return c.warn("the label has no effect on "+some(found),
 			"remove the label: kubectl label namespace NAMESPACE "+v1alpha1.EnrolledLabel+
 				"-; if it is mistyped, kubectl altershield enroll NAMESPACE",
-			"user-guide.md#enrol-a-namespace-or-leave")
+			"tasks/enroll.md")
 	}
 	return c.ok("")
 }
 
-// attention counts workloads that need attention. That is no fault of the installation.
+// attention counts workloads that need attention, which is no fault of the installation.
 func (f *Facts) attention(c Check) Check {
 	blocked, held := 0, 0
 	for i := range f.Workloads.Value {

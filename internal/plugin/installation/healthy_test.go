@@ -46,14 +46,14 @@ func notFound[T any]() Read[T] {
 	return Read[T]{Err: apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, "thing")}
 }
 
-// forbidden is a read that the user may not do.
+// forbidden returns a read that the user may not do.
 func forbidden[T any](of string) Read[T] {
 	return Read[T]{Err: apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "thing", nil), Of: of}
 }
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: ns, Name: name} }
 
-// healthy are the facts of a healthy installation without a server, one day after its certificates were made.
+// healthy returns the facts of a healthy installation without a server, one day after its certificates were made.
 func healthy(t *testing.T) *Facts {
 	t.Helper()
 	ca, err := pki.NewCA("ca", now.Add(-24*time.Hour), 900*24*time.Hour)
@@ -99,7 +99,7 @@ func healthy(t *testing.T) *Facts {
 	return f
 }
 
-// manager is the Deployment as quick-start.yaml has it.
+// manager returns the Deployment as quick-start.yaml has it.
 func manager() appsv1.Deployment {
 	return appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "manager", Labels: map[string]string{"app.kubernetes.io/component": "manager"}},
@@ -138,7 +138,7 @@ func accepts(ok bool, reason, message string) []metav1.Condition {
 	return []metav1.Condition{c}
 }
 
-// assessed is a setting with the status that the operator writes.
+// assessed returns a setting with the status that the operator writes.
 func assessed(o v1alpha1.OpsConfigInfo) *v1alpha1.OpsConfigInfo {
 	a := settings.Assess(&o)
 	o.Status.InForce, o.Status.Conditions = a.InForce, accepts(a.Accepted, a.Reason, a.Message)
@@ -156,7 +156,7 @@ func (f *Facts) args(args ...string) {
 	c.Args = append(c.Args, args...)
 }
 
-// setting is one of the operator's settings, to be changed.
+// setting returns one of the operator's settings, to be changed.
 func (f *Facts) setting(name string) *v1alpha1.OpsConfigInfo {
 	for i := range f.Settings.Value {
 		if f.Settings.Value[i].Name == name {

@@ -333,7 +333,7 @@ func dryRun(ctx context.Context, c client.Client, enrolled []string, own string)
 	return DryRun{}, forbidden
 }
 
-// emptyDeployment is a Deployment without pods, as restricted as policies of a cluster may require.
+// emptyDeployment returns a Deployment without pods, as restricted as policies of a cluster may require.
 func emptyDeployment(namespace string) *appsv1.Deployment {
 	labels := map[string]string{"app.kubernetes.io/name": "altershield-check"}
 	few := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")}
@@ -377,7 +377,7 @@ func access(ctx context.Context, c client.Client, namespace string) ([]Access, e
 	return rights, nil
 }
 
-// usefulRights are the rights that users of the plugin need in a namespace.
+// usefulRights returns the rights that users of the plugin need in a namespace.
 func usefulRights(namespace string) (all []Access) {
 	add := func(purpose, verb, group, resource, subresource string) {
 		all = append(all, Access{For: purpose, ResourceAttributes: authorizationv1.ResourceAttributes{

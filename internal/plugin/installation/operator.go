@@ -35,9 +35,9 @@ const (
 	// recent is the age up to which a restart of the manager is a warning.
 	recent = time.Hour
 
-	pageDown       = "operations.md#altershielddown"
-	pageLeader     = "operations.md#altershieldnoleader"
-	pageServerDown = "operations.md#altershieldserverdown"
+	pageDown       = "tasks/respond-to-an-alert.md#altershielddown"
+	pageLeader     = "tasks/respond-to-an-alert.md#altershieldnoleader"
+	pageServerDown = "tasks/respond-to-an-alert.md#altershieldserverdown"
 )
 
 func (f *Facts) reachable(c Check) Check {
@@ -47,7 +47,7 @@ func (f *Facts) reachable(c Check) Check {
 	return c.fail(f.Deployments.Err.Error(), "log in again, or choose another context with --context; see kubectl cluster-info", pageCheck)
 }
 
-// kindNames are the names of the operator's CustomResourceDefinitions.
+// kindNames returns the names of the operator's CustomResourceDefinitions.
 func kindNames() []string {
 	var names []string
 	for _, plural := range []string{"changepods", "changeworkloads", "defensepolicies", "opsconfiginfoes"} {
@@ -108,7 +108,8 @@ func (f *Facts) available(c Check) Check {
 	case status.AvailableReplicas == 0:
 		return c.fail(ready, kubectl+"describe pods; "+kubectl+"get events", pageDown)
 	case status.ObservedGeneration < d.Generation || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted:
-		return c.warn(ready, kubectl+"rollout status deployment/"+d.Name+"; "+kubectl+"describe pods", "operations.md#altershieldreplicadown")
+		return c.warn(ready, kubectl+"rollout status deployment/"+d.Name+"; "+kubectl+"describe pods",
+			"tasks/respond-to-an-alert.md#altershieldreplicadown")
 	case wanted == 1:
 		return c.ok("%s, image %s; a second replica would replace it at once after a crash or a drain", ready, f.manager().Image)
 	}
@@ -143,7 +144,7 @@ func condition(p *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
 	return &p.Status.Conditions[i]
 }
 
-// trouble is why a pod is not ready.
+// trouble returns why a pod is not ready.
 func trouble(p *corev1.Pod) string {
 	for _, s := range p.Status.ContainerStatuses {
 		switch {
@@ -159,7 +160,7 @@ func trouble(p *corev1.Pod) string {
 	return string(p.Status.Phase) + ", not ready"
 }
 
-// ending is the reason of a termination, with the last line of the message.
+// ending returns the reason of a termination, with the last line of the message.
 func ending(t *corev1.ContainerStateTerminated) string {
 	text := fmt.Sprintf("%s (exit code %d)", cmp.Or(t.Reason, "terminated"), t.ExitCode)
 	lines := strings.Split(strings.TrimSpace(t.Message), "\n")
@@ -183,7 +184,7 @@ func (f *Facts) restarts(c Check) Check {
 			ended = append(ended, fmt.Sprintf("%s: restart %d was %s ago: %s", p.Name, s.RestartCount,
 				f.Now.Sub(last.FinishedAt.Time).Round(time.Second), ending(last)))
 			if last.Reason == "OOMKilled" {
-				remedy, page = "raise the memory limit and GOMEMLIMIT together", "operations.md#sizing"
+				remedy, page = "raise the memory limit and GOMEMLIMIT together", "tasks/run-in-production.md#sizing"
 			}
 		}
 	}

@@ -104,9 +104,9 @@ const (
 	// docs is the address of the pages.
 	docs = "https://github.com/traas-stack/altershield-operator/blob/main/docs/"
 
-	pageCheck   = "plugin-check.md"
-	pageInstall = "operations.md#install-in-a-minute"
-	pageUpgrade = "operations.md#upgrade"
+	pageCheck   = "reference/plugin.md#check"
+	pageInstall = "getting-started/install.md"
+	pageUpgrade = "tasks/upgrade.md"
 
 	// applyAgain is the remedy of several checks.
 	applyAgain = "apply the manifests of the operator again: kubectl apply -f quick-start.yaml, or helm upgrade"

@@ -30,11 +30,11 @@ import (
 )
 
 const (
-	pageMissing      = "operations.md#altershieldwebhookconfigurationmissing"
-	pageUnreachable  = "operations.md#altershieldwebhookunreachable"
-	pageExpiring     = "operations.md#altershieldcertificateexpiring"
-	pageCertificates = "operations.md#certificates"
-	pageBreakGlass   = "operations.md#break-the-glass"
+	pageMissing      = "tasks/respond-to-an-alert.md#altershieldwebhookconfigurationmissing"
+	pageUnreachable  = "tasks/respond-to-an-alert.md#altershieldwebhookunreachable"
+	pageExpiring     = "tasks/respond-to-an-alert.md#altershieldcertificateexpiring"
+	pageCertificates = "tasks/run-in-production.md#certificates"
+	pageBreakGlass   = "tasks/respond-to-an-alert.md#break-the-glass"
 
 	// expiring is the time before its end at which a certificate should have been renewed, or a tenth of its life if that is less.
 	expiring = 14 * 24 * time.Hour
@@ -102,7 +102,7 @@ func (f *Facts) certificate(c Check) Check {
 	return f.valid(c, chain[0])
 }
 
-// valid is the result for a certificate at this time.
+// valid returns the result for a certificate at this time.
 func (f *Facts) valid(c Check, cert *x509.Certificate) Check {
 	end, left := cert.NotAfter.UTC().Format(time.RFC3339), cert.NotAfter.Sub(f.Now)
 	switch {
@@ -114,7 +114,7 @@ func (f *Facts) valid(c Check, cert *x509.Certificate) Check {
 	return c.ok("until %s", end[:len(time.DateOnly)])
 }
 
-// renewal is how to get another certificate.
+// renewal returns how to get another certificate.
 func (f *Facts) renewal() string {
 	if _, own := f.certificateSecret(); own {
 		return "the manager writes and renews it; see why not: kubectl -n " + f.Namespace +

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package workloadtest has a made-up kind of workload, for tests that show that what
-// is said of workloads is said of all kinds.
+// Package workloadtest has an invented kind of workload, for tests that code for workloads works
+// for all kinds.
 package workloadtest
 
 import (
@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Fleet is a kind of workload whose pods it owns itself, whose template is at
-// spec.crew, and that is halted by spec.anchored.
+// Fleet is a kind of workload that owns its pods. Its template is at spec.crew, and spec.anchored
+// halts it.
 type Fleet struct{}
 
 var _ workload.Kind = Fleet{}
@@ -98,7 +98,8 @@ func (f Fleet) Get(ctx context.Context, r client.Reader, key types.NamespacedNam
 	w := &workload.Workload{
 		GVK: f.GroupVersionKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 		Labels: o.GetLabels(), Annotations: o.GetAnnotations(), Deleting: o.GetDeletionTimestamp() != nil,
-		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships, Stopping: workload.Stopping{Paused: fleet.Spec.Anchored},
+		Version: workload.Version(template), Unstamped: true, Replicas: fleet.Spec.Ships,
+		Stopping: workload.Stopping{Paused: fleet.Spec.Anchored},
 	}
 	if s := &fleet.Status; s.ObservedGeneration < fleet.Generation {
 		w.Rollout.Stale = true

@@ -22,11 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// CrewLabel of a pod is the revision of the template it was made from.
+// CrewLabel is the label of a pod with the revision of its template.
 const CrewLabel = "example.com/crew"
 
-// FleetObject is a Fleet as a Go type, for those who model its API server and its
-// controller. The operator knows no such type.
+// FleetObject is the Go type of a Fleet, for models of its API server and its controller. The
+// operator does not know the type.
 type FleetObject struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -35,14 +35,14 @@ type FleetObject struct {
 	Status FleetStatus `json:"status,omitempty"`
 }
 
-// FleetSpec is what users ask for.
+// FleetSpec is the desired state.
 type FleetSpec struct {
 	Ships    int32                  `json:"ships"`
 	Crew     corev1.PodTemplateSpec `json:"crew"`
 	Anchored bool                   `json:"anchored,omitempty"`
 }
 
-// FleetStatus is how far the controller of Fleets has come.
+// FleetStatus is the state that the controller of Fleets reports.
 type FleetStatus struct {
 	ObservedGeneration int64  `json:"observedGeneration,omitempty"`
 	Revision           string `json:"revision,omitempty"`
@@ -51,7 +51,7 @@ type FleetStatus struct {
 	Total              int32  `json:"total,omitempty"`
 }
 
-// FleetObjectList is a list of them.
+// FleetObjectList is a list of Fleets.
 type FleetObjectList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -59,7 +59,7 @@ type FleetObjectList struct {
 	Items []FleetObject `json:"items"`
 }
 
-// AddToScheme lets a scheme know Fleets.
+// AddToScheme adds Fleets to a scheme.
 func AddToScheme(scheme *runtime.Scheme) {
 	gvk := Fleet{}.GroupVersionKind()
 	scheme.AddKnownTypeWithName(gvk, &FleetObject{})

@@ -178,7 +178,8 @@ var breakages = []breakage{
 		name: "a setting has another type", status: installation.Failed, remedy: "edit opsconfiginfo NAME",
 		want: map[string]string{"settings.accepted": `spec.type: the setting "halting" is of type isHalting, not isBranch`},
 		do: func(w *world) func() {
-			return edit(w, &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "halting"}}, func(o *v1alpha1.OpsConfigInfo) {
+			setting := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "halting"}}
+			return edit(w, setting, func(o *v1alpha1.OpsConfigInfo) {
 				o.Spec.Type, o.Spec.Content = v1alpha1.TypeBranch, "10"
 			})
 		},
@@ -187,14 +188,16 @@ var breakages = []breakage{
 		name: "observing", status: installation.Warning, remedy: "unless that is on purpose",
 		want: map[string]string{"settings.defense": "observe is on"},
 		do: func(w *world) func() {
-			return edit(w, &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "observe"}}, func(o *v1alpha1.OpsConfigInfo) { o.Spec.Enable = true })
+			setting := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "observe"}}
+			return edit(w, setting, func(o *v1alpha1.OpsConfigInfo) { o.Spec.Enable = true })
 		},
 	},
 	{
 		name: "the default policy only observes", status: installation.Warning, remedy: `patch defensepolicy default`,
 		want: map[string]string{"policies.default": "its mode is Observe"},
 		do: func(w *world) func() {
-			return edit(w, &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}, func(o *v1alpha1.DefensePolicy) { o.Spec.Mode = v1alpha1.ModeObserve })
+			policy := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+			return edit(w, policy, func(o *v1alpha1.DefensePolicy) { o.Spec.Mode = v1alpha1.ModeObserve })
 		},
 	},
 	{

@@ -14,11 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package check runs kubectl altershield check on a real control plane, with the
-// operator installed as in production: by quick-start.yaml, its webhooks called through
-// their service, under certificates that the manager makes itself. Only the kubelets are
-// played: the manager runs beside the cluster, and its pods have the address of this
-// machine.
+// Package check runs kubectl altershield check on a real control plane. The operator is installed as in production: by
+// quick-start.yaml, with webhooks that are called through their service, under certificates of the manager. Only the kubelets are
+// simulated: the manager runs beside the cluster, and its pods have the address of this machine.
 package check
 
 import (
@@ -53,7 +51,7 @@ const (
 	deployment = "altershieldoperator-controller-manager"
 	// released is the version of the image in quick-start.yaml.
 	released = "v0.1.0"
-	// patience is how long a state is waited for.
+	// patience is how long to wait for a state.
 	patience = 3 * time.Minute
 )
 
@@ -86,7 +84,7 @@ func start(t *testing.T) *world {
 	}
 	c, err := controlplane.Start(ctx, controlplane.Options{
 		BinDir: binDir, Out: t.Output(),
-		// Nothing here leads from the address of a service to its pods.
+		// No proxy leads from the address of a service to its pods.
 		APIServerFlags: []string{"--enable-aggregator-routing=true"},
 	})
 	must(t, err)
@@ -109,7 +107,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// install installs the operator, and lets its pods be where the manager will run.
+// install installs the operator, and gives its pods the address of the manager.
 func (w *world) install() {
 	w.t.Helper()
 	address := ownAddress(w.t)
@@ -120,7 +118,8 @@ func (w *world) install() {
 	must(w.t, err)
 	w.kubectl("-n", namespace, "patch", "deployment", deployment, "-p", fmt.Sprintf(`{"spec":{"template":{
 		"metadata":{"annotations":{%q:%q}},
-		"spec":{"hostname":%q,"containers":[{"name":"manager","ports":[{"containerPort":9443,"$patch":"delete"},{"name":"webhooks","containerPort":%d,"protocol":"TCP"}]}]}}}}`,
+		"spec":{"hostname":%q,"containers":[{"name":"manager","ports":[
+		{"containerPort":9443,"$patch":"delete"},{"name":"webhooks","containerPort":%d,"protocol":"TCP"}]}]}}}}`,
 		controlplane.PodIPAnnotation, address, host, w.port))
 	w.kubectl("-n", namespace, "rollout", "status", "deployment/"+deployment, "--timeout=120s")
 	w.kubeconfig = filepath.Join(w.Dir(), "manager-check.kubeconfig")
@@ -129,7 +128,7 @@ func (w *world) install() {
 	must(w.t, err)
 }
 
-// ownAddress is one of this machine that endpoints may have.
+// ownAddress returns an address of this machine that endpoints may have.
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -156,7 +155,8 @@ func freePort(t *testing.T, address string) int {
 // run starts the manager, and waits until it is ready.
 func (w *world) run() {
 	w.t.Helper()
-	w.manager = exec.Command(filepath.Join(w.root, "bin", "manager"), "--kubeconfig="+w.kubeconfig, "--leader-elect=true", "--namespace="+namespace,
+	w.manager = exec.Command(filepath.Join(w.root, "bin", "manager"), "--kubeconfig="+w.kubeconfig, "--leader-elect=true",
+		"--namespace="+namespace,
 		"--health-probe-bind-address="+w.health, "--callback-bind-address=0", fmt.Sprintf("--webhook-port=%d", w.port))
 	w.manager.Stdout, w.manager.Stderr = w.log, w.log
 	must(w.t, w.manager.Start())
@@ -211,7 +211,7 @@ func (w *world) eventually(what string, wrong func() string) {
 	}
 }
 
-// printed is what the command prints.
+// printed is the output of the command.
 type printed struct {
 	out, errs string
 	code      int
@@ -238,7 +238,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// report is the command's output for a program.
+// report returns the command's output for a program.
 func (w *world) report(args ...string) (installation.Report, int) {
 	w.t.Helper()
 	got := w.check(append(args, "-o", "json")...)

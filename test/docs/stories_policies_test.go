@@ -1,0 +1,148 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package docs
+
+import (
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
+)
+
+// policiesStories are those of the documents about policies and verification.
+var policiesStories = map[string]told{
+	"docs/tasks/write-policies.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce") // it is there
+			s.fresh()                              // which enrols the namespace
+			// The policy of the operator would fail the pods, too.
+			s.do(`kubectl -n %s patch defensepolicy default --type merge -p '{"spec":{"mode":"Disabled"}}'`, system)
+			s.policy(system, "default", "Disabled")
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicies --all")
+			s.do("kubectl -n %s replace -f config/samples/policies/stays-up.yaml", system)
+			s.policy(system, "default", "Enforce")
+			s.forget()
+		},
+		steps: []step{
+			{
+				command: "kubectl apply -f config/samples/policies/observe.yaml",
+				after: func(s *story) {
+					s.policy("default", "trial", "Observe")
+					s.fresh() // a policy counts for releases that begin later
+					s.check(first, "default/trial/one-restart", "Watching", "")
+					s.do("kubectl label pod %s %s=%s", s.podOf(first+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
+					s.check(first, "default/trial/one-restart", "Failed", "Restarted")
+				},
+			},
+			{
+				command: "kubectl get events --field-selector reason=DryRun",
+				after: func(s *story) {
+					s.wait("true", "kubectl get events --field-selector reason=DryRun | grep -q default/trial/one-restart && echo true")
+					s.wait("", "kubectl get deployment sleep -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
+					s.fresh() // without a pod of the version before that fails in the same way
+				},
+			},
+			{
+				command: `kubectl patch defensepolicy trial --type merge -p '{"spec":{"mode":"Enforce"}}'`,
+				after: func(s *story) {
+					s.policy("default", "trial", "Enforce")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.35")
+					s.check(current(s), "default/trial/one-restart", "Running", "")
+					s.do("kubectl label pod %s %s=%s", s.podOf(current(s)+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
+					s.state(current(s), "Suspend")
+				},
+			},
+			{
+				command: "kubectl get changepods -o wide",
+				after:   func(s *story) { s.wait("1", "kubectl get changepods -o wide | grep -c default/trial/one-restart") },
+			},
+		},
+	},
+	"docs/reference/checks.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce") // it counts for releases that begin later
+			s.fresh()
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicies --all")
+			s.do("kubectl delete deployment web --ignore-not-found --cascade=foreground")
+			s.forget()
+		},
+		steps: []step{
+			{
+				command: "kubectl apply -f config/samples/policies/pod-health.yaml",
+				after: func(s *story) {
+					s.policy("default", "critical", "Enforce")
+					s.do("kubectl label deployment sleep tier=critical")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.30")
+					s.check(current(s), "default/critical/soak", "Running", "")
+					pod := s.podOf(current(s) + "--x--1")
+					s.do("kubectl annotate pod %s %s=true", pod, controlplane.UnreadyAnnotation)
+					s.check(current(s), "default/critical/soak", "Failed", "ReadinessLost")
+					s.state(current(s), "Suspend")
+					s.wait("true", "kubectl get cwl %s -o json | grep -q 'see the dashboard of the service' && echo true", current(s))
+					s.do("kubectl delete defensepolicy critical")
+					s.fresh()
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/cel.yaml",
+				after: func(s *story) {
+					s.policy("default", "rules", "Enforce")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.31")
+					s.check(current(s), "default/rules/containers", "Failed", "RuleFailed")
+					s.state(current(s), "Suspend")
+					s.wait("true", "kubectl get cwl %s -o json | grep -q 'a container has no memory limit; see the handbook of the platform' && echo true", current(s))
+					s.do("kubectl delete defensepolicy rules")
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/release.yaml",
+				after: func(s *story) {
+					s.policy("default", "one-change", "Enforce")
+					s.fresh()
+					s.state(first, "Success")
+					const phases = "kubectl get cwl %s -o jsonpath='{.status.checks[*].phase}'"
+					s.wait("Passed Watching", phases, first)
+					s.do("kubectl scale deployment sleep --replicas=1")
+					s.do("kubectl set image deployment/sleep sleep=busybox:1.30")
+					s.wait("Passed Failed", phases, current(s))
+					s.state(current(s), "Suspend")
+					s.do("kubectl delete defensepolicy one-change")
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/admission.yaml",
+				before:  (*story).fresh,
+				after:   func(s *story) { s.policy("default", "admission", "Enforce") },
+			},
+			{
+				command: "kubectl set image deployment/sleep sleep=busybox:1.32",
+				after:   func(s *story) { s.do("kubectl delete defensepolicy admission") },
+			},
+			{command: "kubectl apply -f config/samples/policies/probe.yaml", after: (*story).probed},
+			{
+				command: "kubectl apply -f config/samples/policies/altershield.yaml",
+				after: func(s *story) {
+					s.policy("default", "server-has-to-speak", "Enforce")
+					s.do("kubectl delete defensepolicy server-has-to-speak")
+				},
+			},
+		},
+	},
+}
