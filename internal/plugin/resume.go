@@ -38,8 +38,8 @@ func resumeCommand(c *connection) *cobra.Command {
 		Short: "Resume a rollout that the operator halted, or end its hold",
 		Long: strings.TrimSpace(`
 Resume the rollout of a workload that the operator halted because its version failed, or
-end the hold of a rollout that waits for its verdicts. The operator's change of the update
-strategy is undone, and the rollout continues at the pace of the workload. A block stays.
+end the hold of a rollout that waits for its verdicts. The field that the operator changed gets
+its value back, and the rollout continues at the pace of the workload. A block stays.
 
 The operator does not halt that release again. Events name the user who resumed it.`),
 		Example:           `  kubectl altershield resume statefulset/db`,

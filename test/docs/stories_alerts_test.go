@@ -101,7 +101,7 @@ var alertsStories = map[string]told{
 			{command: "kubectl get deployments,statefulsets,daemonsets -A -o yaml | grep altershield.defense.antgroup.com/held:", code: 1}, // none
 			{
 				command: "kubectl -n altershieldoperator-system annotate deployment altershieldoperator-controller-manager altershield.defense.antgroup.com/force-uninstall=true",
-				skip:    "the operator was deleted above; test/chart forces an uninstall",
+				skip:    "the operator was deleted above; internal/errand tests it",
 			},
 			{
 				command: "kubectl delete mutatingwebhookconfiguration altershieldoperator-mutating-webhook-configuration",

@@ -84,8 +84,6 @@ func (x shownText) is(path string, b block) bool {
 }
 
 var texts = []shownText{
-	{"docs/tasks/connect-altershield-server.md", "# kustomization.yaml", ""},
-	{"docs/tasks/connect-altershield-server.md", "volumes:", ""},
 	{"docs/reference/altershield-server.md", "sign = ", ""},
 	{"docs/tasks/connect-altershield-server.md", "altershield-operator: --altershield-token-file", "token"},
 	{"docs/reference/altershield-server.md", `{"cluster":`, "parameters"},
