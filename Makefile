@@ -141,7 +141,7 @@ $(DOCS_VENV)/bin/mkdocs: hack/docs/requirements.txt
 .PHONY: docs
 docs: $(DOCS_VENV)/bin/mkdocs ## Make the site of the documentation in bin/site, and its screens in docs/images. Needs Python 3.10 or later.
 	$(DOCS_VENV)/bin/python hack/docs/screens.py docs/reference/plugin.md docs/images
-	$(DOCS_VENV)/bin/mkdocs build --quiet --clean --site-dir $(CURDIR)/bin/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --clean --site-dir $(CURDIR)/bin/site
 	git diff --exit-code -- docs/images
 
 .PHONY: fmt
