@@ -204,6 +204,14 @@ func TestLeave(t *testing.T) {
 			wantNot: []string{"turned on", "left"}, within: time.Second,
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Remark: "mine"}, notOurs: true,
 		},
+		"not refused after an errand that died": {
+			objects: []client.Object{managerDeployment(2), func() client.Object {
+				o := setting(false, false, "mine")
+				o.Spec = settings.Leave(o.Spec)
+				return o
+			}(), marked3("a")}, operator: takesBack, unforced: true,
+			want: []string{"no workload is blocked"}, wantNot: []string{"nothing was changed"}, within: 10 * time.Second,
+		},
 		"forced by an annotation": {
 			objects: []client.Object{forcedDeployment(), setting(false, false, ""), marked3("a")}, operator: takesBack, unforced: true,
 			want: []string{"the operator releases 1 workloads:", "no workload is blocked"}, wantNot: []string{"nothing was changed"}, within: 10 * time.Second,

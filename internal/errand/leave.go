@@ -161,7 +161,7 @@ func (l *leaving) announce(ctx context.Context, manager *appsv1.Deployment) erro
 	l.list(found, "the operator releases %d workloads:")
 	halted := slices.DeleteFunc(slices.Clone(found), func(w marked) bool { return !slices.Contains(w.marks, paused) })
 	runs := manager.Spec.Replicas == nil || *manager.Spec.Replicas > 0
-	if len(halted) == 0 || !runs || l.force || manager.Annotations[ForceAnnotation] == "true" {
+	if len(halted) == 0 || !runs || l.force || manager.Annotations[ForceAnnotation] == "true" || l.hasBegun(ctx) {
 		return nil
 	}
 	l.list(halted, "%d of them are halted, and would go on to a version that failed:")
@@ -457,6 +457,16 @@ func (l *leaving) look(ctx context.Context) ([]marked, error) {
 		}
 	}
 	return found, nil
+}
+
+// hasBegun reports whether an earlier run turned on observe mode and ended early: the operator releases the workloads already.
+func (l *leaving) hasBegun(ctx context.Context) bool {
+	var object v1alpha1.OpsConfigInfo
+	if err := l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: settings.NameObserve}, &object); err != nil {
+		return false
+	}
+	_, leaving := settings.BeforeLeaving(object.Spec)
+	return leaving
 }
 
 // list says how many workloads there are, and which.
