@@ -101,9 +101,9 @@ var (
 	// assignment begins what the commands after it need.
 	assignment = regexp.MustCompile(`^[A-Za-z_]+=\$\([^;]*$|^[a-z]+\(\) *\{`)
 	// mention is the name of a command in a sentence.
-	mention = regexp.MustCompile(`^kubectl( rollout)? [a-z]+( -k| --type=json)?$|^k logs$`)
+	mention = regexp.MustCompile(`^kubectl( rollout)? [a-z]+( -k| --type=json)?$`)
 	// reading has no effect, so what it prints is waited for.
-	reading = regexp.MustCompile(`\b(kubectl|k)( -n \S+)? (get|describe|explain|rollout history|altershield (status|explain|history))( |$)`)
+	reading = regexp.MustCompile(`\bkubectl( -n \S+)? (get|describe|explain|rollout history|altershield (status|explain|history))( |$)`)
 	failure = regexp.MustCompile(`(?m)^([Ee]rror|The \w+ "[^"]+" is invalid)`)
 	blanks  = regexp.MustCompile(`\s+`)
 )
@@ -138,7 +138,6 @@ func TestCommands(t *testing.T) {
 // tell runs the commands of one document.
 func tell(t *testing.T, on *stage, path string) {
 	s := &story{stage: on, t: t, path: path}
-	s.preamble = []string{`k() { kubectl -n altershieldoperator-system "$@"; }`}
 	told, known := stories[path]
 	if known && told.begin != nil {
 		told.begin(s)
@@ -394,9 +393,6 @@ func (s *story) shows(name, printed string) {
 // mentioned checks that there is such a command.
 func (s *story) mentioned(c command) {
 	s.t.Helper()
-	if c.text == "k logs" {
-		return
-	}
 	words := strings.Fields(strings.Split(c.text, " -")[0])
 	out, err := s.shell(strings.Join(words, " ") + " --help")
 	if err != nil || !strings.Contains(out, strings.Join(words, " ")+" ") {

@@ -247,7 +247,7 @@ func (d *document) text() []span {
 
 // programs are what a block of commands begins with; it has no outputs then. One
 // that has begins with a prompt.
-var programs = regexp.MustCompile(`^(kubectl|k|helm|make|curl|head|git|cd|go|sha256sum|gh|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
+var programs = regexp.MustCompile(`^(kubectl|helm|make|curl|head|git|cd|go|sha256sum|gh|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
 
 var comment = regexp.MustCompile(`(^|\s+)# .*$`)
 
@@ -293,7 +293,7 @@ func (d *document) commands() []command {
 		all = append(all, b.commands(d.path)...)
 	}
 	for _, s := range d.spans {
-		if strings.HasPrefix(s.text, "kubectl ") || d.path == "docs/reference/metrics.md" && strings.HasPrefix(s.text, "k ") {
+		if strings.HasPrefix(s.text, "kubectl ") {
 			all = append(all, command{document: d.path, line: s.line, text: s.text, inProse: true})
 		}
 	}
