@@ -52,7 +52,7 @@ import (
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
-// Set by the linker.
+// The linker sets these.
 var (
 	version = "dev"
 	commit  = "unknown"
@@ -84,7 +84,7 @@ func main() {
 	end(err)
 }
 
-// end ends the program, if it went wrong.
+// end prints an error, if any, and exits with its code.
 func end(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "altershield-operator:", err)
@@ -98,8 +98,8 @@ func end(err error) {
 
 func userAgent() string { return "altershield-operator/" + version }
 
-// logTo makes a logger that of the manager, and of what writes to the standard one:
-// the servers of webhooks and metrics tell there of TLS handshakes that fail.
+// logTo sets the logger of the manager. The standard logger writes to it, too: the servers
+// of webhooks and metrics log TLS handshakes that fail there.
 func logTo(l logr.Logger) {
 	ctrl.SetLogger(l)
 	slog.SetDefault(slog.New(logr.ToSlogHandler(l.WithName("http"))))
@@ -124,8 +124,9 @@ func run(ctx context.Context, o *options.Options) error {
 	serverClock := servertime.Follow(config, clock.RealClock{})
 	kinds := workload.Defended()
 	certs, err := certificates.New(certificates.Options{
-		Certificates: o.Certificates, Configurations: webhooks.Configurations(kinds), Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"), OnServe: metrics.WebhookCertificate,
-		OnMissing: metrics.WebhookConfigurationMissing,
+		Certificates: o.Certificates, Configurations: webhooks.Configurations(kinds),
+		Clock: clock.RealClock{}, Log: ctrl.Log.WithName("certificates"),
+		OnServe: metrics.WebhookCertificate, OnMissing: metrics.WebhookConfigurationMissing,
 	})
 	if err != nil {
 		return err
@@ -137,7 +138,9 @@ func run(ctx context.Context, o *options.Options) error {
 	c := cluster.New(mgr, cluster.Options{ //nolint:contextcheck // a policy is set aside after the request that found it has ended
 		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.Times{Step: o.HoldStep, Guard: o.HoldGuard},
 	})
-	if err := controllers.Setup(ctx, mgr, c, controllers.Options{Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs}); err != nil {
+	if err := controllers.Setup(ctx, mgr, c, controllers.Options{
+		Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs,
+	}); err != nil {
 		return err
 	}
 	client, clusterUID := server.Connection()
@@ -155,7 +158,7 @@ func run(ctx context.Context, o *options.Options) error {
 		certs.SetupWithManager(mgr),
 		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),
 		mgr.Add(&runnable.Defaults{Client: mgr.GetClient(), Namespace: o.Namespace, Log: ctrl.Log.WithName("defaults")}),
-		askServer(mgr, c, client, o),
+		addServerTasks(mgr, c, client, o),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("webhooks", mgr.GetWebhookServer().StartedChecker()),
 		mgr.AddReadyzCheck("caches", controllers.CachesSynced(mgr)),
@@ -166,9 +169,9 @@ func run(ctx context.Context, o *options.Options) error {
 	return mgr.Start(ctx)
 }
 
-// askServer adds what is about AlterShield Server, whether anything is released or
-// not; without one there is little.
-func askServer(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client, o *options.Options) error {
+// addServerTasks adds the tasks that concern AlterShield Server and do not depend on releases.
+// Without a server it adds only the note about the admission check.
+func addServerTasks(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Client, o *options.Options) error {
 	note := &runnable.AdmissionNote{InForce: c.InForceIn, Namespace: o.Namespace, Log: ctrl.Log.WithName("webhooks")}
 	if server == nil {
 		return mgr.Add(note)

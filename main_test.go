@@ -45,27 +45,28 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestFirstLine: whatever becomes of the start, the first line of the log says which
-// version this is and what it is connected to, and all others are JSON, but for the
-// last one, which says why it ended.
+// TestFirstLine checks the log of a manager that cannot start. The first line names the
+// version and the settings, all lines are JSON except the last, and the last says why the
+// manager ended.
 func TestFirstLine(t *testing.T) {
 	manager := exec.CommandContext(t.Context(), os.Args[0], "--webhook-cert-path=", "--namespace=ours")
 	manager.Env = append(os.Environ(), actsAsManager+"=1", "KUBECONFIG="+filepath.Join(t.TempDir(), "none"))
 	out, err := manager.CombinedOutput()
 	if err == nil {
-		t.Fatalf("it started without a cluster:\n%s", out)
+		t.Fatalf("the manager started without a cluster:\n%s", out)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	var first struct{ Msg, Version, Commit, Namespace, Server, Requests string }
 	if err := json.Unmarshal([]byte(lines[0]), &first); err != nil {
-		t.Fatalf("the first line is no JSON:\n%s", out)
+		t.Fatalf("the first line is not JSON:\n%s", out)
 	}
-	if first.Msg != "starting" || first.Version != version || first.Commit != commit || first.Namespace != "ours" || first.Server == "" || first.Requests == "" {
+	if first.Msg != "starting" || first.Version != version || first.Commit != commit ||
+		first.Namespace != "ours" || first.Server == "" || first.Requests == "" {
 		t.Errorf("the first line is %s", lines[0])
 	}
 	for _, line := range lines[:len(lines)-1] {
 		if !json.Valid([]byte(line)) {
-			t.Errorf("no JSON: %s", line)
+			t.Errorf("not JSON: %s", line)
 		}
 	}
 	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "altershield-operator: ") {
@@ -73,8 +74,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// TestLogOfServers: what servers without a logger of their own tell of a failed TLS
-// handshake is a line of the manager's log.
+// TestLogOfServers: a server without a logger of its own writes a failed TLS handshake to
+// the log of the manager.
 func TestLogOfServers(t *testing.T) {
 	before, output, flags := slog.Default(), log.Writer(), log.Flags()
 	t.Cleanup(func() { slog.SetDefault(before); log.SetOutput(output); log.SetFlags(flags) })
@@ -90,14 +91,16 @@ func TestLogOfServers(t *testing.T) {
 		lines <- string(bytes.TrimSpace(buffer[:n]))
 		_, _ = io.Copy(io.Discard, read)
 	}()
-	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12}} // trusts no such certificate
+	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12}} // does not trust the certificate
 	if _, err := dialer.DialContext(t.Context(), "tcp", server.Listener.Addr().String()); err == nil {
 		t.Fatal("the handshake succeeded")
 	}
 	select {
 	case line := <-lines:
 		var said struct{ Level, Logger, Msg string }
-		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Level != "info" || said.Logger != "http" || !strings.HasPrefix(said.Msg, "http: TLS handshake error from 127.0.0.1:") {
+		const want = "http: TLS handshake error from 127.0.0.1:"
+		if err := json.Unmarshal([]byte(line), &said); err != nil ||
+			said.Level != "info" || said.Logger != "http" || !strings.HasPrefix(said.Msg, want) {
 			t.Errorf("%v: %s", err, line)
 		}
 	case <-time.After(time.Minute):

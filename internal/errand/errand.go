@@ -14,9 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package errand has what the program of the manager does for an installer, once,
-// instead of running as the manager: "leave" before the operator is uninstalled, and
-// "settings" after it was installed. The hooks of the Helm chart run them.
+// Package errand has commands of the manager's program that run once and end: "leave"
+// before the operator is uninstalled, and "settings" after it was installed. The hooks of
+// the Helm chart run them.
 package errand
 
 import (
@@ -38,31 +38,31 @@ import (
 
 const (
 	maxTimeout = 10 * time.Minute
-	// lookEvery is how often to look whether what is waited for has come.
-	lookEvery = time.Second
+	// pollInterval is the time between two tries of an errand that waits.
+	pollInterval = time.Second
 )
 
-// Environment is what an errand needs.
+// Environment is the cluster and the output of an errand.
 type Environment struct {
-	// Config finds the cluster, after the flags were read.
+	// Config finds the cluster. It is called after the flags are parsed.
 	Config func() (*rest.Config, error)
 	Scheme *runtime.Scheme
 	// UserAgent of the requests.
 	UserAgent string
-	// Out gets what is told, in plain lines; and the flags where they are asked for.
+	// Out takes messages, one a line, and the help.
 	Out io.Writer
 }
 
-// errands by their names.
+// errands has the errands by their names.
 var errands = map[string]func(ctx context.Context, args []string, env Environment) error{
 	"leave":    runLeave,
 	"settings": runSettings,
 }
 
-// Asked says whether the arguments ask for an errand.
+// Asked reports whether the arguments name an errand.
 func Asked(args []string) bool { return len(args) > 0 && errands[args[0]] != nil }
 
-// Run runs the errand that the arguments begin with.
+// Run runs the errand that the first argument names.
 func Run(ctx context.Context, args []string, env Environment) error {
 	err := errands[args[0]](ctx, args[1:], env)
 	if errors.Is(err, flag.ErrHelp) {
@@ -71,7 +71,7 @@ func Run(ctx context.Context, args []string, env Environment) error {
 	return err
 }
 
-// common are flags that every errand has.
+// common has the flags of every errand.
 type common struct {
 	flags     *flag.FlagSet
 	namespace string
@@ -80,14 +80,14 @@ type common struct {
 
 func newCommon(name string, timeout time.Duration) *common {
 	c := &common{flags: flag.NewFlagSet(name, flag.ContinueOnError)}
-	c.flags.SetOutput(io.Discard) // an error is told once, by the caller
+	c.flags.SetOutput(io.Discard) // the caller prints the error
 	ctrl.RegisterFlags(c.flags)
 	c.flags.StringVar(&c.namespace, "namespace", options.NamespaceDefault(), "`namespace` of the operator (default $POD_NAMESPACE)")
-	c.flags.DurationVar(&c.timeout, "timeout", timeout, "`duration` after which this ends, whatever has come of it; 1s to "+maxTimeout.String())
+	c.flags.DurationVar(&c.timeout, "timeout", timeout, "`duration` after which this ends, finished or not; 1s to "+maxTimeout.String())
 	return c
 }
 
-// parse reads the flags, and makes a client that does not cache.
+// parse parses the flags, and returns a client without a cache.
 func (c *common) parse(args []string, env Environment) (client.Client, error) {
 	if err := c.flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -111,7 +111,7 @@ func (c *common) parse(args []string, env Environment) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: env.Scheme})
 }
 
-// Default is the environment of the program itself.
+// Default returns the environment of the program itself.
 func Default(scheme *runtime.Scheme, userAgent string) Environment {
 	return Environment{Config: ctrl.GetConfig, Scheme: scheme, UserAgent: userAgent, Out: os.Stdout}
 }

@@ -64,12 +64,14 @@ func managerDeployment(replicas int32) *appsv1.Deployment {
 	}
 }
 
-// managerPod is a pod of the manager if its label is the manager's.
+// managerPod returns a pod with the label app; the manager's pods have the value manager.
 func managerPod(name, app string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{"app": app}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: ours, Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{"app": app},
+	}}
 }
 
-// appliedDeployment is one of a manager whose manifests kubectl applied.
+// appliedDeployment returns a manager's Deployment that was applied with kubectl.
 func appliedDeployment() *appsv1.Deployment {
 	d := managerDeployment(2)
 	d.Annotations = nil
@@ -83,6 +85,7 @@ func setting(enable, locked bool, remark string) *v1alpha1.OpsConfigInfo {
 	}
 }
 
+// marked3 returns a Deployment that the operator blocked, paused and held.
 func marked3(name string) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: name, Labels: map[string]string{v1alpha1.SuspendLabel: "1"},
@@ -90,18 +93,17 @@ func marked3(name string) *appsv1.Deployment {
 	}}
 }
 
-// haltedSet is a StatefulSet that the operator halted, which had a partition.
+// haltedSet returns a StatefulSet that the operator halted; its partition was 3.
 func haltedSet(name string) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: name, Annotations: map[string]string{v1alpha1.HaltedAnnotation: "v", v1alpha1.HaltedFromAnnotation: "3"},
 	}}
 }
 
-// operator plays the one that runs: each time the setting is read, it does what it would
-// have done by then.
+// operator plays the running operator: it acts each time the setting observe is read.
 type operator func(ctx context.Context, c client.Client, object *v1alpha1.OpsConfigInfo)
 
-// takesBack acknowledges the setting, and takes back a mark at each look.
+// takesBack acknowledges the setting, and takes back one mark of each Deployment at each read.
 func takesBack(ctx context.Context, c client.Client, object *v1alpha1.OpsConfigInfo) {
 	object.Status.ObservedGeneration = object.Generation
 	if err := c.Status().Update(ctx, object); err != nil {
@@ -152,37 +154,44 @@ func TestLeave(t *testing.T) {
 	for name, tc := range map[string]struct {
 		objects  []client.Object
 		operator operator
-		// fail is what reading the setting ends in.
+		// fail is the error of reading the setting.
 		fail error
-		// want is what has to be said, wantNot what must not.
+		// want are parts of the output; wantNot must not be in it.
 		want, wantNot []string
-		// within it has to end.
+		// within is the longest time that the errand may take.
 		within time.Duration
-		// wantObserve is the setting afterwards; owned says that it goes with the Deployment.
+		// wantObserve is the setting after the errand; owned: the Deployment owns the setting.
 		wantObserve *v1alpha1.OpsConfigInfoSpec
 		owned       bool
-		// notOurs: it is no uninstall, or it is refused, so the Secret stays as it is.
+		// notOurs: the errand is no uninstall, or refuses, so the Secret gets no owner.
 		notOurs bool
-		// unforced: nobody forces it with the flag; refused: it refuses.
+		// unforced: without the flag --force; refused: the errand refuses.
 		unforced, refused bool
 	}{
 		"taken back": {
-			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), marked3("b"), theirs}, operator: takesBack,
-			want:    []string{"turned on observing", "2 workloads are blocked, paused or held", "no workload is blocked, paused or held by the operator"},
+			objects:  []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), marked3("b"), theirs},
+			operator: takesBack,
+			want: []string{
+				"turned on observe mode", "2 workloads are blocked, paused or held", "no workload is blocked, paused or held by the operator",
+			},
 			wantNot: []string{"left"}, within: 10 * time.Second,
-			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: settings.Leave(v1alpha1.OpsConfigInfoSpec{Remark: "mine"}).Remark}, owned: true,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{
+				Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: settings.Leave(v1alpha1.OpsConfigInfoSpec{Remark: "mine"}).Remark,
+			},
+			owned: true,
 		},
 		"nothing to do, no setting yet": {
 			objects: []client.Object{managerDeployment(2)}, operator: takesBack,
-			want: []string{"turned on observing", "no workload is"}, wantNot: []string{"left"}, within: 5 * time.Second,
-			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: settings.LeaveRemark}, owned: true,
+			want: []string{"turned on observe mode", "no workload is"}, wantNot: []string{"left"}, within: 5 * time.Second,
+			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: settings.LeaveRemark},
+			owned:       true,
 		},
-		"observing before": {
+		"observe mode before": {
 			objects: []client.Object{managerDeployment(2), setting(true, false, "mine")}, operator: takesBack, within: 5 * time.Second,
-			want:        []string{"turned on observing", "kubectl altershield enroll --cluster --mode=enforce"},
+			want:        []string{"turned on observe mode", "kubectl altershield enroll --cluster --mode=enforce"},
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Remark: "mine"},
 		},
-		"observing before, and an errand that died": {
+		"observe mode before, and an errand that died": {
 			objects: []client.Object{managerDeployment(2), func() client.Object {
 				o := setting(true, false, "mine")
 				o.Spec = settings.Leave(o.Spec)
@@ -196,9 +205,11 @@ func TestLeave(t *testing.T) {
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Locked: true, Remark: "mine"},
 		},
 		"refused while a rollout is halted": {
-			objects: []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), heldOnly("b")}, operator: takesBack, unforced: true, refused: true,
+			objects:  []client.Object{managerDeployment(2), setting(false, false, "mine"), marked3("a"), heldOnly("b")},
+			operator: takesBack, unforced: true, refused: true,
 			want: []string{
-				"the operator releases 2 workloads:", "Deployment shop/a: [blocked paused held]", "Deployment shop/b: [held]", "1 of them are halted", "nothing was changed",
+				"the operator releases 2 workloads:", "Deployment shop/a: [blocked paused held]", "Deployment shop/b: [held]",
+				"1 of them are halted", "nothing was changed",
 				"kubectl -n " + ours + " annotate deployment manager " + ForceAnnotation + "=true",
 			},
 			wantNot: []string{"turned on", "left"}, within: time.Second,
@@ -214,22 +225,25 @@ func TestLeave(t *testing.T) {
 		},
 		"forced by an annotation": {
 			objects: []client.Object{forcedDeployment(), setting(false, false, ""), marked3("a")}, operator: takesBack, unforced: true,
-			want: []string{"the operator releases 1 workloads:", "no workload is blocked"}, wantNot: []string{"nothing was changed"}, within: 10 * time.Second,
+			want:    []string{"the operator releases 1 workloads:", "no workload is blocked"},
+			wantNot: []string{"nothing was changed"}, within: 10 * time.Second,
 		},
 		"held alone is no reason to refuse": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, ""), heldOnly("b")}, operator: takesBack, unforced: true,
 			want: []string{"no workload is blocked"}, wantNot: []string{"nothing was changed"}, within: 10 * time.Second,
 		},
-		"an operator that does not run lets no rollout go on": {
+		"not refused while the operator does not run": {
 			objects: []client.Object{managerDeployment(0), setting(false, false, ""), marked3("a")}, operator: stuck, unforced: true,
 			want: []string{"left: 1 workloads"}, wantNot: []string{"nothing was changed"}, within: time.Second,
 		},
-		"an operator that hangs": {
+		"an operator that is stuck": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, ""), marked3("a")}, operator: stuck,
-			want:   []string{"left: 1 workloads", "Deployment shop/a: [blocked paused held]", "kubectl rollout resume", "remove the label", "minReadySeconds"},
+			want: []string{
+				"left: 1 workloads", "Deployment shop/a: [blocked paused held]", "kubectl rollout resume", "remove the label", "minReadySeconds",
+			},
 			within: time.Minute, wantNot: []string{"no workload is"},
 		},
-		"an operator that hangs, and a StatefulSet": {
+		"an operator that is stuck, and a StatefulSet": {
 			objects: []client.Object{managerDeployment(2), setting(false, false, ""), haltedSet("db")}, operator: stuck,
 			want: []string{
 				"StatefulSet shop/db: [paused]: kubectl altershield resume statefulset/db -n shop",
@@ -245,7 +259,7 @@ func TestLeave(t *testing.T) {
 			want: []string{"the operator is not there", "no workload is"}, within: time.Second,
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Remark: "mine"},
 		},
-		"applied, with all that helm template renders": {
+		"applied from helm template": {
 			objects: []client.Object{appliedDeployment(), setting(false, false, "mine"), marked3("a")}, operator: takesBack,
 			want: []string{"nothing is done", "uninstall.leave=false"}, wantNot: []string{"left", "turned on"}, within: time.Second,
 			wantObserve: &v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Remark: "mine"}, notOurs: true,
@@ -264,7 +278,9 @@ func TestLeave(t *testing.T) {
 				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "certificate"}}
 				blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: settings.NameBlocking}}
 				inner := fake.NewClientBuilder().WithScheme(scheme()).
-					WithObjects(append(tc.objects, secret, blocking, managerPod("manager-0", "manager"), managerPod("manager-1", "manager"), managerPod("another", "another"))...).WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
+					WithObjects(append(tc.objects, secret, blocking,
+						managerPod("manager-0", "manager"), managerPod("manager-1", "manager"), managerPod("another", "another"))...).
+					WithStatusSubresource(&v1alpha1.OpsConfigInfo{}).Build()
 				api := interceptor.NewClient(inner, interceptor.Funcs{
 					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 						o, isSetting := object.(*v1alpha1.OpsConfigInfo)
@@ -281,26 +297,28 @@ func TestLeave(t *testing.T) {
 				var out bytes.Buffer
 				l := &leaving{
 					Client: api, namespace: ours, deployment: "manager", kinds: workload.Defended(), out: &out, force: !tc.unforced,
-					owned: []ownedObject{{corev1.SchemeGroupVersion.WithKind("Secret"), "certificate"}, {corev1.SchemeGroupVersion.WithKind("ConfigMap"), "none"}},
+					owned: []ownedObject{
+						{corev1.SchemeGroupVersion.WithKind("Secret"), "certificate"}, {corev1.SchemeGroupVersion.WithKind("ConfigMap"), "none"},
+					},
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 				defer cancel()
 				begin := time.Now()
 				err := l.run(ctx)
 				if refusal := (Refusal{}); errors.As(err, &refusal) != tc.refused || !tc.refused && err != nil {
-					t.Errorf("it ends with %v", err)
+					t.Errorf("run() = %v, want a refusal: %t", err, tc.refused)
 				}
 				if took := time.Since(begin); took > tc.within {
-					t.Errorf("it took %s", took)
+					t.Errorf("run() took %s, want at most %s", took, tc.within)
 				}
 				for _, want := range tc.want {
 					if !strings.Contains(out.String(), want) {
-						t.Errorf("it does not say %q:\n%s", want, &out)
+						t.Errorf("the output lacks %q:\n%s", want, &out)
 					}
 				}
 				for _, not := range tc.wantNot {
 					if strings.Contains(out.String(), not) {
-						t.Errorf("it says %q:\n%s", not, &out)
+						t.Errorf("the output has %q:\n%s", not, &out)
 					}
 				}
 				if err := inner.Get(t.Context(), client.ObjectKeyFromObject(blocking), blocking); err != nil {
@@ -308,7 +326,7 @@ func TestLeave(t *testing.T) {
 				}
 				left := meta.IsStatusConditionFalse(blocking.Status.Conditions, v1alpha1.ConditionInstalled)
 				if want := !tc.notOurs && tc.fail == nil; left != want {
-					t.Errorf("it says that this installation ends: %t, want %t", left, want)
+					t.Errorf("the end of the installation is recorded: %t, want %t", left, want)
 				}
 				var deployment appsv1.Deployment
 				hasManager := inner.Get(t.Context(), types.NamespacedName{Namespace: ours, Name: "manager"}, &deployment) == nil
@@ -337,7 +355,7 @@ func TestLeave(t *testing.T) {
 					t.Errorf("observe (-want +got):\n%s", diff)
 				}
 				if owned := len(observe.OwnerReferences) == 1; owned != tc.owned {
-					t.Errorf("the setting goes with the Deployment: %t, want %t", owned, tc.owned)
+					t.Errorf("the Deployment owns the setting: %t, want %t", owned, tc.owned)
 				}
 			})
 		})
@@ -349,12 +367,14 @@ func TestMarks(t *testing.T) {
 		labels, annotations map[string]string
 		want                []mark
 	}{
-		"none":              {},
-		"the operator's":    {map[string]string{v1alpha1.SuspendLabel: "1"}, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, []mark{blocked}},
-		"a user's block":    {map[string]string{v1alpha1.SuspendLabel: "1"}, nil, nil},
-		"paused":            {nil, map[string]string{v1alpha1.HaltedAnnotation: "v"}, []mark{paused}},
-		"held":              {nil, map[string]string{v1alpha1.HeldAnnotation: "{}"}, []mark{held}},
-		"a block of before": {nil, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, nil},
+		"none": {},
+		"the operator's block": {
+			map[string]string{v1alpha1.SuspendLabel: "1"}, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, []mark{blocked},
+		},
+		"a user's block":   {map[string]string{v1alpha1.SuspendLabel: "1"}, nil, nil},
+		"paused":           {nil, map[string]string{v1alpha1.HaltedAnnotation: "v"}, []mark{paused}},
+		"held":             {nil, map[string]string{v1alpha1.HeldAnnotation: "{}"}, []mark{held}},
+		"an earlier block": {nil, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, nil},
 	} {
 		got := marks(&metav1.ObjectMeta{Labels: tc.labels, Annotations: tc.annotations})
 		if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -376,14 +396,23 @@ func TestParseSettings(t *testing.T) {
 				"observe": {"type": "isObserve", "enable": true, "content": ""},
 			},
 		},
-		"the content of the default": {text: `{"branch":{"enable":true}}`, want: map[string]map[string]any{"branch": {"type": "isBranch", "enable": true, "content": "10"}}},
-		"none":                       {text: `{}`, want: map[string]map[string]any{}},
-		"no JSON":                    {text: `branch`, err: "not settings by name in JSON"},
-		"unknown":                    {text: `{"branches":{"enable":true}}`, err: `no setting is named "branches": use one of admission, blocking`},
-		"a content turns it on":      {text: `{"branch":{"content":"5"}}`, want: map[string]map[string]any{"branch": {"type": "isBranch", "enable": true, "content": "5"}}},
-		"nothing is said":            {text: `{"branch":{"locked":true}}`, err: "branch: enable and content are missing"},
-		"a field too many":           {text: `{"branch":{"enable":true,"contents":"5"}}`, err: `unknown field "contents"`},
-		"no number":                  {text: `{"branch":{"enable":true,"content":"five"}}`, err: `branch: spec.content: "five" is not a number of pods`},
+		"the content of the default": {
+			text: `{"branch":{"enable":true}}`,
+			want: map[string]map[string]any{"branch": {"type": "isBranch", "enable": true, "content": "10"}},
+		},
+		"none":    {text: `{}`, want: map[string]map[string]any{}},
+		"no JSON": {text: `branch`, err: "not settings by name in JSON"},
+		"unknown": {text: `{"branches":{"enable":true}}`, err: `no setting is named "branches": use one of admission, blocking`},
+		"a content without enable": {
+			text: `{"branch":{"content":"5"}}`,
+			want: map[string]map[string]any{"branch": {"type": "isBranch", "enable": true, "content": "5"}},
+		},
+		"neither enable nor content": {text: `{"branch":{"locked":true}}`, err: "branch: enable and content are missing"},
+		"an unknown field":           {text: `{"branch":{"enable":true,"contents":"5"}}`, err: `unknown field "contents"`},
+		"no number": {
+			text: `{"branch":{"enable":true,"content":"five"}}`,
+			err:  `branch: spec.content: "five" is not a number of pods`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects, err := parseSettings(tc.text, ours)
@@ -408,17 +437,20 @@ func TestParseSettings(t *testing.T) {
 	}
 }
 
-// A kind that is not served yet is waited for; what people set beside is theirs.
+// TestApplySettings: apply waits for a kind that is not served yet.
 func TestApplySettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := fake.NewClientBuilder().WithScheme(scheme()).Build()
 		tries := 0
-		api := interceptor.NewClient(inner, interceptor.Funcs{Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-			if tries++; tries < 4 {
-				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "OpsConfigInfo"}}
-			}
-			return c.Apply(ctx, o, opts...)
-		}})
+		notServed := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "OpsConfigInfo"}}
+		api := interceptor.NewClient(inner, interceptor.Funcs{
+			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+				if tries++; tries < 4 {
+					return notServed
+				}
+				return c.Apply(ctx, o, opts...)
+			},
+		})
 		objects, err := parseSettings(`{"observe":{"enable":true}}`, ours)
 		if err != nil {
 			t.Fatal(err)
@@ -432,9 +464,11 @@ func TestApplySettings(t *testing.T) {
 		if err := inner.Get(ctx, types.NamespacedName{Namespace: ours, Name: "observe"}, &observe); err != nil || !observe.Spec.Enable {
 			t.Errorf("%v: %+v", err, observe.Spec)
 		}
-		never := interceptor.NewClient(inner, interceptor.Funcs{Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
-			return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "OpsConfigInfo"}}
-		}})
+		never := interceptor.NewClient(inner, interceptor.Funcs{
+			Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
+				return notServed
+			},
+		})
 		begin := time.Now()
 		short, cancelShort := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancelShort()
@@ -444,17 +478,20 @@ func TestApplySettings(t *testing.T) {
 	})
 }
 
-// TestFlags: a wrong value ends with one clear line, before anything is done.
+// TestFlags: a wrong value ends an errand before it connects to the cluster.
 func TestFlags(t *testing.T) {
 	var out bytes.Buffer
-	env := Environment{Scheme: scheme(), Out: &out, Config: func() (*rest.Config, error) { return nil, errors.New("asked for the cluster") }}
+	env := Environment{
+		Scheme: scheme(), Out: &out,
+		Config: func() (*rest.Config, error) { return nil, errors.New("asked for the cluster") },
+	}
 	for _, tc := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"leave", "--timeout=1h"}, "leave: --timeout 1h0m0s is out of bounds: give a duration from 1s to 10m0s"},
 		{[]string{"leave", "now"}, `leave: unexpected argument "now"`},
-		{[]string{"settings", "--sets={}"}, "flag provided but not defined: -sets"},
+		{[]string{"settings", "--sets={}"}, "not defined: -sets"},
 		{[]string{"leave"}, "find the cluster (--kubeconfig, $KUBECONFIG or in-cluster): asked for the cluster"},
 	} {
 		if err := Run(t.Context(), tc.args, env); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -41,20 +41,20 @@ import (
 )
 
 const (
-	// pageSize of lists: a cluster has many workloads.
+	// pageSize is the number of workloads in one page of a list.
 	pageSize = 500
-	// maxListed bounds the list of what is left.
+	// maxListed is the number of workloads that are named in a message.
 	maxListed = 50
-	// A look that finds nothing is repeated: what was decided before observing was in
-	// force may still be written.
-	cleanLooks = 2
-	// restsFor is how many times as long as a look took nothing is read after it.
+	// cleanReads is the number of successive reads that must find no marked workload: the
+	// operator may still write a decision that it made before observe mode was in force.
+	cleanReads = 2
+	// restsFor is the pause after a read, as a multiple of the time that the read took.
 	restsFor = 5
 
 	// ForceAnnotation on the manager's Deployment, with the value true, forces an uninstall.
 	ForceAnnotation = "altershield.defense.antgroup.com/force-uninstall"
 
-	// observeWithin is how long it is tried to turn observing on.
+	// observeWithin is the time for turning observe mode on.
 	observeWithin = 20 * time.Second
 )
 
@@ -62,19 +62,19 @@ const (
 type leaving struct {
 	client.Client
 	namespace string
-	// deployment of the manager.
+	// deployment is the name of the manager's Deployment.
 	deployment string
-	// owned are objects that the manager made for itself, to go after its Deployment and its pods.
+	// owned are objects that the manager made for itself, deleted after its Deployment and its pods.
 	owned []ownedObject
 	kinds *workload.Registry
 	out   io.Writer
-	// force: the operator leaves although rollouts would go on to versions that failed.
+	// force: the operator leaves although halted rollouts would continue to failed versions.
 	force bool
-	// generation of the setting observe, as written here; 0 when it is not there.
+	// generation is metadata.generation of the setting observe after this errand wrote it; 0 if the setting is missing.
 	generation int64
 }
 
-// ownedObject is what the manager makes for itself in its namespace.
+// ownedObject is an object that the manager makes for itself in its namespace.
 type ownedObject struct {
 	gvk  schema.GroupVersionKind
 	name string
@@ -84,7 +84,7 @@ func runLeave(ctx context.Context, args []string, env Environment) error {
 	c := newCommon("leave", 2*time.Minute)
 	l := &leaving{out: env.Out, kinds: workload.Defended()}
 	c.flags.StringVar(&l.deployment, "deployment", "altershieldoperator-controller-manager", "`name` of the manager's Deployment")
-	secret := c.flags.String("secret", "altershieldoperator-webhook-server-cert", "`name` of the Secret with the certificates made for the webhooks")
+	secret := c.flags.String("secret", "altershieldoperator-webhook-server-cert", "`name` of the Secret with the certificates of the webhooks")
 	c.flags.BoolVar(&l.force, "force", false, "leave although halted rollouts go on to versions that failed")
 	var err error
 	if l.Client, err = c.parse(args, env); err != nil {
@@ -101,23 +101,23 @@ func runLeave(ctx context.Context, args []string, env Environment) error {
 	return l.run(ctx)
 }
 
-// Refusal is the error of an errand that refuses. To run it again changes nothing.
+// Refusal is the error of an errand that refuses to run. Another run refuses, too.
 type Refusal struct{ reason string }
 
 func (r Refusal) Error() string { return r.reason }
 
-// ExitCode of the program. The Job of the Helm chart does not try again after it.
+// ExitCode returns the exit code of the program. The Job of the Helm chart does not retry after it.
 func (Refusal) ExitCode() int { return 3 }
 
-// run reports what it cannot do, and lets the uninstall go on. It fails only if it refuses.
+// run prints each step that fails, and continues. It returns an error only if it refuses.
 func (l *leaving) run(ctx context.Context) error {
 	manager, err := l.manager(ctx)
 	if err != nil {
 		l.say("the manager's Deployment cannot be read: %v", err)
 	}
 	if manager != nil && !isUninstalledWithHooks(manager) {
-		l.say("nothing is done: the Deployment %s was not installed by Helm or Argo CD, so this is no uninstall. Who applies what `helm template` "+
-			"renders leaves this Job out: --set uninstall.leave=false", manager.Name)
+		l.say("nothing is done: the Deployment %s was not installed by Helm or Argo CD, so this is no uninstall. "+
+			"To apply the output of `helm template`, render it without this Job: --set uninstall.leave=false", manager.Name)
 		return nil
 	}
 	if manager != nil {
@@ -127,23 +127,23 @@ func (l *leaving) run(ctx context.Context) error {
 	}
 	if manager == nil && err == nil {
 		l.say("the operator is not there, so it takes nothing back")
-	} else if err := l.observeSoon(ctx, manager); err != nil {
+	} else if err := l.retryObserve(ctx, manager); err != nil {
 		l.say("the setting observe cannot be turned on, so the operator takes nothing back: %v", err)
 	}
 	left, err := l.wait(ctx)
 	if err != nil {
-		l.say("what the operator did to workloads cannot be read: %v", err)
+		l.say("the workloads that the operator blocked, paused or held cannot be read: %v", err)
 	}
-	l.tell(left, err == nil)
+	l.sayLeft(left, err == nil)
 	if err := l.unlock(ctx); err != nil {
 		l.say("the setting observe cannot be unlocked: %v", err)
 	}
 	if err := l.markLeft(ctx); err != nil {
-		l.say("the next installation may take what runs then for releases of this one: %v", err)
+		l.say("the end of this installation cannot be recorded, so the next one may verify the running versions as releases: %v", err)
 	}
-	l.tellBack()
+	l.sayHowToDefend()
 	if manager != nil {
-		// Its own time, where waiting took all there was.
+		// The wait may have used up the timeout.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		l.handOver(ctx, manager)
@@ -151,11 +151,12 @@ func (l *leaving) run(ctx context.Context) error {
 	return nil
 }
 
-// announce lists the workloads that the operator is about to release. It refuses if a halted rollout would go on to a version that failed.
+// announce lists the workloads that the operator is about to release. It refuses if a halted
+// rollout would continue to a failed version.
 func (l *leaving) announce(ctx context.Context, manager *appsv1.Deployment) error {
-	found, err := l.look(ctx)
+	found, err := l.loadMarked(ctx)
 	if err != nil {
-		l.say("the workloads that the operator blocks, halts or holds cannot be read: %v", err)
+		l.say("the workloads that the operator blocks, pauses or holds cannot be read: %v", err)
 		return nil
 	}
 	l.list(found, "the operator releases %d workloads:")
@@ -164,15 +165,15 @@ func (l *leaving) announce(ctx context.Context, manager *appsv1.Deployment) erro
 	if len(halted) == 0 || !runs || l.force || manager.Annotations[ForceAnnotation] == "true" || l.hasBegun(ctx) {
 		return nil
 	}
-	l.list(halted, "%d of them are halted, and would go on to a version that failed:")
+	l.list(halted, "%d of them are halted, and would continue to a version that failed:")
 	l.say("nothing was changed. Go back to a good version first: kubectl altershield rollback KIND/NAME -n NAMESPACE")
 	l.say("or uninstall anyway: kubectl -n %s annotate deployment %s %s=true", l.namespace, manager.Name, ForceAnnotation)
-	return Refusal{fmt.Sprintf("leave: %d halted rollouts would go on to a version that failed", len(halted))}
+	return Refusal{fmt.Sprintf("leave: %d halted rollouts would continue to a version that failed", len(halted))}
 }
 
-// isUninstalledWithHooks says that what installed the manager knows hooks: Helm, or Argo CD,
-// which marks what it tracks in one of three ways. To others the Job is an object like any
-// other, and runs when it is applied.
+// isUninstalledWithHooks reports whether the installer of the manager runs hooks: Helm, or Argo CD,
+// which marks its objects in one of three ways. Other installers apply the Job like any object, so
+// it runs at the installation.
 func isUninstalledWithHooks(d *appsv1.Deployment) bool {
 	_, helm := d.Annotations["meta.helm.sh/release-name"]
 	_, tracked := d.Annotations["argocd.argoproj.io/tracking-id"]
@@ -183,7 +184,7 @@ func isUninstalledWithHooks(d *appsv1.Deployment) bool {
 
 func (l *leaving) say(format string, args ...any) { _, _ = fmt.Fprintf(l.out, format+"\n", args...) }
 
-// manager is its Deployment; nil when there is none.
+// manager reads the manager's Deployment; nil if it does not exist.
 func (l *leaving) manager(ctx context.Context) (*appsv1.Deployment, error) {
 	var d appsv1.Deployment
 	if err := l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: l.deployment}, &d); err != nil {
@@ -192,26 +193,26 @@ func (l *leaving) manager(ctx context.Context) (*appsv1.Deployment, error) {
 	return &d, nil
 }
 
-// observeSoon tries for a while: rights that were just given, and an API server that was
-// just busy, need a moment.
-func (l *leaving) observeSoon(ctx context.Context, manager *appsv1.Deployment) (err error) {
+// retryObserve turns observe mode on, and retries for observeWithin: new rights may not be in
+// force yet, and the API server may be busy.
+func (l *leaving) retryObserve(ctx context.Context, manager *appsv1.Deployment) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, observeWithin)
 	defer cancel()
-	_ = wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		err = l.observe(ctx, manager)
 		return err == nil, nil
 	})
 	return err
 }
 
-// observe turns observing on for all workloads, which takes back what the operator
-// did to them, and locks it, so that no namespace and no workload is left out.
+// observe turns observe mode on for all workloads, so that the operator takes back its blocks,
+// pauses and holds. It locks the setting, so that no namespace and no workload overrides it.
 func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error {
 	object := &v1alpha1.OpsConfigInfo{}
 	key := types.NamespacedName{Namespace: l.namespace, Name: settings.NameObserve}
 	err := l.Get(ctx, key, object)
 	if meta.IsNoMatchError(err) {
-		return nil // the kind is gone, and the operator with it
+		return nil // the CRD is deleted
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return err
@@ -223,8 +224,8 @@ func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error
 	}
 	before := object.DeepCopy()
 	if !object.Spec.Enable && manager != nil {
-		// Where the kinds are kept, the next installation begins with the default again,
-		// as it would without this.
+		// If the CRDs are kept, the garbage collector deletes this setting, and the next
+		// installation begins with the default.
 		object.OwnerReferences = append(object.OwnerReferences, ownerReference(manager))
 	}
 	object.Spec = settings.Leave(object.Spec)
@@ -232,7 +233,7 @@ func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error
 		object.Namespace, object.Name = key.Namespace, key.Name
 		err = l.Create(ctx, object)
 		if apierrors.IsNotFound(err) {
-			return nil // the namespace or the kind is gone
+			return nil // the namespace or the CRD is deleted
 		}
 	} else {
 		err = l.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
@@ -241,11 +242,11 @@ func (l *leaving) observe(ctx context.Context, manager *appsv1.Deployment) error
 		return err
 	}
 	l.generation = object.Generation
-	l.say("turned on observing, for all workloads: the operator takes back its blocks, pauses and holds")
+	l.say("turned on observe mode for all workloads: the operator takes back its blocks, pauses and holds")
 	return nil
 }
 
-// unlock gives back a setting that was on before: nothing else deletes it, and the next
+// unlock restores a setting observe that was on before: nothing deletes it, and the next
 // installation would find it locked.
 func (l *leaving) unlock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -267,8 +268,8 @@ func (l *leaving) unlock(ctx context.Context) error {
 	return l.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// markLeft notes on the setting blocking that this installation ends. Where the kinds are kept, the
-// next start begins an installation, and what runs then is a baseline.
+// markLeft records on the setting blocking that this installation ends. If the CRDs are kept, the
+// next start begins a new installation, and takes the running versions as baselines.
 func (l *leaving) markLeft(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -289,37 +290,39 @@ func (l *leaving) markLeft(ctx context.Context) error {
 	})
 }
 
-// tellBack says how the defense is turned on again, where the uninstall does not end.
-func (l *leaving) tellBack() {
+// sayHowToDefend prints how to turn the defense on again if the uninstall fails.
+func (l *leaving) sayHowToDefend() {
 	if l.generation == 0 {
 		return
 	}
-	l.say("if the uninstall fails after this, and the operator stays, everything is in observe mode. To defend again: kubectl altershield enroll --cluster --mode=enforce")
-	l.say(`or: kubectl -n %s patch opsconfiginfo %s --type=merge -p '{"metadata":{"ownerReferences":null},"spec":{"enable":false,"locked":false,"remark":""}}'`, l.namespace, settings.NameObserve)
+	l.say("if the uninstall fails after this, and the operator stays, everything is in observe mode. " +
+		"To defend again: kubectl altershield enroll --cluster --mode=enforce")
+	l.say(`or: kubectl -n %s patch opsconfiginfo %s --type=merge `+
+		`-p '{"metadata":{"ownerReferences":null},"spec":{"enable":false,"locked":false,"remark":""}}'`, l.namespace, settings.NameObserve)
 }
 
 func ownerReference(d *appsv1.Deployment) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID}
 }
 
-// wait waits until the operator has taken back all it did, or cannot, or the time is
-// over. It returns what is left as it was seen last.
+// wait waits until the operator has taken back all its changes, or cannot, or the context
+// ends. It returns the workloads that were still marked at the last read.
 func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
-	for clean, told := 0, -1; ; {
+	for clean, said := 0, -1; ; {
 		begin := time.Now()
-		seen, works, failed := l.see(ctx)
-		// All workloads of a large cluster are not read all the time.
-		pause := max(lookEvery, restsFor*time.Since(begin))
+		found, works, failed := l.load(ctx)
+		// To list all workloads of a large cluster is expensive.
+		pause := max(pollInterval, restsFor*time.Since(begin))
 		switch {
 		case failed != nil && ctx.Err() != nil:
 			return left, err
 		case failed != nil:
 			err, clean = failed, 0
 		default:
-			left, err = seen, nil
-			if len(left) > 0 && len(left) != told {
-				told = len(left)
-				l.say("%d workloads are blocked, paused or held by the operator", told)
+			left, err = found, nil
+			if len(left) > 0 && len(left) != said {
+				said = len(left)
+				l.say("%d workloads are blocked, paused or held by the operator", said)
 			}
 			if !works.runs {
 				l.say("the operator takes nothing back: it does not run, or its settings are gone")
@@ -329,7 +332,7 @@ func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
 				clean = 0
 			}
 		}
-		if clean == cleanLooks {
+		if clean == cleanReads {
 			return left, nil
 		}
 		select {
@@ -340,18 +343,18 @@ func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
 	}
 }
 
-// see reads what is waited for.
-func (l *leaving) see(ctx context.Context) (left []marked, works working, err error) {
+// load reads the state of the operator, and the workloads that it marked.
+func (l *leaving) load(ctx context.Context) (left []marked, works working, err error) {
 	if works, err = l.works(ctx); err != nil {
 		return nil, works, err
 	}
-	left, err = l.look(ctx)
+	left, err = l.loadMarked(ctx)
 	return left, works, err
 }
 
-// working is what the operator is able to do.
+// working is the state of the operator.
 type working struct {
-	// runs: there is a manager, or one is to be.
+	// runs: the manager's Deployment has replicas.
 	runs bool
 	// acknowledged: the setting observe is in force.
 	acknowledged bool
@@ -373,18 +376,16 @@ func (l *leaving) works(ctx context.Context) (working, error) {
 	return working{runs: true, acknowledged: err == nil && object.Status.ObservedGeneration >= l.generation}, nil
 }
 
-// marked is a workload that the operator did something to.
+// marked is a workload that the operator blocked, paused or held.
 type marked struct {
 	kind string
 	types.NamespacedName
 	marks []mark
-	// resume is the command that lets a halted one go on, where it is not that of the
-	// remedy.
+	// resume is the command that resumes the halted rollout, if the kind has one of its own.
 	resume string
 }
 
-// mark is one of the things the operator does to a workload that have an effect
-// without it.
+// mark is a change that the operator made to a workload.
 type mark string
 
 const (
@@ -393,18 +394,19 @@ const (
 	held    mark = "held"
 )
 
-// remedies are what takes a mark back by hand.
+// remedies take a mark back by hand.
 var remedies = []struct {
 	mark   mark
 	remedy string
 }{
 	{blocked, "without the operator this has no effect: remove the label " + v1alpha1.SuspendLabel},
-	{paused, "kubectl rollout resume, or the command that is named with the workload, which rolls the version out that failed; or kubectl rollout undo after it"},
-	{held, "minReadySeconds and progressDeadlineSeconds are raised, of a StatefulSet the partition: give them your values, those before are in the annotation " + v1alpha1.HeldAnnotation},
+	{paused, "run the command next to the workload, or kubectl rollout resume. It continues the rollout of the failed version; " +
+		"to go back, run kubectl rollout undo after it"},
+	{held, "the operator raised minReadySeconds and progressDeadlineSeconds, or the partition of a StatefulSet. Set them to your values; " +
+		"the earlier values are in the annotation " + v1alpha1.HeldAnnotation},
 }
 
-// marks of a workload that are the operator's. What people blocked or paused
-// themselves is theirs.
+// marks returns the marks that the operator made on a workload, without those of users.
 func marks(o metav1.Object) (all []mark) {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if _, ok := labels[v1alpha1.SuspendLabel]; ok && annotations[v1alpha1.SuspendedByAnnotation] != "" {
@@ -419,8 +421,7 @@ func marks(o metav1.Object) (all []mark) {
 	return all
 }
 
-// resumeOf is the command that lets a halted workload go on, of a kind that knows no
-// pause.
+// resumeOf returns the command that resumes a halted workload of a kind without spec.paused.
 func resumeOf(kind workload.Kind, o *metav1.PartialObjectMetadata, marks []mark) string {
 	words := kind.Words(&workload.Workload{
 		Namespace: o.Namespace, Name: o.Name, Annotations: o.Annotations, Stopping: workload.Stopping{Paused: true},
@@ -431,8 +432,8 @@ func resumeOf(kind workload.Kind, o *metav1.PartialObjectMetadata, marks []mark)
 	return ": " + wording.Kubectl(words.Resume, o.Namespace)
 }
 
-// look reads the metadata of all workloads.
-func (l *leaving) look(ctx context.Context) ([]marked, error) {
+// loadMarked returns the marked workloads of all kinds. It reads only metadata.
+func (l *leaving) loadMarked(ctx context.Context) ([]marked, error) {
 	var found []marked
 	for _, kind := range l.kinds.Kinds() {
 		gvk := kind.GroupVersionKind()
@@ -441,7 +442,7 @@ func (l *leaving) look(ctx context.Context) ([]marked, error) {
 		for next := ""; ; next = list.Continue {
 			if err := l.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
 				if meta.IsNoMatchError(err) {
-					break // nobody has such workloads
+					break // the kind is not served, so it has no workloads
 				}
 				return nil, fmt.Errorf("list %s: %w", gvk.Kind, err)
 			}
@@ -459,7 +460,8 @@ func (l *leaving) look(ctx context.Context) ([]marked, error) {
 	return found, nil
 }
 
-// hasBegun reports whether an earlier run turned on observe mode and ended early: the operator releases the workloads already.
+// hasBegun reports whether an earlier run turned on observe mode and ended early: the operator
+// releases the workloads already.
 func (l *leaving) hasBegun(ctx context.Context) bool {
 	var object v1alpha1.OpsConfigInfo
 	if err := l.Get(ctx, types.NamespacedName{Namespace: l.namespace, Name: settings.NameObserve}, &object); err != nil {
@@ -469,7 +471,7 @@ func (l *leaving) hasBegun(ctx context.Context) bool {
 	return leaving
 }
 
-// list says how many workloads there are, and which.
+// list prints the number and the names of workloads.
 func (l *leaving) list(all []marked, format string) {
 	if len(all) > 0 {
 		l.say(format, len(all))
@@ -483,8 +485,8 @@ func (l *leaving) list(all []marked, format string) {
 	}
 }
 
-// tell says what is left, and what to do about it.
-func (l *leaving) tell(left []marked, known bool) {
+// sayLeft prints the workloads that are still marked, and the remedies.
+func (l *leaving) sayLeft(left []marked, known bool) {
 	if len(left) == 0 {
 		if known {
 			l.say("no workload is blocked, paused or held by the operator")
@@ -499,12 +501,12 @@ func (l *leaving) tell(left []marked, known bool) {
 	}
 }
 
-// handOver has the garbage collector delete what the manager made for itself after its
-// Deployment and its pods: a manager that still ends recreates what it misses.
+// handOver sets owner references, so that the garbage collector deletes the owned objects after
+// the Deployment and its pods: a manager that is still terminating recreates missing objects.
 func (l *leaving) handOver(ctx context.Context, manager *appsv1.Deployment) {
 	owners, err := l.owners(ctx, manager)
 	if err != nil {
-		l.say("the pods of the Deployment %s cannot be read, and may recreate what is deleted with it: %v", manager.Name, err)
+		l.say("the pods of the Deployment %s cannot be read, and may recreate objects that are deleted with it: %v", manager.Name, err)
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": owners}})
 	if err != nil {
@@ -515,12 +517,12 @@ func (l *leaving) handOver(ctx context.Context, manager *appsv1.Deployment) {
 		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: o.name}}
 		object.SetGroupVersionKind(o.gvk)
 		if err := l.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-			l.say("left: %s %s/%s, which cannot be made the Deployment's, to be deleted with it: %v", o.gvk.Kind, l.namespace, o.name, err)
+			l.say("left: %s %s/%s: cannot set its owner, so it is not deleted with the Deployment: %v", o.gvk.Kind, l.namespace, o.name, err)
 		}
 	}
 }
 
-// owners are the manager's Deployment, and its pods where they can be listed.
+// owners returns references to the manager's Deployment and its pods; without pods if they cannot be listed.
 func (l *leaving) owners(ctx context.Context, manager *appsv1.Deployment) ([]metav1.OwnerReference, error) {
 	owners := []metav1.OwnerReference{ownerReference(manager)}
 	selector, err := metav1.LabelSelectorAsSelector(manager.Spec.Selector)

@@ -36,11 +36,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// settingsManager is the field manager of settings that an installer names.
+// settingsManager is the field manager of settings that an installer gives.
 const settingsManager = "altershield-installer"
 
-// named is a setting as an installer names it. A content turns it on. Other fields that are missing are as in the
-// default.
+// named is a setting as an installer gives it. A content without enable turns the setting on.
+// Other missing fields have the values of the default.
 type named struct {
 	Enable  *bool   `json:"enable"`
 	Content *string `json:"content,omitempty"`
@@ -69,8 +69,7 @@ func runSettings(ctx context.Context, args []string, env Environment) error {
 	return nil
 }
 
-// parseSettings makes objects of the settings that are named. Other settings are
-// left alone.
+// parseSettings returns an object for each setting in the text.
 func parseSettings(text, namespace string) ([]unstructured.Unstructured, error) {
 	var all map[string]named
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -116,12 +115,13 @@ func parseSettings(text, namespace string) ([]unstructured.Unstructured, error) 
 	return objects, nil
 }
 
-// apply applies a setting, server-side. Right after an installation the kind may not be
-// served yet.
+// apply applies a setting, server-side. It tries again until the context ends, because the
+// kind may not be served yet right after an installation.
 func apply(ctx context.Context, api client.Client, object *unstructured.Unstructured) error {
 	var last error
-	err := wait.PollUntilContextCancel(ctx, lookEvery, true, func(ctx context.Context) (bool, error) {
-		last = api.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()), client.FieldOwner(settingsManager), client.ForceOwnership)
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		configuration := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
+		last = api.Apply(ctx, configuration, client.FieldOwner(settingsManager), client.ForceOwnership)
 		if apierrors.IsInvalid(last) {
 			return false, last
 		}
