@@ -32,12 +32,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// StoredBy reports from a cache whether a workload is stored: in an enrolled namespace, with
-// the UID that the request names. API servers do not authenticate to webhooks, so a request may
-// be made up by anybody; one about a workload that is not stored may also be about a new one. The
-// cache may be behind the API server, whose selector matched the namespace: one that is not
-// there, or not enrolled, is no reason not to ask. A made-up request gains nothing by it but the
-// budget of the others.
+// StoredBy returns a function that reports from a cache whether a workload is stored in an
+// enrolled namespace with the UID that the request names. API servers do not authenticate to
+// webhooks, so any client can forge a request. But a workload that is not stored may also be
+// new, or the cache may be stale. So the server is asked in any case; questions about workloads
+// that are not stored have a budget of their own.
 func StoredBy(v cluster.View) func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error) {
 	return func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error) {
 		ns, err := v.Namespace(ctx, namespace)
@@ -50,28 +49,28 @@ func StoredBy(v cluster.View) func(ctx context.Context, kind workload.Kind, name
 	}
 }
 
-// errTooManyQuestions says that the server is not asked, because it was asked so often.
+// errTooManyQuestions means that the budget of questions to the server is spent.
 var errTooManyQuestions = errors.New("too many questions")
 
-// budgetSize is how many questions per second are asked, and how many may be without an
-// answer, about one workload or namespace and about all of them together. Those are remembered
-// for so long that what they may ask is whole again.
+// budgetSize limits the questions per second, and the questions in flight: about one workload
+// or namespace, and about all of them together. A workload or namespace is remembered until its
+// budget is full again.
 type budgetSize struct {
 	rates                 network.RatesOptions
 	eachAtOnce, allAtOnce int64
 }
 
-// budgetSizes bound the questions about workloads that are stored, and those about the others,
-// by namespace. Those in flight together are half of the calls to the server that may be under
-// way; the other half is for the orders and batches of releases. More of them wait for their
-// turn.
+// budgetSizes limit the questions about stored workloads, and the questions about other
+// workloads, by namespace. Questions take at most half of the calls to the server that may be in
+// flight; the other half is for the orders and batches of releases. Further questions wait.
 type budgetSizes struct{ stored, others budgetSize }
 
 func defaultBudgets() budgetSizes {
 	const keys, keep = 20_000, 5 * time.Minute
 	return budgetSizes{
 		stored: budgetSize{rates: network.RatesOptions{
-			Each: network.Rate{PerSecond: rate.Every(2 * time.Second), Burst: 10}, All: network.Rate{PerSecond: 80, Burst: 160}, Keys: keys, Keep: keep,
+			Each: network.Rate{PerSecond: rate.Every(2 * time.Second), Burst: 10}, All: network.Rate{PerSecond: 80, Burst: 160},
+			Keys: keys, Keep: keep,
 		}, eachAtOnce: 2, allAtOnce: 8},
 		others: budgetSize{rates: network.RatesOptions{
 			Each: network.Rate{PerSecond: 4, Burst: 40}, All: network.Rate{PerSecond: 20, Burst: 80}, Keys: keys, Keep: keep,
@@ -79,10 +78,10 @@ func defaultBudgets() budgetSizes {
 	}
 }
 
-// budget is what is left of a size.
+// budget is the unspent part of a budgetSize.
 type budget struct {
 	rates *network.Rates
-	// places are for questions without an answer.
+	// places are for questions in flight.
 	places *network.Places
 }
 
@@ -90,19 +89,18 @@ func newBudget(size budgetSize, c clock.PassiveClock) budget {
 	return budget{rates: network.NewRates(size.rates, c), places: network.NewPlaces(size.allAtOnce, size.eachAtOnce)}
 }
 
-// budgets keep made-up requests from using up the calls to the server. A
-// workload has a budget of its own, and what nobody knows has another one than the
-// releases of workloads that are there. Safe for concurrent use.
+// budgets keep forged requests from using up the calls to the server. Each stored workload has
+// a budget of its own, and workloads that are not stored share the budget of their namespace.
+// Safe for concurrent use.
 type budgets struct{ stored, others budget }
 
 func newBudgets(sizes budgetSizes, c clock.PassiveClock) *budgets {
 	return &budgets{stored: newBudget(sizes.stored, c), others: newBudget(sizes.others, c)}
 }
 
-// spend takes a question out of its budget, or says what is used up. While too many are
-// without an answer it waits for its turn, as long as the context allows. So those that wait
-// are bounded by the rates. Answered is to be called when there is an answer, or none is
-// waited for.
+// spend takes a question out of its budget, or returns an error that names the spent budget.
+// While too many questions are in flight, it waits until the context ends; the rates limit how
+// many wait. The caller calls answered when the question has an answer, or it gave up.
 func (b *budgets) spend(ctx context.Context, q Question) (answered func(), err error) {
 	of, key, about := b.others, q.Namespace, "new workloads of this namespace"
 	if q.stored {

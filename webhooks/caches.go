@@ -23,11 +23,11 @@ import (
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 )
 
-// pastTimeout bounds the reading of the past, which waits while the cache starts.
+// pastTimeout is the time for reading the past, which waits while the cache starts.
 const pastTimeout = 500 * time.Millisecond
 
-// loadPast adds the past to a request whose answer depends on it. Where it
-// is not known, the request is not an undo.
+// loadPast adds the past to a request whose answer depends on the past. Without it the
+// request does not count as an undo.
 func (o *Options) loadPast(ctx context.Context, r *decide.Request, stored *object) {
 	if o.Past == nil || stored == nil || !r.NeedsPast() && r.Hold == nil {
 		return
@@ -36,14 +36,15 @@ func (o *Options) loadPast(ctx context.Context, r *decide.Request, stored *objec
 	defer cancel()
 	past, err := o.Past(ctx, r.Namespace, stored.uid)
 	if err != nil {
-		o.Log.Error(err, "an undo cannot be recognized, because the releases of a workload are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		o.Log.Error(err, "an undo cannot be recognized, because the releases of a workload are not known",
+			"kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		return
 	}
 	r.Past = &past
 }
 
-// loadHold adds to a request that begins a rollout whether that is to be held. Where
-// it is not known, it is not held: the controller holds it when it sees it.
+// loadHold adds the hold to a request that begins a rollout. If the settings are not known,
+// the controller holds the rollout later.
 func (o *Options) loadHold(ctx context.Context, r *decide.Request) {
 	if o.Hold == nil || !r.NeedsHold() {
 		return
@@ -52,7 +53,8 @@ func (o *Options) loadHold(ctx context.Context, r *decide.Request) {
 	defer cancel()
 	inForce, err := o.Hold(ctx, r.Namespace, r.New.Labels, r.New.Annotations)
 	if err != nil {
-		o.Log.Error(err, "a rollout is not held by admission, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+		o.Log.Error(err, "a rollout is not held by admission, because its settings are not known",
+			"kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		return
 	}
 	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() {

@@ -31,25 +31,25 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Checker says whether a version may be released.
+// Checker decides whether a version may be released.
 type Checker interface {
-	// Check answers before the deadline of the context, or fails: an error means
-	// that there is no answer.
+	// Check answers before the deadline of the context. An error means that there is
+	// no answer.
 	Check(ctx context.Context, q Question) (Answer, error)
 }
 
-// Question is what admission asks about a release.
+// Question describes a release to a Checker.
 type Question struct {
-	// RequestUID is of one call of the webhook; no two questions have the same
-	// together with the same version.
+	// RequestUID is the UID of one call of the webhook. RequestUID and Version together
+	// are unique.
 	RequestUID types.UID
 	// Kind of the workload in lower case, as in messages.
 	Kind string
-	// Name ends with a hyphen where the API server is yet to complete it.
+	// Name is metadata.generateName if the API server has not generated a name yet.
 	Namespace, Name string
-	// App is the application the workload belongs to.
+	// App is the application of the workload.
 	App string
-	// User who releases.
+	// User is the name of the user who releases.
 	User string
 	// Release is the number of the release that this one follows, as stored;
 	// empty when there is none.
@@ -58,32 +58,33 @@ type Question struct {
 	Version, OldVersion string
 	Images, OldImages   []string
 
-	// of is the kind, and uid that of the workload that the request says is stored:
-	// empty when it is being created. Whether it is so is stored.
-	of     workload.Kind
-	uid    types.UID
+	// of is the kind of the workload.
+	of workload.Kind
+	// uid is the UID of the workload in the request; empty when it is being created.
+	uid types.UID
+	// stored: a workload with this UID is stored.
 	stored bool
 }
 
-// Answer to a Question.
+// Answer answers a Question.
 type Answer struct {
 	// Passes: the version may be released.
 	Passes bool
-	// Explanation, when it may not: one line with the server's message and link.
+	// Explanation of an answer that does not pass: one line with the server's message and link.
 	Explanation string
 }
 
-// ServerCheckOptions say how the server is asked.
+// ServerCheckOptions configure the questions to the server.
 type ServerCheckOptions struct {
-	// Registration with an AdmissionScene: without one there is no admission check.
-	// Other empty values take what a new server is registered with.
+	// Registration has the AdmissionScene, without which there is no admission check.
+	// Its other fields default to the registration of a new server.
 	altershield.Registration
-	// Cluster identifies the cluster among those of the platform.
+	// Cluster identifies the cluster on the server.
 	Cluster string
 }
 
-// NewServerCheck returns a Checker that asks AlterShield Server, or nil where
-// there is no client or no scene.
+// NewServerCheck returns a Checker that asks AlterShield Server, or nil without a client or
+// a scene.
 func NewServerCheck(c *altershield.Client, o ServerCheckOptions) Checker {
 	if c == nil || o.AdmissionScene == "" {
 		return nil
@@ -95,17 +96,17 @@ func NewServerCheck(c *altershield.Client, o ServerCheckOptions) Checker {
 }
 
 const (
-	// serverGrace is what the server may take beyond our own limit. A check that
-	// runs into the server's limit is answered as passed, so ours must end first:
-	// silence has to be seen as such.
+	// serverGrace is how much longer than our own limit the server's limit is. The server
+	// answers a check that reaches its limit as passed, so our limit must end first.
 	serverGrace = time.Second
-	// maxExplained bounds the server's message in an explanation, to leave room
-	// for the link.
+	// maxExplained is the length of the server's message in an explanation, in bytes. It
+	// leaves room for the link.
 	maxExplained = 768
-	// maxImages and maxImage bound the images that are sent to the server.
+	// maxImages is the number of images sent to the server; maxImage is the length of an
+	// image in bytes.
 	maxImages, maxImage = 100, 512
-	// maxImagesJSON bounds each of the two lists, a part of what a column of the
-	// server holds.
+	// maxImagesJSON is the size of each list of images in bytes. Both fit into a column of
+	// the server's database.
 	maxImagesJSON = 24 << 10
 )
 
@@ -136,7 +137,7 @@ func (c *serverCheck) Check(ctx context.Context, q Question) (Answer, error) {
 	return Answer{Explanation: verdict.Explanation()}, nil
 }
 
-// params is the changeParamJson of an order. Rules of the server read it.
+// params is the changeParamJson of an order, which the rules of the server read.
 type params struct {
 	Cluster    string   `json:"cluster"`
 	Namespace  string   `json:"namespace"`
@@ -168,9 +169,8 @@ func (c *serverCheck) request(q Question) altershield.SubmitAndStartRequest {
 	}
 }
 
-// checkOrderID is an order id of its own for each question: the server knows an
-// id for ever, so one made of the release alone would be a duplicate when the
-// release is tried again.
+// checkOrderID returns a new order id for each question. The server keeps ids for ever and
+// refuses duplicates, so a repeated release needs another id.
 func checkOrderID(cluster string, q Question) string {
 	id := strings.Join([]string{"adm", strings.ReplaceAll(cluster, "-", ""), string(q.RequestUID), q.Version}, "-")
 	if len(id) > altershield.MaxBizExecOrderID {
@@ -180,14 +180,14 @@ func checkOrderID(cluster string, q Question) string {
 	return id
 }
 
-// checkTitle cuts the name, never the version.
+// checkTitle returns the title of an order. It cuts the name, never the version.
 func checkTitle(instance, version string) string {
 	const format = "Release %s %s"
 	room := altershield.MaxChangeTitle - len(fmt.Sprintf(format, "", version))
 	return fmt.Sprintf(format, altershield.Cut(instance, room), version)
 }
 
-// bounded is never nil: a rule of the server finds a list.
+// bounded cuts a list of images. The result is never nil, so that rules of the server find a list.
 func bounded(images []string) []string {
 	list := make([]string, 0, min(len(images), maxImages))
 	for _, image := range images[:min(len(images), maxImages)] {

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// What the webhooks do. Each kind has one of each.
+// Each kind has these webhooks.
 const (
 	mutate     = "mutate"
 	validate   = "validate"
@@ -38,17 +38,17 @@ const (
 	policy     = "policy"
 )
 
-// callTimeout is how long an API server waits for an answer, in seconds.
+// callTimeout is the time that an API server waits for an answer, in seconds.
 const callTimeout = 3
 
-// pathOf is where a webhook of a kind is served: /mutate-apps-v1-deployment.
+// pathOf returns the path of a webhook: /mutate-apps-v1-deployment.
 func pathOf(does string, kind workload.Kind) string {
 	gvk := kind.GroupVersionKind()
 	return strings.ToLower(fmt.Sprintf("/%s-%s-%s-%s", does, strings.ReplaceAll(gvk.Group, ".", "-"), gvk.Version, gvk.Kind))
 }
 
-// nameOf is the name of a webhook of a kind, as users see it in a denial:
-// mdeployment.kb.io. Outside of the group apps it has the group in it.
+// nameOf returns the name of a webhook, which users see in a denial: mdeployment.kb.io.
+// Outside of the group apps the name contains the group.
 func nameOf(does string, kind workload.Kind) string {
 	gvk := kind.GroupVersionKind()
 	name := does[:1] + strings.ToLower(gvk.Kind)
@@ -58,18 +58,18 @@ func nameOf(does string, kind workload.Kind) string {
 	return name + ".kb.io"
 }
 
-// Configurations are those of the webhooks of all kinds.
+// Configurations returns the webhook configurations for all kinds.
 //
 // config/webhook/manifests.yaml is generated from them. The installation adds
-// names, the service and the namespaces that are left out.
+// names, the service and the excluded namespaces.
 func Configurations(kinds *workload.Registry) []runtime.Object {
 	return []runtime.Object{mutatingConfiguration(kinds), validatingConfiguration(kinds)}
 }
 
-// mutatingConfiguration is the configuration of the webhooks that change
-// workloads. Mutation must never stand in the way of users, so it may be
-// skipped, and the admission check with it. It asks AlterShield Server, which
-// stores the question, except in a dry run; hence its side effects.
+// mutatingConfiguration returns the configuration of the webhooks that change
+// workloads. A failing mutation must not stop users, so its failure policy is Ignore,
+// and the admission check is skipped with it. The check makes AlterShield Server store
+// an order, except in a dry run; hence the side effects.
 func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		TypeMeta:   typeMeta("MutatingWebhookConfiguration"),
@@ -92,12 +92,12 @@ func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.Mu
 	return c
 }
 
-// validatingConfiguration is the configuration of the webhooks that deny
-// releases. The block must hold while the operator is down, so its webhook may not be skipped. In return
-// its match conditions pick only requests that it denies unless it knows
-// better. A condition that excludes requests because of a label or an owner reads
-// the old object as well as the new, so that no request passes unseen by what it adds itself.
-// Quarantine and policies are no block: if their webhooks fail, releases pass.
+// validatingConfiguration returns the configuration of the webhooks that deny releases. The
+// block must be in force while the operator is down, so the failure policy of its webhook is
+// Fail. Its match conditions select only requests that it denies, with few exceptions. A
+// condition that excludes requests by a label or an owner reads both the old and the new
+// object, so that a request cannot exclude itself. If the webhooks for quarantine and
+// policies fail, releases pass.
 func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	c := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta:   typeMeta("ValidatingWebhookConfiguration"),
@@ -107,7 +107,8 @@ func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.
 		c.Webhooks = append(c.Webhooks,
 			validating(quarantine, kind, admissionregistrationv1.Ignore, quarantineConditions(kind), admissionregistrationv1.Update),
 			validating(validate, kind, admissionregistrationv1.Fail, blockConditions(kind), admissionregistrationv1.Update),
-			validating(policy, kind, admissionregistrationv1.Ignore, policyConditions(kind), admissionregistrationv1.Create, admissionregistrationv1.Update),
+			validating(policy, kind, admissionregistrationv1.Ignore, policyConditions(kind),
+				admissionregistrationv1.Create, admissionregistrationv1.Update),
 		)
 	}
 	return c
@@ -135,8 +136,8 @@ func typeMeta(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: kind}
 }
 
-// servedAt names the service as config/webhook does; kustomize gives it the names
-// of the installation.
+// servedAt returns the client config for a path. Its service is named as in config/webhook;
+// kustomize replaces the names.
 func servedAt(path string) admissionregistrationv1.WebhookClientConfig {
 	return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
 		Namespace: "system", Name: "webhook-service", Path: &path,
@@ -157,8 +158,8 @@ func ofEnrolled() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}
 }
 
-// What CEL calls the labels and annotations of the object that is stored, and of
-// the one that the request would store; each may be missing.
+// CEL expressions for the metadata of the stored object and of the new object. Each value
+// may be missing.
 const (
 	oldLabels      = "oldObject.metadata.?labels"
 	oldAnnotations = "oldObject.metadata.?annotations"
@@ -168,27 +169,28 @@ const (
 	newOwners      = "object.metadata.?ownerReferences"
 )
 
-// templateChanged says in CEL that a request releases something.
+// templateChanged returns CEL that is true if a request changes the template.
 func templateChanged(kind workload.Kind) string {
 	return fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.TemplatePath())
 }
 
-// blockConditions say the same as decide.Validate, except that they
-// cannot recognize the operator's own requests, or undos; and what another object
-// owns before and after a request they leave out, because it is denied nothing, also while the
-// operator is down. Its owner could not override. A request that opts out while blocked is asked
-// about, although it is allowed.
+// blockConditions select the requests that decide.Validate denies, with these differences:
+//   - They also select the operator's own requests and undos, which CEL cannot recognize.
+//   - They also select a request that opts out a blocked workload, which is allowed.
+//   - They exclude a workload that another object owns before and after the request, unless the
+//     label defense has the value enforced. It is never denied, even while the operator is down,
+//     because its owner cannot override.
 func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	override := isValue(newLabels, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
-	// The label was there before the block, and is not meant for it.
+	// The label is older than the block, so it does not override the block.
 	stale := isValue(oldLabels, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue) + " && " +
 		has(oldAnnotations, v1alpha1.OverrideStaleAnnotation)
-	// Mutation, earlier in this very request, uses the label up. The annotation it
-	// leaves names the resource version, after that of the template.
+	// Mutation of the same request removed the label. It set an annotation instead, whose
+	// second word is the resource version.
 	notUsedUp := value(newAnnotations, v1alpha1.OverrideAnnotation) + ".split(' ')[?1].orValue('') != oldObject.metadata.resourceVersion"
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "suspended", Expression: has(oldLabels, v1alpha1.SuspendLabel)},
-		// The label may be empty, so its presence counts, too.
+		// An empty label differs from a missing label.
 		{Name: "released-or-resumed", Expression: templateChanged(kind) + " || " +
 			optional(newLabels, v1alpha1.SuspendLabel) + " != " + optional(oldLabels, v1alpha1.SuspendLabel)},
 		{Name: "neither-overridden-nor-opted-out", Expression: strings.Join([]string{
@@ -201,8 +203,8 @@ func blockConditions(kind workload.Kind) []admissionregistrationv1.MatchConditio
 	}
 }
 
-// quarantineConditions pick the releases of workloads that were rolled back.
-// Only the webhook knows which versions are in quarantine, and until when.
+// quarantineConditions select the releases of workloads that were rolled back. Only the
+// webhook can read which versions are in quarantine, and until when.
 func quarantineConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "rolled-back-before", Expression: has(oldAnnotations, v1alpha1.QuarantinedAnnotation)},
@@ -211,35 +213,36 @@ func quarantineConditions(kind workload.Kind) []admissionregistrationv1.MatchCon
 	}
 }
 
-// policyConditions pick what releases. Only the webhook knows policies, and undos.
+// policyConditions select releases. Only the webhook knows policies and undos.
 func policyConditions(kind workload.Kind) []admissionregistrationv1.MatchCondition {
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "released", Expression: "oldObject == null || " + templateChanged(kind)},
-		{Name: "not-opted-out", Expression: "oldObject == null && " + notOptedOutIn(newLabels) + " || oldObject != null && (" + notOptedOut() + ")"},
+		{Name: "not-opted-out", Expression: "oldObject == null && " + notOptedOutIn(newLabels) +
+			" || oldObject != null && (" + notOptedOut() + ")"},
 	}
 }
 
-// notOptedOut says in CEL that a workload is not opted out before an update, or after it.
+// notOptedOut returns CEL that is true if a workload is not opted out before an update, or not
+// after it.
 func notOptedOut() string { return notOptedOutIn(oldLabels) + " || " + notOptedOutIn(newLabels) }
 
 func notOptedOutIn(labels string) string {
 	return fmt.Sprintf("%s != '%s'", value(labels, v1alpha1.DefenseLabel), v1alpha1.DefenseDisabled)
 }
 
-// notOwned says in CEL that these owners of a workload have no controller among them, as
-// defense.OwnerOf does.
+// notOwned returns CEL that is true if no owner is a controller, as in workload.OwnerOf.
 func notOwned(owners string) string {
 	return fmt.Sprintf("!%s.orValue([]).exists(owner, owner.?controller.orValue(false) == true)", owners)
 }
 
-// has says in CEL that a key is there.
+// has returns CEL that is true if a key exists.
 func has(keys, key string) string { return fmt.Sprintf("'%s' in %s.orValue({})", key, keys) }
 
-// optional is in CEL the value of a key, or none where it is not there.
+// optional returns CEL for the optional value of a key.
 func optional(keys, key string) string { return fmt.Sprintf("%s['%s']", keys, key) }
 
-// value is in CEL the value of a key; empty where it is not there.
+// value returns CEL for the value of a key; empty if the key is missing.
 func value(keys, key string) string { return optional(keys, key) + ".orValue('')" }
 
-// isValue says in CEL that a key has a value.
+// isValue returns CEL that is true if a key has a value.
 func isValue(keys, key, want string) string { return fmt.Sprintf("%s == '%s'", value(keys, key), want) }

@@ -41,35 +41,34 @@ import (
 )
 
 const (
-	// settingsTimeout bounds the reading of the settings, which waits while the
-	// cache starts.
+	// settingsTimeout is the time for reading the settings, which waits while the cache
+	// starts.
 	settingsTimeout = 500 * time.Millisecond
-	// remembered is for how long an answer holds for repeated calls about the
+	// remembered is the time for which an answer is kept for repeated calls about the
 	// same release: within one request the API server calls again after other
 	// webhooks, and after each conflict with another writer.
 	remembered = 15 * time.Second
-	// maxRemembered bounds for how many releases.
+	// maxRemembered is the number of releases whose answers are kept.
 	maxRemembered = 1024
-	// deniedFor is for how long the last denial of a workload is repeated when there is
-	// no budget to ask about it again, and maxDenied for how many workloads.
+	// deniedFor is the time for which the last denial of a workload is repeated while the
+	// budget for new questions is spent; maxDenied is the number of these workloads.
 	deniedFor = 5 * time.Minute
 	maxDenied = 4096
 )
 
-// mustAsk says whether a request is one the admission check is for: a release
-// of a defended workload, by somebody else than the operator, that is more
-// than a try. Namespaces that are not enrolled do not call the webhook.
+// mustAsk reports whether the admission check applies to a request: it releases a defended
+// workload, is not the operator's own, and is no dry run. Namespaces that are not enrolled do
+// not call the webhook.
 //
-// A release that needs an override is never asked about. Without a valid one it
-// is denied anyway. With one, somebody has decided that this release must get
-// through, maybe to repair an outage that the server is part of; no second gate
-// gets in the way of that, nor of an undo.
+// The check does not apply to a release that needs an override. Without a valid override the
+// release is denied anyway. With one, a user decided that the release must pass, perhaps to
+// end an outage that the server is part of. For the same reason it does not apply to an undo.
 func mustAsk(req *admission.Request, r *decide.Request) bool {
 	dryRun := req.DryRun != nil && *req.DryRun
 	return r.Releases() && !r.Own && !workload.OptedOut(r.New.Labels) && !r.NeedsOverride() && !r.GoesBack() && !dryRun
 }
 
-// question makes a request a question; stored is nil when the workload is being
+// question returns the question about a request; stored is nil when the workload is being
 // created.
 func question(req *admission.Request, r *decide.Request, stored, changed *object) Question {
 	name := cmp.Or(r.Name, changed.generateName)
@@ -89,7 +88,7 @@ func question(req *admission.Request, r *decide.Request, stored, changed *object
 	return q
 }
 
-// gate is the admission check: it lets a release pass or not.
+// gate is the admission check.
 type gate struct {
 	checker  Checker
 	settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
@@ -97,13 +96,13 @@ type gate struct {
 	log      logr.Logger
 	memory   *memory
 	budgets  *budgets
-	// denied are the last answers about workloads, as far as they are denials.
+	// denied has the last answer about a workload if it was a denial.
 	denied *cache.LRUExpireCache // string -> Answer
-	// noise is what forged requests can cause at will.
+	// noise limits log lines that forged requests can cause at will.
 	noise *network.Log
 }
 
-// newGate returns nil where there is nobody to ask.
+// newGate returns nil without a Checker.
 func newGate(o Options) *gate {
 	if o.Checker == nil {
 		return nil
@@ -114,14 +113,14 @@ func newGate(o Options) *gate {
 	}
 	return &gate{
 		checker: o.Checker, settings: o.Settings, stored: o.Stored, log: o.Log, memory: newMemory(clock.RealClock{}),
-		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by), noise: network.NewLog(o.Log, clock.RealClock{}),
+		budgets: newBudgets(defaultBudgets(), by), denied: cache.NewLRUExpireCacheWithClock(maxDenied, by),
+		noise: network.NewLog(o.Log, clock.RealClock{}),
 	}
 }
 
-// pass asks about a release of a workload that is to be so, if the setting
-// is on. It returns why the release is
-// denied, or what to warn of although it is not. Only a failing answer denies,
-// and no answer where silence counts as a failure.
+// pass asks about a release if the setting admission is on; of is the workload after the
+// release. It returns a denial or a warning. A failing answer denies. A missing answer denies
+// if the setting silence is on.
 func (g *gate) pass(ctx context.Context, q Question, of *decide.Object) (denial, warning string) {
 	ctx, cancel := context.WithTimeout(ctx, settings.MaxAdmissionTimeout)
 	defer cancel()
@@ -160,7 +159,8 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	}
 	limited := errors.Is(err, errTooManyQuestions)
 	if limited {
-		g.noise.Info("AlterShield Server was not asked about a release: too many questions", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name, "limit", err.Error())
+		g.noise.Info("AlterShield Server was not asked about a release: too many questions",
+			"kind", q.Kind, "namespace", q.Namespace, "name", q.Name, "limit", err.Error())
 	}
 	if !repeated && !limited && !errors.Is(ctx.Err(), context.Canceled) {
 		logr.FromContextOrDiscard(ctx).Info("AlterShield Server did not say whether a version may be released",
@@ -175,8 +175,8 @@ func (g *gate) ask(ctx context.Context, s settings.Settings, q Question) (denial
 	return "", problem + "; released without its check"
 }
 
-// check asks the server, as far as there is a budget for it. Where there is none, a
-// workload that was denied lately still is: who tries often enough must not get through.
+// check asks the server if the budget allows it. Otherwise the last denial of the workload is
+// repeated, so that a release does not pass because it was tried often.
 func (g *gate) check(ctx context.Context, q Question) (Answer, error) {
 	about := strings.Join([]string{q.Kind, q.Namespace, q.Name, string(q.uid)}, "\x00")
 	answered, err := g.budgets.spend(ctx, q)
@@ -208,7 +208,7 @@ func (g *gate) isStored(ctx context.Context, q Question) bool {
 	defer cancel()
 	stored, err := g.stored(ctx, q.of, q.Namespace, q.Name, q.uid)
 	if err != nil {
-		g.noise.Error(err, "it is not known whether a workload is there", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name)
+		g.noise.Error(err, "it is not known whether a workload is stored", "kind", q.Kind, "namespace", q.Namespace, "name", q.Name)
 	}
 	return stored
 }
@@ -219,8 +219,7 @@ func (g *gate) inForce(ctx context.Context, namespace string, annotations map[st
 	return g.settings(ctx, namespace, annotations)
 }
 
-// describe says to a user why there is no answer. Addresses are in the log
-// only.
+// describe returns a message for users about a missing answer. Only the log shows addresses.
 func describe(err error, limit time.Duration) string {
 	var refusal *altershield.Error
 	switch {
@@ -235,21 +234,20 @@ func describe(err error, limit time.Duration) string {
 	}
 }
 
-// memory keeps answers for a short time, so that repeated calls about one
-// release ask once. The API server gives each call a UID of its own, also within
-// one request, so a release is recognized by what it is: who releases which
-// version after which. The same UID comes again only when a connection broke.
+// memory keeps answers for a short time, so that repeated calls about one release ask once. The
+// API server gives each call another UID, even within one request, so keyOf identifies a
+// release by its content. The same UID comes again only after a connection broke.
 type memory struct {
 	mu sync.Mutex
 	// entries are *entry by key.
 	entries *cache.LRUExpireCache
 }
 
-// entry is a question that was asked. Its answer is read once done is closed.
+// entry is a question that was asked. Its answer may be read after done is closed.
 type entry struct {
-	// call asked it.
+	// call is the UID of the call that asked.
 	call types.UID
-	// denied: another call about the same release asks again. It is guarded by memory.mu.
+	// denied: the release was denied, so another call asks again. It is guarded by memory.mu.
 	denied bool
 	done   chan struct{}
 	answer Answer
@@ -260,16 +258,15 @@ func newMemory(c clock.PassiveClock) *memory {
 	return &memory{entries: cache.NewLRUExpireCacheWithClock(maxRemembered, c)}
 }
 
-// keyOf has all that the server gets to know, so that no release gets the answer to a
-// made-up one.
+// keyOf returns a key with all that the server reads, so that a release does not get the
+// answer to a forged one.
 func keyOf(q Question) string {
 	return strings.Join(append([]string{
 		q.Kind, q.Namespace, q.Name, string(q.uid), q.App, q.Release, q.OldVersion, q.Version, q.User,
 	}, q.OldImages...), "\x00")
 }
 
-// ask asks a question unless it was asked; then it returns, or waits for, what
-// came of it.
+// ask asks a question. If it was asked before, ask waits for that answer and returns it.
 func (m *memory) ask(
 	ctx context.Context, q Question, check func(context.Context, Question) (Answer, error),
 ) (answer Answer, repeated bool, err error) {
@@ -291,12 +288,12 @@ func (m *memory) ask(
 		close(e.done)
 	}()
 	e.answer, e.err = check(ctx, q)
-	// A caller that went away says nothing about the server.
+	// If the caller canceled the call, its error says nothing about the server.
 	keep = !errors.Is(ctx.Err(), context.Canceled)
 	return e.answer, false, e.err
 }
 
-// enter returns the entry of a question and whether it was there.
+// enter returns the entry of a question, and whether it existed before.
 func (m *memory) enter(q Question) (*entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -308,16 +305,15 @@ func (m *memory) enter(q Question) (*entry, bool) {
 	return e, false
 }
 
-// find is the entry of a question; nil when there is none. The lock is held.
+// find returns the entry of a question, or nil. The caller holds the lock.
 func (m *memory) find(q Question) *entry {
 	value, _ := m.entries.Get(keyOf(q))
 	e, _ := value.(*entry)
 	return e
 }
 
-// deny makes the next try of a release ask again: it was denied, and a user
-// who tries again expects another answer. Only a repetition of the same call
-// gets the same answer.
+// deny makes the next try of a denied release ask again: its user expects a new answer. A
+// repetition of the same call gets the same answer.
 func (m *memory) deny(q Question) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,12 +25,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// leaving has API servers go elsewhere while this replica ends. They keep
-// connections and send one request after the other; to a Service they speak
-// HTTP/1.1, where a connection that is closed just when a request was written
-// loses it, and the request passes without its webhook. So between the pod's
-// deletion and the end of its preStop sleep each answer closes its connection,
-// and none is left to be closed at the end.
+// leaving closes connections with their answers while this pod ends, so that API servers
+// connect to another replica. API servers keep HTTP/1.1 connections to a Service open. If the
+// server closed one at its end, a request that was just written would be lost, and would pass
+// without the webhook. So all connections are closed between the deletion of the pod and the
+// end of its preStop sleep.
 func leaving(ending func(context.Context) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ending(r.Context()) {
@@ -40,8 +39,8 @@ func leaving(ending func(context.Context) bool, next http.Handler) http.Handler 
 	})
 }
 
-// isEnding says whether a pod, read from a cache, is being deleted. Outside of a
-// cluster there is none.
+// isEnding returns a function that reports whether a pod is being deleted. Outside of a cluster
+// name is empty.
 func isEnding(reader client.Reader, name types.NamespacedName) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		var pod corev1.Pod

@@ -27,21 +27,21 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// object is what admission reads of a workload, without its type: fields
-// that this build does not know count for the version and are left alone.
+// object is a workload as admission reads it. It is not read into the Go type, because unknown
+// fields count for the version and must not be lost.
 type object struct {
 	decide.Object
 	kind     workload.Kind
 	uid      types.UID
 	deleting bool
-	// generateName is what the API server makes a name of; there is no name yet.
+	// generateName is metadata.generateName.
 	generateName string
 	template     map[string]any
-	// These say which parents of what a patch sets are there.
+	// These report which maps exist that a patch adds to.
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
 
-// parse reads a workload as controllers do: whole numbers are int64, others float64.
+// parse decodes a workload like the controllers: whole numbers are int64, others float64.
 func parse(raw []byte, kind workload.Kind) (*object, error) {
 	var content map[string]any
 	if err := json.Unmarshal(raw, &content); err != nil {

@@ -24,12 +24,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// patch writes changes as JSON patch operations that touch nothing else. A diff
-// of two typed objects would drop what this build does not know.
+// patch returns changes as JSON patch operations. A diff of two typed objects would drop
+// unknown fields.
 func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 	var operations []jsonpatch.JsonPatchOperation
 	templateMetadata := o.kind.TemplatePath().Join("metadata")
-	// created collects what goes into a map that is not there yet.
+	// created has the maps that the patch creates.
 	created := map[decide.Target]map[string]string{}
 	for _, c := range changes {
 		var path workload.Path
@@ -58,7 +58,7 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 		case parent:
 			operations = append(operations, jsonpatch.NewOperation("add", path.Join(c.Key).Pointer(), c.Value))
 		case created[c.Target] != nil:
-			// The operation that creates the map holds the map itself.
+			// The operation that creates the map refers to this map.
 			created[c.Target][c.Key] = c.Value
 		default:
 			m := map[string]string{c.Key: c.Value}
@@ -73,7 +73,7 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 	return operations
 }
 
-// halt is what changes the halt of a workload.
+// halt returns the operations that halt a workload, or resume it.
 func halt(o *object, c decide.Change) []workload.Op {
 	w := &workload.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
 	w.Paused = c.Remove
@@ -86,8 +86,7 @@ func halt(o *object, c decide.Change) []workload.Op {
 	return o.kind.Halt(w)
 }
 
-// changing are the operations of a patch that change something: nothing is to be tested
-// of an object that is in the request itself.
+// changing returns the operations without tests: the object in the request cannot change.
 func changing(ops []workload.Op) (operations []jsonpatch.JsonPatchOperation) {
 	for _, op := range ops {
 		if op.Op != "test" {

@@ -41,9 +41,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// How many checks of policies are made at a time, and how many of requests in one
-// namespace: each may take a processor until its time is over. Those of policies of the
-// operator have slots of their own, so that no policy of a namespace stands in their way.
+// Numbers of policy checks that run at once, in all and for one namespace. Each may use a
+// processor until its timeout. Policies of the operator have slots of their own, so that
+// policies of namespaces do not delay them.
 const (
 	maxOperators            = 4
 	maxOperatorsOfNamespace = 2
@@ -51,16 +51,17 @@ const (
 	maxTenantsOfNamespace   = 1
 )
 
-// Policies are what may count for a workload of a namespace.
+// Policies are the policies that may apply to a workload of a namespace.
 type Policies struct {
-	// Policies in the order in which they count, of the namespace and of the operator's.
+	// Policies of the namespace and of the operator's namespace, in order of precedence.
 	Policies []v1alpha1.DefensePolicy
+	// Operator is the name of the operator's namespace.
 	Operator string
-	// Namespace is that of the workload.
+	// Namespace of the workload.
 	Namespace cluster.Namespace
 }
 
-// PoliciesBy reads them from a cache.
+// PoliciesBy returns a function that reads Policies from a cache.
 func PoliciesBy(v cluster.View) func(ctx context.Context, namespace string) (Policies, error) {
 	return func(ctx context.Context, namespace string) (p Policies, err error) {
 		p.Operator = v.Operator
@@ -72,11 +73,11 @@ func PoliciesBy(v cluster.View) func(ctx context.Context, namespace string) (Pol
 	}
 }
 
-// evaluator makes the checks of policies of requests, of all kinds of workloads.
+// evaluator makes the policy checks of requests for workloads of all kinds.
 type evaluator struct {
 	operators, tenants *slots.Slots
 	watch              *rules.Watch
-	// noise is what users can cause at will.
+	// noise limits log lines that users can cause at will.
 	noise *network.Log
 }
 
@@ -87,14 +88,15 @@ func newEvaluator(o *Options) *evaluator {
 	}
 }
 
-// newPolicy is of the checks of policies at the stage Admission. What cannot be checked
-// passes.
+// newPolicy returns the handler of policy checks at the stage Admission. If a check cannot be
+// made, the request passes.
 func newPolicy(o Options, kind workload.Kind, e *evaluator) handler {
 	return handler{
 		kind:   kind,
 		name:   policy,
 		answer: e.answer(&o, kind),
-		failed: passing(e.noise, "admitted a workload without the checks of policies, because of an error", "the checks of policies could not be made"),
+		failed: passing(e.noise, "admitted a workload without the checks of policies, because of an error",
+			"the checks of policies could not be made"),
 	}
 }
 
@@ -118,7 +120,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 			return admission.Allowed(""), nil
 		}
 		if known.Namespace.Meta == nil {
-			return admission.Response{}, fmt.Errorf("nothing is known of the namespace %s yet", req.Namespace)
+			return admission.Response{}, fmt.Errorf("the namespace %s is not in the cache yet", req.Namespace)
 		}
 		of := policies.Workload{Namespace: req.Namespace, NamespaceLabels: known.Namespace.Meta.Labels, Labels: request.New.Labels}
 		checks := policies.AtAdmission(known.Policies, known.Operator, of)
@@ -130,7 +132,8 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 			return admission.Response{}, err
 		}
 		all := decide.Checks{
-			Kind: request.Kind, Name: cmp.Or(request.Name, object.generateName), Checks: e.evaluate(within, &known, req.Namespace, checks, in),
+			Kind: request.Kind, Name: cmp.Or(request.Name, object.generateName),
+			Checks: e.evaluate(within, &known, req.Namespace, checks, in),
 		}
 		e.report(&request, all.Checks)
 		answer := all.Decide()
@@ -148,7 +151,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 	}
 }
 
-// report counts what checks came to, and logs what could not be made.
+// report counts the results of checks, and logs checks that could not be made.
 func (e *evaluator) report(r *decide.Request, checks []decide.Check) {
 	for i := range checks {
 		c := &checks[i]
@@ -161,8 +164,11 @@ func (e *evaluator) report(r *decide.Request, checks []decide.Check) {
 	}
 }
 
-// evaluate makes the checks side by side, until the context ends.
-func (e *evaluator) evaluate(ctx context.Context, known *Policies, namespace string, checks []policies.Check, in rules.Input) []decide.Check {
+// evaluate makes the checks concurrently. A check without a result when the context ends has
+// taken too long.
+func (e *evaluator) evaluate(
+	ctx context.Context, known *Policies, namespace string, checks []policies.Check, in rules.Input,
+) []decide.Check {
 	type outcome struct {
 		of     int
 		result decide.Check
@@ -178,8 +184,7 @@ func (e *evaluator) evaluate(ctx context.Context, known *Policies, namespace str
 		case o := <-outcomes:
 			results[o.of] = o.result
 		case <-ctx.Done():
-			// What is not there by now goes on only until it notices.
-			return results
+			return results // the other checks end soon, because they have the same context
 		}
 	}
 	return results
@@ -191,11 +196,11 @@ func resultOf(c *policies.Check, problem string) decide.Check {
 
 func tookTooLong(limit time.Duration) string { return fmt.Sprintf("it took longer than %s", limit) }
 
-// make makes one check, when it is its turn.
+// make waits for a slot, and makes one check.
 func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, namespace string, in rules.Input) (result decide.Check) {
 	result = resultOf(c, "")
 	defer func() {
-		// Nobody else would, and the process would end.
+		// A panic in this goroutine would end the process.
 		if p := recover(); p != nil {
 			e.noise.Error(fmt.Errorf("panic: %v\n%s", p, debug.Stack()), "a check of a policy failed", "check", c.Name)
 			result = resultOf(c, "it failed, see the log of the operator")
@@ -223,7 +228,7 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 		return result
 	}
 	evaluated := release
-	release = func() {} // the evaluation gives the slot back
+	release = func() {} // the evaluation releases the slot
 	failures, err := e.watch.Evaluate(ctx, c.Rules(operator), program, in, evaluated)
 	if len(failures) > 0 {
 		result.False = failures[0].Message
@@ -237,11 +242,10 @@ func (e *evaluator) make(ctx context.Context, c *policies.Check, operator, names
 	return result
 }
 
-// maxProblem bounds what is told of an error: a rule may put what an object contains
-// into it.
+// maxProblem is the length of a problem in bytes: an error of a rule may quote the object.
 const maxProblem = 1024
 
-// inputOf is what rules know of a request, as in a ValidatingAdmissionPolicy.
+// inputOf returns the variables of rules, as in a ValidatingAdmissionPolicy.
 func inputOf(req *admission.Request, namespace cluster.Namespace) (in rules.Input, err error) {
 	in.Namespace = namespace.ForRules()
 	if in.Object, err = contentOf(req.Object); err != nil {
@@ -254,7 +258,7 @@ func inputOf(req *admission.Request, namespace cluster.Namespace) (in rules.Inpu
 	return in, err
 }
 
-// contentOf is an object, but for who wrote it; nil when there is none.
+// contentOf decodes an object, without its managed fields; nil if raw is empty.
 func contentOf(raw runtime.RawExtension) (content map[string]any, err error) {
 	if len(raw.Raw) == 0 {
 		return nil, nil
@@ -266,8 +270,7 @@ func contentOf(raw runtime.RawExtension) (content map[string]any, err error) {
 	return content, nil
 }
 
-// requestForRules is a request without its objects, and without what is of one call of
-// the webhook only.
+// requestForRules returns a request without its objects, and without the UID of the call.
 func requestForRules(req *admission.Request) (content map[string]any, err error) {
 	of := req.AdmissionRequest
 	of.Object, of.OldObject = runtime.RawExtension{}, runtime.RawExtension{}

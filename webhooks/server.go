@@ -36,11 +36,11 @@ import (
 
 // ServerOptions configure the webhook server.
 type ServerOptions struct {
-	// Host and Port to listen on; all addresses when Host is empty.
+	// Host and Port to listen on; all addresses if Host is empty.
 	Host string
 	Port int
-	// GetCertificate gives the certificate. Without it CertDir has one and its key in the
-	// files CertName and KeyName, read again when they change.
+	// GetCertificate returns the certificate. Without it, the certificate and its key are in
+	// the files CertName and KeyName of CertDir, which are read again when they change.
 	GetCertificate             func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	CertDir, CertName, KeyName string
 	Log                        logr.Logger
@@ -48,31 +48,31 @@ type ServerOptions struct {
 
 func defaultServerLimits() network.Limits {
 	return network.Limits{
-		// API servers keep up to 25 for each webhook, and open more when they have more to ask.
+		// An API server keeps up to 25 idle connections for each webhook, and opens more under load.
 		Connections: 512,
 		PerSource:   384,
 		Header:      64 << 10,
-		// As much as admission reads.
+		// controller-runtime reads at most as much.
 		Body:        7 << 20,
 		SmallBody:   128 << 10,
 		LargeBodies: 8 * 7 << 20,
 		Share:       time.Second,
-		// API servers dial some connections long before their first requests, and close theirs
-		// after 90 s without one. If this were no longer, some would be closed just when a
-		// request is written.
+		// API servers dial some connections long before the first request, and close idle
+		// connections after 90 s. These timeouts are longer: otherwise this server could close a
+		// connection while a request is written.
 		ReadHeader: 2 * time.Minute,
 		Idle:       2 * time.Minute,
-		// API servers wait for callTimeout.
+		// API servers wait for an answer for callTimeout.
 		Read:     5 * time.Second,
 		Write:    8 * time.Second,
 		Shutdown: time.Minute,
 	}
 }
 
-// boundedServer is a webhook.Server that bounds its connections, so that nobody who reaches
-// the port keeps API servers out of it.
+// boundedServer is a webhook.Server with limits, so that other clients cannot use up its
+// connections.
 type boundedServer struct {
-	// Server registers webhooks, with their metrics. It is never started.
+	// Server registers webhooks with their metrics. It is never started.
 	webhook.Server
 	mux  *http.ServeMux
 	port *network.Server
@@ -80,7 +80,7 @@ type boundedServer struct {
 
 var _ webhook.Server = &boundedServer{}
 
-// NewServer makes the server of the webhooks.
+// NewServer returns the server of the webhooks.
 func NewServer(o ServerOptions) webhook.Server { return newServer(o, defaultServerLimits()) }
 
 func newServer(o ServerOptions, l network.Limits) *boundedServer {
@@ -97,14 +97,14 @@ func newServer(o ServerOptions, l network.Limits) *boundedServer {
 // WebhookMux implements webhook.Server.
 func (s *boundedServer) WebhookMux() *http.ServeMux { return s.mux }
 
-// Start implements webhook.Server, once.
+// Start implements webhook.Server. It may be called once.
 func (s *boundedServer) Start(ctx context.Context) error { return s.port.Start(ctx) }
 
 // StartedChecker implements webhook.Server.
 func (s *boundedServer) StartedChecker() healthz.Checker { return s.port.StartedChecker() }
 
-// serve reads a request for one of the webhooks as a whole before it is handled. From then
-// until it is answered its connection gives way to none.
+// serve reads the whole body of a request before a webhook handles it. From then until the
+// answer, no new connection replaces this one.
 func (s *boundedServer) serve(w http.ResponseWriter, r *http.Request) {
 	if _, pattern := s.mux.Handler(r); pattern == "" {
 		w.Header().Set("Connection", "close")

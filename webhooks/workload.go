@@ -14,19 +14,18 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package webhooks serves admission of workloads, of each kind that is defended at
-// paths of its own. It is thin: it reads a request, asks package defense, and answers
-// with a minimal patch or a verdict. Where the admission check is on, it also asks
-// AlterShield Server.
+// Package webhooks serves the admission webhooks; each kind of workload has paths of its own.
+// A webhook reads a request, asks package admission for a decision, and answers with a minimal
+// patch or a verdict. If the admission check is on, it also asks AlterShield Server.
 //
 //   - workload.go: the webhooks of a kind
-//   - object.go, patch.go: what is read of a workload, and how it is changed
-//   - caches.go: what is known of its releases, and whether it is to be held
-//   - policies.go: the checks of policies at admission
-//   - gate.go, check.go, budgets.go: the admission check, the question to the server, and how
-//     often it is asked
+//   - object.go, patch.go: how a workload is read and changed
+//   - caches.go: the releases of a workload, and its hold, from caches
+//   - policies.go: policy checks at admission
+//   - gate.go, check.go, budgets.go: the admission check, the question to the server, and the
+//     limits of questions
 //   - server.go, leaving.go: the port, and the end of a replica
-//   - configurations.go: the webhook configurations, with their match conditions
+//   - configurations.go: the webhook configurations with their match conditions
 package webhooks
 
 import (
@@ -59,40 +58,37 @@ import (
 type Options struct {
 	// Kinds of workloads that are defended.
 	Kinds *workload.Registry
-	// Self is the user name the operator runs under, as the API server sees it.
-	// By this and by the field manager admission recognizes the operator's own
-	// requests.
+	// Self is the user name of the operator. Admission recognizes the operator's own
+	// requests by it and by the field manager.
 	Self string
-	// Clock is that of the API server, by which quarantines end; by default that of
-	// this machine.
+	// Clock is the clock of the API server, by which quarantines end; by default the clock
+	// of this machine.
 	Clock clock.PassiveClock
-	// Log takes the errors that the API server does not show to users.
+	// Log takes errors that users do not see.
 	Log logr.Logger
-	// Checker is asked before a release while the setting admission is on. Nil
-	// turns the admission check off, whatever the setting says.
+	// Checker is asked before a release while the setting admission is on. Nil turns the
+	// admission check off.
 	Checker Checker
-	// Settings reads what is in force for a workload with these annotations in
-	// a namespace; required with a Checker.
+	// Settings returns the settings in force for a workload with these annotations;
+	// required with a Checker.
 	Settings func(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error)
-	// Hold reads what is in force for a workload with these labels and annotations in a
-	// namespace, with what policies say of a hold, from a cache. Nil: no rollout is held
-	// by admission.
+	// Hold returns the settings in force, including the holds of policies, from a cache.
+	// Nil: admission holds no rollout.
 	Hold func(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error)
 	// HoldSteps are the times of a hold.
 	HoldSteps hold.Times
-	// Past reads what is known of the releases of a workload, by namespace and UID,
-	// from a cache. Nil, or an error: no request is an undo.
+	// Past reads the releases of a workload from a cache. Nil, or an error: no request is
+	// an undo.
 	Past func(ctx context.Context, namespace string, uid types.UID) (rollback.Past, error)
-	// Stored reports from a cache whether a workload that is to be released is stored, by the
-	// UID that the request names, which is empty when it is being created. Nil: none is.
+	// Stored reports from a cache whether a workload with this UID is stored. Nil: no
+	// workload is.
 	Stored func(ctx context.Context, kind workload.Kind, namespace, name string, uid types.UID) (bool, error)
-	// Policies reads from a cache which policies may count for a workload of a
-	// namespace. Nil: none do at admission.
+	// Policies reads from a cache the policies that may apply to a workload of a
+	// namespace. Nil: no policies apply.
 	Policies func(ctx context.Context, namespace string) (Policies, error)
-	// Rules abandons evaluations of the rules of policies that do not end; required with
-	// Policies.
+	// Rules abandons evaluations of rules that do not end; required with Policies.
 	Rules *rules.Watch
-	// Pod is this replica's own, if it is one.
+	// Pod is the name of this pod; empty outside of a cluster.
 	Pod types.NamespacedName
 }
 
@@ -107,11 +103,13 @@ func (o *Options) now() time.Time {
 func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	server := mgr.GetWebhookServer()
 	ending := isEnding(mgr.GetClient(), o.Pod)
-	check, evaluator := newGate(o), newEvaluator(&o) // of all kinds, which share limits
+	check, evaluator := newGate(o), newEvaluator(&o) // all kinds share their limits
 	for _, kind := range o.Kinds.Kinds() {
 		for path, h := range map[string]handler{
-			pathOf(mutate, kind): newMutating(o, kind, check), pathOf(validate, kind): newValidating(o, kind), pathOf(quarantine, kind): newQuarantine(o, kind),
-			pathOf(policy, kind): newPolicy(o, kind, evaluator),
+			pathOf(mutate, kind):     newMutating(o, kind, check),
+			pathOf(validate, kind):   newValidating(o, kind),
+			pathOf(quarantine, kind): newQuarantine(o, kind),
+			pathOf(policy, kind):     newPolicy(o, kind, evaluator),
 		} {
 			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
 		}
@@ -119,13 +117,13 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// handler answers requests for workloads of one kind; failed says what an error or a
-// panic comes to.
+// handler answers requests for workloads of one kind.
 type handler struct {
 	kind workload.Kind
 	// name of the webhook in metrics.
 	name   string
 	answer answerer
+	// failed answers after an error or a panic.
 	failed func(req *admission.Request, err error) admission.Response
 }
 
@@ -136,7 +134,7 @@ func (h handler) Handle(ctx context.Context, req admission.Request) (response ad
 	}
 	var failure error
 	defer func() {
-		// controller-runtime would make it an error answer, which denies.
+		// controller-runtime would deny the request.
 		if p := recover(); p != nil {
 			failure = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
@@ -149,7 +147,7 @@ func (h handler) Handle(ctx context.Context, req admission.Request) (response ad
 	return response
 }
 
-// decision is what a request came to, for metrics.
+// decision returns the label of an answer in metrics.
 func decision(response *admission.Response, failure error) string {
 	switch {
 	case failure != nil:
@@ -163,8 +161,8 @@ func decision(response *admission.Response, failure error) string {
 	}
 }
 
-// concerns says whether a request writes a workload of this kind itself. The rules ask
-// for nothing else; an installation may have changed them.
+// concerns reports whether a request writes a workload of this kind, and no subresource. The
+// webhook rules select only such requests, unless an installation changed them.
 func concerns(req *admission.Request, kind workload.Kind) bool {
 	return req.Resource.Group == kind.GroupVersionKind().Group && req.Resource.Resource == kind.Resource() && req.SubResource == "" &&
 		(req.Operation == admissionv1.Create || req.Operation == admissionv1.Update)
@@ -206,13 +204,12 @@ func newMutating(o Options, kind workload.Kind, check *gate) handler {
 				return response, nil
 			}
 		},
-		// The controller notices a release that passed unseen; a denied
-		// request would be somebody's outage.
+		// The controller finds the release later; a denial could cause an outage.
 		failed: passing(o.Log, "admitted a workload without mutating it, because of an error"),
 	}
 }
 
-// passing lets requests pass that cannot be answered, with warnings.
+// passing returns a function that logs an error, and allows the request with warnings.
 func passing(log interface {
 	Error(err error, msg string, keysAndValues ...any)
 }, msg string, warnings ...string) func(req *admission.Request, err error) admission.Response {
@@ -234,8 +231,8 @@ func newValidating(o Options, kind workload.Kind) handler {
 	}
 }
 
-// newQuarantine is of the releases of versions that were rolled back. It is not
-// a block: if it fails, they pass, and this is reported later.
+// newQuarantine returns the handler that denies versions that were rolled back. If it fails,
+// the release passes, and the controller reports it later.
 func newQuarantine(o Options, kind workload.Kind) handler {
 	return handler{
 		kind:   kind,
@@ -245,11 +242,10 @@ func newQuarantine(o Options, kind workload.Kind) handler {
 	}
 }
 
-// answerer answers a request, or says why it cannot.
+// answerer answers a request, or returns an error.
 type answerer func(context.Context, *admission.Request) (admission.Response, error)
 
-// judge answers with a verdict on a request. A workload that is in observe mode is
-// denied nothing.
+// judge returns an answerer that denies by a verdict. In observe mode it warns instead.
 func judge(o *Options, kind workload.Kind, verdictOn func(decide.Request) decide.Verdict) answerer {
 	return func(ctx context.Context, req *admission.Request) (admission.Response, error) {
 		request, stored, object, err := read(req, o, kind)
@@ -269,10 +265,9 @@ func judge(o *Options, kind workload.Kind, verdictOn func(decide.Request) decide
 	}
 }
 
-// observedBy says what makes the workload of a request in observe mode, if
-// something does, with the annotations that the request gives it. Where its settings
-// are not known none has it observed; its owner does anyway, as the match conditions of
-// the block say, too.
+// observedBy returns the cause of observe mode, or "". It reads the annotations of the new
+// object. If the settings are not known, only an owner causes observe mode, as in
+// blockConditions.
 func observedBy(ctx context.Context, o *Options, r *decide.Request) string {
 	var s settings.InForce
 	if o.Settings != nil {
@@ -280,7 +275,8 @@ func observedBy(ctx context.Context, o *Options, r *decide.Request) string {
 		defer cancel()
 		known, err := o.Settings(ctx, r.Namespace, r.New.Annotations)
 		if err != nil {
-			o.Log.Error(err, "treating a workload as if no setting put it into observe mode, because its settings are not known", "kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
+			o.Log.Error(err, "treating a workload as if no setting put it into observe mode, because its settings are not known",
+				"kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		} else {
 			s = known
 		}
@@ -289,8 +285,8 @@ func observedBy(ctx context.Context, o *Options, r *decide.Request) string {
 	return s.ObservedBy
 }
 
-// read makes a request one that package admission decides on. It also returns the object
-// that is stored, nil when it is being created, and the one that would be.
+// read converts a request for package admission. It also returns the stored object, nil when
+// it is being created, and the new object.
 func read(req *admission.Request, o *Options, kind workload.Kind) (request decide.Request, stored, changed *object, err error) {
 	own, err := isOwn(req, o.Self)
 	if err != nil {
@@ -319,8 +315,8 @@ func read(req *admission.Request, o *Options, kind workload.Kind) (request decid
 	return request, stored, changed, nil
 }
 
-// isOwn says whether the operator sent a request. The user alone is not enough:
-// on a developer's machine both are the same.
+// isOwn reports whether the operator sent a request. The user name alone is not enough: on a
+// developer's machine the operator runs as the developer.
 func isOwn(req *admission.Request, self string) (bool, error) {
 	if self == "" || req.UserInfo.Username != self || len(req.Options.Raw) == 0 {
 		return false, nil
