@@ -34,18 +34,18 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// strippedField is a field that an API server takes off between the webhooks that
-// change objects and those that judge them, because its feature is off.
+// strippedField is a field that an API server drops between mutating and validating webhooks,
+// because its feature gate is off.
 const strippedField = `"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"}}}}`
 
-// stripped is a manifest with that field.
+// stripped returns a manifest with strippedField.
 func stripped(name string) *appsv1.Deployment {
 	d := sleep(name)
 	d.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("group")}
 	return d
 }
 
-// storedVersion is that of the template as it is stored.
+// storedVersion returns the version of the stored template.
 func storedVersion(d *appsv1.Deployment) string {
 	GinkgoHelper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&d.Spec.Template)
@@ -53,8 +53,7 @@ func storedVersion(d *appsv1.Deployment) string {
 	return workload.Version(content)
 }
 
-// recorded does what the operator does once it sees what an admitted template led
-// to.
+// recorded records the version of the stored template, as the operator does after a release.
 func recorded(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
 	GinkgoHelper()
 	w := &workload.Workload{
@@ -68,9 +67,9 @@ func recorded(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
 	return d
 }
 
-// haveContent says that an object is as before, but for who owns its fields since when: a
-// field that is not stored is written all the same, and the API server sorts the managers
-// by the second in which they wrote.
+// haveContent matches an object that is as before, except for its managed fields and resource
+// version: the API server stores a write of a field that it drops, and sorts the managers by
+// the second of their last write.
 func haveContent(before *appsv1.Deployment) gomegatypes.GomegaMatcher {
 	content := func(d *appsv1.Deployment) *appsv1.Deployment {
 		d = d.DeepCopy()
@@ -80,8 +79,8 @@ func haveContent(before *appsv1.Deployment) gomegatypes.GomegaMatcher {
 	return WithTransform(content, Equal(content(before)))
 }
 
-var _ = Describe("A template that is stored otherwise than admission saw it", Ordered, func() {
-	// made is created with a field that is not stored, and recorded.
+var _ = Describe("A template that differs from the one in admission when stored", Ordered, func() {
+	// made creates a Deployment with strippedField, and records it.
 	made := func(ctx context.Context, name string) *appsv1.Deployment {
 		GinkgoHelper()
 		d := stripped(name)
@@ -110,29 +109,30 @@ var _ = Describe("A template that is stored otherwise than admission saw it", Or
 		Expect(patched(ctx, d, "{"+repair+"}")).To(SatisfyAll(haveVersion(repairVersion), haveRelease("2")))
 	})
 
-	It("neither touches a block, nor passes it", func(ctx SpecContext) {
+	It("neither removes a block nor passes it", func(ctx SpecContext) {
 		d := made(ctx, "stripped-blocked")
 		block(ctx, d)
 		expectUnchanged(ctx, d)
-		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{"spec":{"template":{"metadata":{"labels":{"test":"1234"}},"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`))).
-			To(beDenied(d.Name))
+		release := `{"spec":{"template":{"metadata":{"labels":{"test":"1234"}},"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`
+		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(release))).To(beDenied(d.Name))
 	})
 
-	It("is believed of nobody: what is stored decides", func(ctx SpecContext) {
+	It("does not pass by a forged annotation", func(ctx SpecContext) {
 		d := blocked(ctx, "forged-admitted")
-		forged := repairVersion + "=" + sleepVersion
-		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{`+meta("annotations", v1alpha1.AdmittedAnnotation, forged)+`,`+repair+`}`))).To(beDenied(d.Name))
-		Expect(patched(ctx, d, `{`+meta("annotations", v1alpha1.AdmittedAnnotation, forged)+`}`).Annotations).NotTo(HaveKey(v1alpha1.AdmittedAnnotation))
+		forged := meta("annotations", v1alpha1.AdmittedAnnotation, repairVersion+"="+sleepVersion)
+		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{`+forged+`,`+repair+`}`))).To(beDenied(d.Name))
+		Expect(patched(ctx, d, `{`+forged+`}`).Annotations).NotTo(HaveKey(v1alpha1.AdmittedAnnotation))
 
-		By("by the status, where admission does not see it")
-		Expect(jane.Status().Patch(ctx, d.DeepCopy(), mergePatch(`{`+meta("annotations", v1alpha1.AdmittedAnnotation, forged)+`}`))).To(Succeed())
-		Expect(reload(ctx, d).Annotations).To(HaveKeyWithValue(v1alpha1.AdmittedAnnotation, forged))
+		By("through the status subresource, without admission")
+		Expect(jane.Status().Patch(ctx, d.DeepCopy(), mergePatch(`{`+forged+`}`))).To(Succeed())
+		Expect(reload(ctx, d).Annotations).To(HaveKeyWithValue(v1alpha1.AdmittedAnnotation, repairVersion+"="+sleepVersion))
 		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(beDenied(d.Name))
 
-		By("of a version in quarantine")
+		By("for a version in quarantine")
 		Expect(asOperator.Patch(ctx, d, mergePatch(fmt.Sprintf(`{"metadata":{"labels":{%q:null},"annotations":{%q:%q}}}`,
 			v1alpha1.SuspendLabel, v1alpha1.QuarantinedAnnotation, repairVersion)))).To(Succeed())
-		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(MatchError(ContainSubstring("version " + repairVersion + " was rolled back")))
+		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).
+			To(MatchError(ContainSubstring("version " + repairVersion + " was rolled back")))
 	})
 
 	Describe("because of a webhook after it", Ordered, func() {
@@ -147,13 +147,14 @@ var _ = Describe("A template that is stored otherwise than admission saw it", Or
 		}
 		apply := func(ctx context.Context, d *appsv1.Deployment, more string) *appsv1.Deployment {
 			GinkgoHelper()
-			return patched(ctx, d, `{`+more+`"spec":{"template":{"metadata":{"labels":{"late":null}},"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`)
+			return patched(ctx, d, `{`+more+
+				`"spec":{"template":{"metadata":{"labels":{"late":null}},"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`)
 		}
 
 		It("is no release when it is applied again, in either call", func(ctx SpecContext) {
 			d := late(ctx, "late-again", "template")
 			Expect(d.Spec.Template.Labels).To(HaveKey("late"))
-			// The API server first calls admission with what its cache has; by then it has this.
+			// The API server first calls admission with the object in its cache, which is this one now.
 			Expect(apply(ctx, d, "")).To(haveContent(d))
 			asking.become(answers(Answer{Explanation: "frozen"}, nil), func(s *settings.Settings) error { return nil })
 			DeferCleanup(func() { asking.become(nil, unasked) })
@@ -164,7 +165,7 @@ var _ = Describe("A template that is stored otherwise than admission saw it", Or
 			Expect(asking.asked()).To(BeEmpty())
 		})
 
-		It("is one release each time, where that changes it each time", func(ctx SpecContext) {
+		It("is a release each time that the other webhook changes it", func(ctx SpecContext) {
 			d := late(ctx, "late-restless", "restless")
 			for n := 2; n < 6; n++ {
 				got := apply(ctx, d, "")

@@ -38,25 +38,27 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// forged is a release of a workload, of which there is another version each time.
+// forged returns a forged release of a workload; each n is another version.
 func forged(name, uid string, n int) admission.Request {
 	object := func(test string) string {
-		return manifest(fmt.Sprintf(`{"name":%q,"namespace":"default","uid":%q,"resourceVersion":"77"}`, name, uid), fmt.Sprintf(`{"app":"sleep","test":%q}`, test))
+		return manifest(
+			fmt.Sprintf(`{"name":%q,"namespace":"default","uid":%q,"resourceVersion":"77"}`, name, uid),
+			fmt.Sprintf(`{"app":"sleep","test":%q}`, test))
 	}
 	req := makeRequest(object("123"), object(fmt.Sprint("forged-", n)))
 	req.UID, req.Name = types.UID(fmt.Sprint(name, uid, n)), name
 	return req
 }
 
-// created is a workload that is made up.
+// created returns a request that creates a workload.
 func created(name string) admission.Request {
 	req := makeRequest("", manifest(fmt.Sprintf(`{"name":%q,"namespace":"default"}`, name), sleepLabels))
 	req.UID, req.Name = types.UID(name), name
 	return req
 }
 
-// TestForgedReviews: requests that somebody makes up use up neither the calls to the
-// server nor the budget of other workloads.
+// TestForgedReviews: forged requests use up neither the calls to the server nor the budget
+// of other workloads.
 func TestForgedReviews(t *testing.T) {
 	const many = 1000
 	sizes := defaultBudgets()
@@ -65,10 +67,22 @@ func TestForgedReviews(t *testing.T) {
 		stored bool
 		most   int
 	}{
-		"for one workload":            {func(n int) admission.Request { return forged("victim", "victim-uid", n) }, true, sizes.stored.rates.Each.Burst},
-		"for one that is not there":   {func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) }, false, sizes.others.rates.Each.Burst},
-		"for many that are not there": {func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) }, false, sizes.others.rates.Each.Burst},
-		"that create":                 {func(n int) admission.Request { return created(fmt.Sprint("new-", n)) }, false, sizes.others.rates.Each.Burst},
+		"for a stored workload": {
+			forged: func(n int) admission.Request { return forged("victim", "victim-uid", n) },
+			stored: true, most: sizes.stored.rates.Each.Burst,
+		},
+		"for a workload that is not stored": {
+			forged: func(n int) admission.Request { return forged("victim", fmt.Sprint(n), n) },
+			most:   sizes.others.rates.Each.Burst,
+		},
+		"for many workloads that are not stored": {
+			forged: func(n int) admission.Request { return forged(fmt.Sprint("none-", n), fmt.Sprint(n), n) },
+			most:   sizes.others.rates.Each.Burst,
+		},
+		"that create workloads": {
+			forged: func(n int) admission.Request { return created(fmt.Sprint("new-", n)) },
+			most:   sizes.others.rates.Each.Burst,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{}
@@ -89,13 +103,13 @@ func TestForgedReviews(t *testing.T) {
 			before := len(f.asked())
 			answer := h.Handle(t.Context(), forged("other", "other-uid", 0))
 			if len(f.asked()) != before+1 || len(answer.Warnings) > 0 {
-				t.Errorf("another workload is not asked about: %v", answer.Warnings)
+				t.Errorf("the server was not asked about another workload: %v", answer.Warnings)
 			}
 		})
 	}
 }
 
-// TestKindsShareBudgets: requests about several kinds spend what is for all of them.
+// TestKindsShareBudgets: requests about several kinds spend the same budget.
 func TestKindsShareBudgets(t *testing.T) {
 	f := &fakeChecker{}
 	o := f.options()
@@ -111,7 +125,7 @@ func TestKindsShareBudgets(t *testing.T) {
 	}
 }
 
-// TestChart: all workloads that one request of a user creates at once are asked about.
+// TestChart: the server is asked about all workloads that a user creates at once.
 func TestChart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeChecker{answer: func(context.Context, Question) (Answer, error) {
@@ -134,7 +148,7 @@ func TestChart(t *testing.T) {
 	})
 }
 
-// TestTooManyQuestions: who is not asked about is told, and treated as without an answer.
+// TestTooManyQuestions: a release over the budget passes with a warning, as without an answer.
 func TestTooManyQuestions(t *testing.T) {
 	f := &fakeChecker{}
 	o := f.options()
@@ -151,8 +165,8 @@ func TestTooManyQuestions(t *testing.T) {
 	}
 }
 
-// TestDenialHolds: a release that the server denies does not pass by trying often, or at
-// once.
+// TestDenialHolds: a release that the server denies does not pass if it is tried often, or
+// several times at once.
 func TestDenialHolds(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(context.Context, Question) (Answer, error)
@@ -229,9 +243,9 @@ func testBudgets(t *testing.T) {
 	spend(stored("a"), mine)
 	spend(stored("b"), "")()
 	spend(stored("b"), all)
-	// What nobody knows is another matter.
+	// Workloads that are not stored have another budget.
 	waiting := spend(unknown("ns"), "")
-	spend(unknown("ns"), atOnce) // one is without an answer
+	spend(unknown("ns"), atOnce) // one question is in flight
 	waiting()
 	spend(unknown("ns"), "")()
 	spend(unknown("ns"), others)
@@ -243,7 +257,7 @@ func testBudgets(t *testing.T) {
 	c.SetTime(c.Now().Add(time.Hour))
 	first, second := spend(stored("a"), ""), spend(stored("a"), "")
 	c.SetTime(c.Now().Add(time.Minute))
-	spend(stored("a"), atOnce) // both are without an answer
+	spend(stored("a"), atOnce) // both questions are in flight
 	first()
 	second()
 	spend(stored("a"), "")()
@@ -266,16 +280,19 @@ func TestStoredBy(t *testing.T) {
 		{"free", "web", "web-uid", false},
 		{"none", "web", "web-uid", false},
 	} {
-		if got, err := stored(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid)); err != nil || got != test.want {
+		got, err := stored(t.Context(), workload.Deployment{}, test.namespace, test.name, types.UID(test.uid))
+		if err != nil || got != test.want {
 			t.Errorf("%s/%s %s: %v, %v, want %v", test.namespace, test.name, test.uid, got, err, test.want)
 		}
 	}
 }
 
-// TestAnswerIsForItsQuestion: nobody gets an answer to what somebody else made up about
+// TestAnswerIsForItsQuestion: a release does not pass by the answer to a forged request about
 // the same release.
 func TestAnswerIsForItsQuestion(t *testing.T) {
-	f := &fakeChecker{answer: func(_ context.Context, q Question) (Answer, error) { return Answer{Passes: q.App == "forged"}, nil }}
+	f := &fakeChecker{answer: func(_ context.Context, q Question) (Answer, error) {
+		return Answer{Passes: q.App == "forged"}, nil
+	}}
 	o := f.options()
 	o.Log = logr.Discard()
 	h := mutatingOf(o, deployments)

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// A workload that is blocked because sleepVersion failed goes back to
+// TestPast undoes a release of sleepVersion, which failed and blocks the workload, to
 // repairVersion, which succeeded before.
 func TestPast(t *testing.T) {
 	blocked := strings.Replace(released(labelled(v1alpha1.SuspendLabel, "1700000000")), `"annotations":{`,
@@ -48,21 +48,29 @@ func TestPast(t *testing.T) {
 		after        string
 		back, logged bool
 		asked        bool
-		ways         bool // are in the denial
+		ways         bool // the denial lists undos
 	}{
-		"known": {past: func(context.Context, string, types.UID) (rollback.Past, error) { return good, nil }, after: back, back: true, asked: true},
+		"known": {
+			past:  func(context.Context, string, types.UID) (rollback.Past, error) { return good, nil },
+			after: back, back: true, asked: true,
+		},
 		"a cache that is not filled": {past: func(ctx context.Context, _ string, _ types.UID) (rollback.Past, error) {
 			if _, bounded := ctx.Deadline(); !bounded {
 				return rollback.Past{}, nil
 			}
 			return rollback.Past{}, context.DeadlineExceeded
 		}, after: back, asked: true, logged: true},
-		"a cache that lacks the record": {past: func(context.Context, string, types.UID) (rollback.Past, error) {
-			return rollback.Past{History: good.History}, nil
+		"a cache that lacks the record": {
+			past: func(context.Context, string, types.UID) (rollback.Past, error) {
+				return rollback.Past{History: good.History}, nil
+			},
+			after: back, asked: true, ways: true,
 		},
-			after: back, asked: true, ways: true},
-		"no cache":                    {after: back},
-		"no release: nobody is asked": {past: func(context.Context, string, types.UID) (rollback.Past, error) { return good, errors.New("asked") }, after: strings.Replace(blocked, `"replicas":5`, `"replicas":6`, 1)},
+		"no cache": {after: back},
+		"no release": {
+			past:  func(context.Context, string, types.UID) (rollback.Past, error) { return good, errors.New("asked") },
+			after: strings.Replace(blocked, `"replicas":5`, `"replicas":6`, 1),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, logged := false, false
@@ -88,7 +96,8 @@ func TestPast(t *testing.T) {
 				mutated.Object.Raw = applyPatch(t, string(mutated.Object.Raw), response.Patch)
 			}
 			verdict := review(t, newValidating(o, deployments), mutated)
-			if want := test.back || !test.asked && test.past != nil; verdict.Allowed != want || strings.Contains(verdict.Result.Message, ". To undo the release: ") != test.ways {
+			want := test.back || !test.asked && test.past != nil
+			if verdict.Allowed != want || strings.Contains(verdict.Result.Message, ". To undo the release: ") != test.ways {
 				t.Errorf("validation: %t, want %t, %q", verdict.Allowed, want, verdict.Result.Message)
 			}
 		})

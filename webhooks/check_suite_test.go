@@ -39,12 +39,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// The late webhook is one that the API server calls after the operator's, which
-// it then calls again.
+// The API server calls the late webhook after the operator's, and then the operator's again.
 const (
 	lateWebhookPath = "/late"
-	// lateLabel says what the late webhook changes: annotation, template, or that
-	// otherwise each time that a user writes (restless).
+	// lateLabel selects the change of the late webhook: annotation, template, or restless,
+	// which changes the template differently at each write of a user.
 	lateLabel = "late"
 )
 
@@ -63,18 +62,20 @@ func lateWebhook(_ context.Context, req admission.Request) admission.Response {
 	return admission.Patched("", jsonpatch.NewOperation("add", "/metadata/annotations/late", "yes"))
 }
 
-// installLateWebhook installs it for labelled Deployments.
+// installLateWebhook installs the late webhook for Deployments with lateLabel.
 func installLateWebhook(ctx context.Context) {
 	GinkgoHelper()
 	local := testEnv.WebhookInstallOptions
 	url := "https://" + net.JoinHostPort(local.LocalServingHost, strconv.Itoa(local.LocalServingPort)) + lateWebhookPath
 	config := &admissionregistrationv1.MutatingWebhookConfiguration{
-		// They are called in the order of these names.
+		// The API server calls webhooks in the order of these names.
 		ObjectMeta: metav1.ObjectMeta{Name: "z-late"},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name:                    "late.example.com",
-			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: local.LocalServingCAData},
-			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: lateLabel, Operator: metav1.LabelSelectorOpExists}}},
+			Name:         "late.example.com",
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: local.LocalServingCAData},
+			ObjectSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: lateLabel, Operator: metav1.LabelSelectorOpExists}},
+			},
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy:           ptr.To(admissionregistrationv1.Fail),
 			AdmissionReviewVersions: []string{"v1"},
@@ -127,7 +128,7 @@ var _ = Describe("The admission check", Ordered, func() {
 		Expect(warnings.texts).To(BeEmpty())
 	})
 
-	It("denies with the server's words", func(ctx SpecContext) {
+	It("denies with the server's message", func(ctx SpecContext) {
 		d := create(ctx, "frozen")
 		on(answers(Answer{Explanation: "change freeze; http://altershield.example/why"}, nil))
 		Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(MatchError(Equal(
@@ -145,7 +146,7 @@ var _ = Describe("The admission check", Ordered, func() {
 		Expect(warnings.texts).To(ConsistOf("AlterShield Server gave no answer in 2s; released without its check"))
 	})
 
-	It("denies in time when there is no answer within the longest limit and silence fails", func(ctx SpecContext) {
+	It("denies after the longest limit without an answer if the setting silence is on", func(ctx SpecContext) {
 		d := create(ctx, "silenced")
 		on(patience, func(s *settings.Settings) error {
 			s.AdmissionTimeout, s.SilenceFails = settings.MaxAdmissionTimeout, true
@@ -182,7 +183,7 @@ var _ = Describe("The admission check", Ordered, func() {
 			Expect(versions()).To(Equal([]string{sleepVersion}))
 		})
 
-		It("asks again about the version that is really released", func(ctx SpecContext) {
+		It("asks again about the version that is released after the late webhook", func(ctx SpecContext) {
 			on(pass)
 			d := sleep("late-template")
 			d.Labels[lateLabel] = "template"
@@ -197,16 +198,16 @@ var _ = Describe("The admission check", Ordered, func() {
 		})
 	})
 
-	// A rollout under way writes the status all the time, and each such write
-	// makes the API server call the webhooks again.
-	It("asks once although others write meanwhile", func(ctx SpecContext) {
+	// During a rollout the status is written often. Each write makes the API server call the
+	// webhooks again.
+	It("asks once although the status is written meanwhile", func(ctx SpecContext) {
 		n := 0
 		for name, answer := range map[string]func() (Answer, error){
 			"busy":   func() (Answer, error) { return Answer{Passes: true}, nil },
 			"silent": func() (Answer, error) { return Answer{}, &altershield.Error{Err: context.DeadlineExceeded} },
 		} {
-			// One of its own: the API server tries a second release of one first on what its
-			// cache holds, which may be before the first, and that is another question.
+			// Each case has its own Deployment: the API server tries a second release first on the
+			// cached object, which may be older than the first release, and so asks another question.
 			d := create(ctx, name)
 			on(func(ctx context.Context, _ Question) (Answer, error) {
 				n++

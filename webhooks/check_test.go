@@ -54,7 +54,9 @@ func newChecked(t *testing.T, scene string, change func(*settings.Settings)) *ch
 		t.Fatal(err)
 	}
 	t.Cleanup(sim.Shutdown)
-	c, err := altershield.New(altershield.Options{URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{"0123456789abcdef"}})
+	c, err := altershield.New(altershield.Options{
+		URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{"0123456789abcdef"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +66,7 @@ func newChecked(t *testing.T, scene string, change func(*settings.Settings)) *ch
 		Checker: NewServerCheck(c, ServerCheckOptions{Registration: altershield.Registration{AdmissionScene: scene}, Cluster: clusterUID}),
 		Settings: func(context.Context, string, map[string]string) (settings.InForce, error) {
 			s := settings.Default()
-			// Long enough for a busy machine where the server answers.
+			// Cases in which the server answers need time on a busy machine.
 			s.AdmissionCheck, s.AdmissionTimeout = true, settings.MaxAdmissionTimeout
 			if change != nil {
 				change(&s)
@@ -74,7 +76,7 @@ func newChecked(t *testing.T, scene string, change func(*settings.Settings)) *ch
 	}, deployments)}
 }
 
-// release sends a release of sleep in a call of its own.
+// release sends a release of sleep in a new call.
 func (c *checked) release(dryRun bool) admissionv1.AdmissionResponse {
 	c.Helper()
 	c.calls++
@@ -95,12 +97,16 @@ func silenceFails(s *settings.Settings) { s.SilenceFails = true }
 func TestServerCheck(t *testing.T) {
 	const denied = "deployment sleep: version " + repairVersion + " may not be released: "
 	const without = "; released without its check"
+	const unavailable = "AlterShield Server cannot be asked"
+	refused := func(code int) string {
+		return fmt.Sprintf("AlterShield Server refused the check (result code %d)", code) + without
+	}
 	silent := "AlterShield Server gave no answer in 200ms"
 	tests := map[string]struct {
 		scene    string
 		settings func(*settings.Settings)
 		prepare  func(*simulator.Simulator) error
-		// wantDenied is how the message begins.
+		// wantDenied is the beginning of the message.
 		wantDenied, wantWarning string
 	}{
 		"passes":  {},
@@ -109,32 +115,37 @@ func TestServerCheck(t *testing.T) {
 			prepare:    script(simulator.Script{Verdict: altershield.VerdictFail, Msg: "change freeze", URL: "http://altershield.example/why"}),
 			wantDenied: denied + "change freeze; http://altershield.example/why",
 		},
-		"fails without a reason of its own": {
+		"fails without a message": {
 			prepare:    script(simulator.Script{Verdict: altershield.VerdictFail}),
 			wantDenied: denied + "simulated-rule: simulated failure",
 		},
-		"fails at length": {
-			prepare:    script(simulator.Script{Verdict: altershield.VerdictFail, Msg: strings.Repeat("x", 5000), URL: "http://altershield.example/why"}),
+		"fails with a long message": {
+			prepare: script(simulator.Script{
+				Verdict: altershield.VerdictFail, Msg: strings.Repeat("x", 5000), URL: "http://altershield.example/why",
+			}),
 			wantDenied: denied + strings.Repeat("x", maxExplained) + "; http://altershield.example/why",
 		},
 		"inconclusive": {
 			prepare:    script(simulator.Script{Verdict: altershield.VerdictInconclusive, Msg: "who knows"}),
 			wantDenied: denied + "who knows",
 		},
-		"late":               {settings: quickly, prepare: script(simulator.Script{Verdict: altershield.VerdictFail, Delay: time.Minute}), wantWarning: silent + without},
+		"late": {
+			settings: quickly, prepare: script(simulator.Script{Verdict: altershield.VerdictFail, Delay: time.Minute}),
+			wantWarning: silent + without,
+		},
 		"never":              {settings: quickly, prepare: script(simulator.Script{Never: true}), wantWarning: silent + without},
 		"never, silence":     {settings: quicklyOrDenied, prepare: script(simulator.Script{Never: true}), wantDenied: denied + silent},
 		"hangs":              {settings: quickly, prepare: outage(simulator.Hang), wantWarning: silent + without},
 		"hangs, silence":     {settings: quicklyOrDenied, prepare: outage(simulator.Hang), wantDenied: denied + silent},
-		"down":               {prepare: outage(simulator.Refuse), wantWarning: "AlterShield Server cannot be asked" + without},
-		"down, silence":      {settings: silenceFails, prepare: outage(simulator.Refuse), wantDenied: denied + "AlterShield Server cannot be asked"},
-		"HTTP 500":           {prepare: outage(simulator.HTTP500), wantWarning: "AlterShield Server cannot be asked" + without},
-		"HTML":               {prepare: outage(simulator.HTML), wantWarning: "AlterShield Server cannot be asked" + without},
-		"lost reply":         {prepare: outage(simulator.LostReply), wantWarning: "AlterShield Server cannot be asked" + without},
-		"not a G1 scene":     {scene: altershield.DefaultScene, wantWarning: "AlterShield Server refused the check (result code 103)" + without},
-		"unknown scene":      {scene: "nobody", wantWarning: "AlterShield Server refused the check (result code 101)" + without},
-		"bad signature":      {prepare: fault(altershield.CodePermissionDenied), wantWarning: "AlterShield Server refused the check (result code 102)" + without},
-		"duplicate":          {prepare: fault(altershield.CodeDuplicate), wantWarning: "AlterShield Server refused the check (result code 106)" + without},
+		"down":               {prepare: outage(simulator.Refuse), wantWarning: unavailable + without},
+		"down, silence":      {settings: silenceFails, prepare: outage(simulator.Refuse), wantDenied: denied + unavailable},
+		"HTTP 500":           {prepare: outage(simulator.HTTP500), wantWarning: unavailable + without},
+		"HTML":               {prepare: outage(simulator.HTML), wantWarning: unavailable + without},
+		"lost reply":         {prepare: outage(simulator.LostReply), wantWarning: unavailable + without},
+		"not a G1 scene":     {scene: altershield.DefaultScene, wantWarning: refused(103)},
+		"unknown scene":      {scene: "unknown", wantWarning: refused(101)},
+		"bad signature":      {prepare: fault(altershield.CodePermissionDenied), wantWarning: refused(102)},
+		"duplicate":          {prepare: fault(altershield.CodeDuplicate), wantWarning: refused(106)},
 		"nothing to check":   {settings: silenceFails, prepare: fault(altershield.CodeNoPreCheck)},
 		"no scene, no check": {scene: "none", prepare: script(simulator.Script{Verdict: altershield.VerdictFail})},
 	}
@@ -182,8 +193,8 @@ func fault(code altershield.ResultCode) func(*simulator.Simulator) error {
 	return func(sim *simulator.Simulator) error { sim.Fault(simulator.Fault{Code: code}); return nil }
 }
 
-// TestServerCheckTries: a denied release is asked about again when it is tried
-// again, with an order of its own; repeated calls and dry runs send nothing.
+// TestServerCheckTries: each try of a denied release sends another order; repeated calls and
+// dry runs send nothing.
 func TestServerCheckTries(t *testing.T) {
 	c := newChecked(t, checkScene, nil)
 	c.sim.Script(simulator.Script{Match: simulator.Match{Workload: "sleep"}, Verdict: altershield.VerdictFail, Msg: "not yet", Times: 1})
@@ -241,7 +252,8 @@ func TestServerCheckRequest(t *testing.T) {
 	}
 }
 
-// TestServerCheckLimits: whatever is in a workload, the server takes the request.
+// TestServerCheckLimits: the server accepts a request about a workload with long values, or
+// without them.
 func TestServerCheckLimits(t *testing.T) {
 	long := strings.Repeat("é", 3000)
 	q := Question{
@@ -268,7 +280,8 @@ func TestServerCheckLimits(t *testing.T) {
 			if !strings.HasSuffix(request.ChangeTitle, " "+sleepVersion) {
 				t.Errorf("title %q lost the version", request.ChangeTitle)
 			}
-			if request.TenantCode != "t" || request.ChangePhases[0] != altershield.PhaseGray || request.ChangeContents[0].ContentType.TypeName != "x" {
+			targetType := request.ChangeContents[0].ContentType.TypeName
+			if request.TenantCode != "t" || request.ChangePhases[0] != altershield.PhaseGray || targetType != "x" {
 				t.Errorf("the options are not used: %+v", request)
 			}
 			var got params

@@ -44,15 +44,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// update is a change of a Deployment: labels and annotations of what is stored
-// and of what the request would store.
+// update is a change of a Deployment: labels, annotations and owners of the old and the new
+// object.
 type update struct {
 	oldLabels, oldAnnotations, labels, annotations map[string]string
 	oldOwners, owners                              []metav1.OwnerReference
 	release                                        bool
 }
 
-// raw is the change as API servers send it.
+// raw returns the objects as an API server sends them.
 func (u update) raw(t *testing.T) (before, after string) {
 	t.Helper()
 	marshal := func(labels, annotations map[string]string, owners []metav1.OwnerReference) string {
@@ -68,11 +68,12 @@ func (u update) raw(t *testing.T) (before, after string) {
 	if u.release {
 		template = repairLabels
 	}
-	return manifest(marshal(u.oldLabels, u.oldAnnotations, u.oldOwners), sleepLabels), manifest(marshal(u.labels, u.annotations, u.owners), template)
+	before = manifest(marshal(u.oldLabels, u.oldAnnotations, u.oldOwners), sleepLabels)
+	return before, manifest(marshal(u.labels, u.annotations, u.owners), template)
 }
 
-// owned are changes like this one of what other objects own, before, afterwards or both,
-// with and without the label that has it defended all the same.
+// owned returns copies of a change in which other objects own the workload before it, after
+// it, or both, with and without the label that defends an owned workload.
 func (u update) owned() []update {
 	ref := func(name string, controller *bool) metav1.OwnerReference {
 		return metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Owner", Name: name, UID: types.UID(name), Controller: controller}
@@ -106,10 +107,10 @@ func (u update) owned() []update {
 	return all
 }
 
-// updates are all changes of what the webhooks decide by.
+// updates returns all combinations of the values that the webhooks decide by.
 func updates() []update {
 	all := []update{{}, {release: true}}
-	// vary makes one change per value of each; no value is a key that is not there.
+	// vary adds a copy of each change for each value of a key.
 	vary := func(keys func(u *update) *map[string]string, key string, values ...string) {
 		var more []update
 		for _, u := range all {
@@ -142,7 +143,7 @@ func updates() []update {
 	return all
 }
 
-// matcher is how an API server decides whether to call a webhook.
+// matcher returns the match conditions of a webhook, compiled as in an API server.
 func matcher(t *testing.T, kind workload.Kind, name string) matchconditions.Matcher {
 	t.Helper()
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
@@ -151,11 +152,11 @@ func matcher(t *testing.T, kind workload.Kind, name string) matchconditions.Matc
 			return webhook.NewValidatingWebhookAccessor(name, "validating", &hook).GetCompiledMatcher(compiler)
 		}
 	}
-	t.Fatalf("there is no webhook %s", name)
+	t.Fatalf("no webhook is named %s", name)
 	return nil
 }
 
-// matches asks it.
+// matches reports whether an API server calls the webhook of a matcher.
 func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, after []byte) bool {
 	t.Helper()
 	var objects [2]runtime.Object
@@ -163,7 +164,7 @@ func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, 
 		if raw == nil {
 			continue
 		}
-		// As an API server has them: what is empty is not there.
+		// In an API server, empty labels and annotations are missing.
 		u := &unstructured.Unstructured{}
 		objects[i] = u
 		if of == deployments {
@@ -195,13 +196,13 @@ func matches(t *testing.T, of workload.Kind, m matchconditions.Matcher, before, 
 	return result.Matches
 }
 
-// testMatchConditions evaluates the match conditions as an API server does: what
-// defense denies is asked about, and nothing is that it would not deny. Only of a
-// quarantine the webhook knows more: whether the block or an override decides.
+// testMatchConditions evaluates the match conditions as an API server does: the webhook of the
+// block is called exactly for the requests that package admission denies. The webhook of the
+// quarantine may be called for more, because it also knows blocks and overrides.
 func testMatchConditions(t *testing.T, k kindOfTest) {
 	block, quarantine := matcher(t, k, k.words.Replace("vdeployment.kb.io")), matcher(t, k, k.words.Replace("qdeployment.kb.io"))
 	policy := matcher(t, k, k.words.Replace("pdeployment.kb.io"))
-	blocked, held, checked, observed := 0, 0, 0, 0
+	blocked, quarantined, checked, observed := 0, 0, 0, 0
 	for _, u := range updates() {
 		before, after := u.raw(t)
 		req := k.of(makeRequest(before, after))
@@ -210,7 +211,7 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 			t.Fatal(err)
 		}
 		denies := !decide.Validate(request).Allowed
-		// A request that opts out itself is allowed, and asked about.
+		// A request that opts out is allowed, and its webhook is called.
 		defended := request
 		defended.New.Labels = without(request.New.Labels, v1alpha1.DefenseLabel)
 		asked := !decide.Validate(defended).Allowed
@@ -234,18 +235,19 @@ func testMatchConditions(t *testing.T, k kindOfTest) {
 			}
 		}
 		if asks {
-			held++
+			quarantined++
 		}
 	}
 	created := makeRequest("", manifest(`{"name":"sleep"}`, sleepLabels))
 	created = k.of(created)
 	if !matches(t, k.Kind, policy, nil, created.Object.Raw) {
-		t.Error("nobody is asked about what is created")
+		t.Error("the webhook for policies is not called at a creation")
 	}
-	if blocked == 0 || held == 0 || checked == 0 || observed == 0 {
-		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies, %d in observe mode: the test tests nothing", blocked, held, checked, observed)
+	if blocked == 0 || quarantined == 0 || checked == 0 || observed == 0 {
+		t.Errorf("%d changes denied by the block, %d by the quarantine, %d for policies, %d in observe mode: the test tests nothing",
+			blocked, quarantined, checked, observed)
 	}
-	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, held)
+	t.Logf("%d changes: %d denied by the block, %d by the quarantine", len(updates()), blocked, quarantined)
 }
 
 func without(labels map[string]string, key string) map[string]string {
@@ -254,9 +256,9 @@ func without(labels map[string]string, key string) map[string]string {
 	return labels
 }
 
-// testOwned changes who owns what a change is about that the block denies: its webhook is
-// called if it still denies, and so an owner can always change what is in observe mode. It
-// returns how often it is not called.
+// testOwned adds owners to a change that the block denies: its webhook is called only if it
+// still denies, so that an owner can always change a workload in observe mode. It returns how
+// often the webhook is not called.
 func testOwned(t *testing.T, k kindOfTest, block matchconditions.Matcher, denied update) (observed int) {
 	t.Helper()
 	for _, u := range denied.owned() {
@@ -272,7 +274,7 @@ func testOwned(t *testing.T, k kindOfTest, block matchconditions.Matcher, denied
 	return observed
 }
 
-// readOf are the parts of an object that a match condition reads.
+// readOf returns the parts of an object that a match condition reads.
 func readOf(object, expression string) (parts []string) {
 	const path = `\.(metadata\.resourceVersion|metadata\.\?ownerReferences|spec\.template|metadata\.\?(?:labels|annotations)\['[^']+'\])`
 	keyed := regexp.MustCompile(`'([^']+)' in (oldObject|object)\.metadata\.\?(labels|annotations)\.orValue\(\{\}\)`)
@@ -292,8 +294,8 @@ func readOf(object, expression string) (parts []string) {
 	return parts
 }
 
-// TestMatchConditionsRead enumerates the match conditions of all webhooks. The table of the design
-// notes says what each reads. One that leaves out requests, which its name says, reads both objects.
+// TestMatchConditionsRead compares the match conditions with their table in docs/design.md. A
+// condition that excludes requests, by its name, reads both objects.
 func TestMatchConditionsRead(t *testing.T) {
 	notes, err := os.ReadFile("../docs/design.md")
 	if err != nil {
@@ -315,7 +317,7 @@ func TestMatchConditionsRead(t *testing.T) {
 			if strings.Contains(c.Name, "not-") || strings.Contains(c.Name, "nor-") {
 				for _, part := range []string{"label `defense`", "`ownerReferences`"} {
 					if slices.Contains(stored, part) != slices.Contains(wanted, part) {
-						t.Errorf("%s of %s leaves requests out, and does not read %s of both objects", c.Name, hook.Name, part)
+						t.Errorf("%s of %s excludes requests, and does not read %s of both objects", c.Name, hook.Name, part)
 					}
 				}
 			}

@@ -45,14 +45,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// fakeChecker answers what it is told to, and settings with the check on unless
-// told otherwise. It keeps the questions.
+// fakeChecker is a Checker, and has settings with the check on. It keeps the questions.
 type fakeChecker struct {
 	mu        sync.Mutex
 	answer    func(context.Context, Question) (Answer, error)
 	settings  func(*settings.Settings) error
 	questions []Question
-	// reads counts how often the settings were read.
+	// reads is the number of reads of the settings.
 	reads int
 }
 
@@ -80,15 +79,14 @@ func (f *fakeChecker) Settings(context.Context, string, map[string]string) (sett
 	return s, err
 }
 
-// become makes it another one, that was not asked yet.
+// become changes the answer and the settings, and forgets the questions.
 func (f *fakeChecker) become(answer func(context.Context, Question) (Answer, error), change func(*settings.Settings) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answer, f.settings, f.questions, f.reads = answer, change, nil, 0
 }
 
-// called counts the calls of the webhook about releases, as far as there was
-// something to decide.
+// called returns the number of calls of the webhook that read the settings.
 func (f *fakeChecker) called() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,20 +103,21 @@ func (f *fakeChecker) options() Options {
 	return Options{Self: self, Checker: f, Settings: f.Settings, Log: logr.Discard()}
 }
 
-// mutatingOf mutates workloads of a kind, with an admission check of its own.
+// mutatingOf returns a mutating webhook with an admission check of its own.
 func mutatingOf(o Options, kind workload.Kind) handler { return newMutating(o, kind, newGate(o)) }
 
-// answers always gives the same.
+// answers returns a check with a constant answer.
 func answers(a Answer, err error) func(context.Context, Question) (Answer, error) {
 	return func(context.Context, Question) (Answer, error) { return a, err }
 }
 
-// patience waits for the context, as one does for a server that is silent.
+// patience waits until the context ends, as for a server that does not answer.
 func patience(ctx context.Context, _ Question) (Answer, error) {
 	<-ctx.Done()
 	return Answer{}, &altershield.Error{Class: altershield.ClassRetry, Err: ctx.Err()}
 }
 
+// released2 returns released with another version in its template.
 func released2(more string) string {
 	return strings.Replace(released(more), `"123"`, `"1234"`, 1)
 }
@@ -128,8 +127,8 @@ func asOwn(req *admission.Request) {
 	req.Options.Raw = []byte(`{"fieldManager":"altershield-operator"}`)
 }
 
-// TestGateAsks holds which requests are asked about, and that the rest of the
-// mutation is the same either way.
+// TestGateAsks checks which requests the server is asked about, and that the check does not
+// change the mutation.
 func TestGateAsks(t *testing.T) {
 	suspended := labelled(v1alpha1.SuspendLabel, "1")
 	override := labelled(v1alpha1.IgnoredSuspendLabel, "true")
@@ -141,36 +140,44 @@ func TestGateAsks(t *testing.T) {
 		edit          func(*admission.Request)
 		want          bool
 	}{
-		"created":                     {after: manifest(`{"name":"sleep"}`, sleepLabels), want: true},
-		"created from a clone":        {after: released(suspended + override), want: true},
-		"created opted out":           {after: manifest(`{"name":"sleep","labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}`, sleepLabels)},
-		"created by us":               {after: manifest(`{"name":"sleep"}`, sleepLabels), edit: asOwn},
-		"released":                    {before: released(""), after: released2(""), want: true},
-		"baseline released":           {before: manifest(`{"name":"sleep"}`, sleepLabels), after: manifest(`{"name":"sleep"}`, repairLabels), want: true},
-		"back to what the label says": {before: strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1), after: released(""), want: true},
-		"scaled":                      {before: released(""), after: strings.Replace(released(""), `"replicas":5`, `"replicas":6`, 1)},
-		"version label changed":       {before: released(""), after: strings.ReplaceAll(released(""), sleepVersion, "x")},
-		"rolled back by us":           {before: released(""), after: released2(""), edit: asOwn},
+		"created":              {after: manifest(`{"name":"sleep"}`, sleepLabels), want: true},
+		"created from a clone": {after: released(suspended + override), want: true},
+		"created opted out":    {after: manifest(`{"name":"sleep","labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}`, sleepLabels)},
+		"created by us":        {after: manifest(`{"name":"sleep"}`, sleepLabels), edit: asOwn},
+		"released":             {before: released(""), after: released2(""), want: true},
+		"baseline released": {
+			before: manifest(`{"name":"sleep"}`, sleepLabels), after: manifest(`{"name":"sleep"}`, repairLabels), want: true,
+		},
+		"back to the version in the label": {
+			before: strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1), after: released(""), want: true,
+		},
+		"scaled":                {before: released(""), after: strings.Replace(released(""), `"replicas":5`, `"replicas":6`, 1)},
+		"version label changed": {before: released(""), after: strings.ReplaceAll(released(""), sleepVersion, "x")},
+		"rolled back by us":     {before: released(""), after: released2(""), edit: asOwn},
 		"released by a person with our user": {
 			before: released(""), after: released2(""), want: true,
 			edit: func(req *admission.Request) { req.UserInfo.Username = self },
 		},
-		"opted out":               {before: released(""), after: released2(labelled(v1alpha1.DefenseLabel, "disabled"))},
-		"opted in again":          {before: released(labelled(v1alpha1.DefenseLabel, "disabled")), after: released2(""), want: true},
-		"deleting":                {before: released(""), after: manifest(`{"name":"sleep","deletionTimestamp":"2024-01-01T00:00:00Z"}`, repairLabels)},
-		"blocked":                 {before: released(suspended), after: released2(suspended)},
-		"blocked, block lost":     {before: released(suspended), after: released2("")},
-		"blocked, overridden":     {before: released(suspended), after: released2(suspended + override)},
-		"blocked, stale override": {before: stale(released(suspended + override)), after: stale(released2(suspended + override))},
+		"opted out":      {before: released(""), after: released2(labelled(v1alpha1.DefenseLabel, "disabled"))},
+		"opted in again": {before: released(labelled(v1alpha1.DefenseLabel, "disabled")), after: released2(""), want: true},
+		"deleting": {
+			before: released(""), after: manifest(`{"name":"sleep","deletionTimestamp":"2024-01-01T00:00:00Z"}`, repairLabels),
+		},
+		"blocked":             {before: released(suspended), after: released2(suspended)},
+		"blocked, block lost": {before: released(suspended), after: released2("")},
+		"blocked, overridden": {before: released(suspended), after: released2(suspended + override)},
+		"blocked, stale override": {
+			before: stale(released(suspended + override)), after: stale(released2(suspended + override)),
+		},
 		"override without a block": {
 			before: released(""), after: released2(override), want: true,
 		},
 		"blocked in the same request": {before: released(""), after: released2(suspended), want: true},
-		"tried": {
+		"dry run": {
 			before: released(""), after: released2(""),
 			edit: func(req *admission.Request) { req.DryRun = ptr.To(true) },
 		},
-		"not a try": {
+		"no dry run": {
 			before: released(""), after: released2(""), want: true,
 			edit: func(req *admission.Request) { req.DryRun = ptr.To(false) },
 		},
@@ -189,7 +196,7 @@ func TestGateAsks(t *testing.T) {
 				t.Errorf("asked %d times, want it asked: %t", asked, tt.want)
 			}
 			if !tt.want && f.called() > 0 {
-				t.Error("the settings were read for nothing")
+				t.Error("the settings were read without need")
 			}
 			if diff := cmp.Diff(review(t, mutatingOf(Options{Self: self}, deployments), req), response); diff != "" {
 				t.Error("differs from the answer without a check:\n", diff)
@@ -197,7 +204,7 @@ func TestGateAsks(t *testing.T) {
 			if !tt.want {
 				return
 			}
-			// Package defense sees a release in exactly these requests.
+			// Package admission counts exactly these requests as releases.
 			request, _, _, err := read(&req, &Options{Self: self}, deployments)
 			if err != nil {
 				t.Fatal(err)
@@ -205,14 +212,16 @@ func TestGateAsks(t *testing.T) {
 			if !slices.ContainsFunc(decide.Mutate(request), func(c decide.Change) bool {
 				return c.Target == decide.WorkloadAnnotation && c.Key == v1alpha1.ReleaseAnnotation
 			}) && tt.before != "" {
-				t.Error("asked about a release that package defense does not count")
+				t.Error("asked about a release that package admission does not count")
 			}
 		})
 	}
 }
 
 func TestQuestions(t *testing.T) {
-	withInit := strings.NewReplacer(`"containers":[`, `"initContainers":[{"name":"i","image":"busybox"},{"name":"j","image":"init:1"},null,{"image":7}],"containers":[`, `"image":"busybox","command"`, `"image":"busybox:2","command"`)
+	withInit := strings.NewReplacer(
+		`"containers":[`, `"initContainers":[{"name":"i","image":"busybox"},{"name":"j","image":"init:1"},null,{"image":7}],"containers":[`,
+		`"image":"busybox","command"`, `"image":"busybox:2","command"`)
 	tests := map[string]struct {
 		req  func() admission.Request
 		want Question
@@ -220,17 +229,19 @@ func TestQuestions(t *testing.T) {
 		"created": {
 			req: func() admission.Request { return makeRequest("", manifest(`{"name":"sleep"}`, sleepLabels)) },
 			want: Question{
-				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", App: "sleep", User: "jane", Version: sleepVersion, Images: []string{"busybox"},
+				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", App: "sleep", User: "jane",
+				Version: sleepVersion, Images: []string{"busybox"},
 			},
 		},
-		"created on a generated name": {
+		"created with a generated name": {
 			req: func() admission.Request {
 				req := makeRequest("", manifest(`{"generateName":"sleep-","labels":{"app":"nap"}}`, sleepLabels))
 				req.Name = ""
 				return req
 			},
 			want: Question{
-				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep-", App: "nap", User: "jane", Version: sleepVersion, Images: []string{"busybox"},
+				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep-", App: "nap", User: "jane",
+				Version: sleepVersion, Images: []string{"busybox"},
 			},
 		},
 		"released": {
@@ -260,17 +271,18 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// TestGateDecides holds what comes of an answer.
+// TestGateDecides checks the denial or the warning after each answer.
 func TestGateDecides(t *testing.T) {
 	const prefix = "deployment sleep: version " + repairVersion + " may not be released: "
-	const remedy = `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, or turn off the OpsConfigInfo "admission" or "silence"`
+	const remedy = `, and the OpsConfigInfo "silence" makes that a failure; try again once the server answers, ` +
+		`or turn off the OpsConfigInfo "admission" or "silence"`
 	silence := func(s *settings.Settings) error { s.SilenceFails = true; return nil }
 	refused := &altershield.Error{Class: altershield.ClassGiveUp, Code: altershield.CodeDuplicate, Msg: "exists"}
 	unreachable := &altershield.Error{Class: altershield.ClassRetry, Err: errors.New("dial tcp 10.0.0.1:80: connection refused")}
 	tests := map[string]struct {
 		answer   func(context.Context, Question) (Answer, error)
 		settings func(*settings.Settings) error
-		// wantDenied is the message; without one the request passes.
+		// wantDenied is the message of a denial; empty if the request passes.
 		wantDenied  string
 		wantWarning string
 		wantLogged  int
@@ -284,18 +296,37 @@ func TestGateDecides(t *testing.T) {
 			settings: func(s *settings.Settings) error { s.AdmissionCheck, s.SilenceFails = false, true; return nil }, wantUnasked: true,
 		},
 		"settings cannot be read": {
-			settings: func(s *settings.Settings) error { s.SilenceFails = true; return errors.New("no cache") }, wantUnasked: true, wantLogged: 1,
+			settings:    func(s *settings.Settings) error { s.SilenceFails = true; return errors.New("no cache") },
+			wantUnasked: true, wantLogged: 1,
 		},
-		"refused":                {answer: answers(Answer{}, refused), wantWarning: "AlterShield Server refused the check (result code 106); released without its check", wantLogged: 1},
-		"refused, silence fails": {answer: answers(Answer{}, refused), settings: silence, wantDenied: prefix + "AlterShield Server refused the check (result code 106)" + remedy, wantLogged: 1},
-		"unreachable":            {answer: answers(Answer{}, unreachable), wantWarning: "AlterShield Server cannot be asked; released without its check", wantLogged: 1},
+		"refused": {
+			answer:      answers(Answer{}, refused),
+			wantWarning: "AlterShield Server refused the check (result code 106); released without its check", wantLogged: 1,
+		},
+		"refused, silence fails": {
+			answer: answers(Answer{}, refused), settings: silence,
+			wantDenied: prefix + "AlterShield Server refused the check (result code 106)" + remedy, wantLogged: 1,
+		},
+		"unreachable": {
+			answer:      answers(Answer{}, unreachable),
+			wantWarning: "AlterShield Server cannot be asked; released without its check", wantLogged: 1,
+		},
 		"breaker open": {
 			answer:      answers(Answer{}, &altershield.Error{Err: altershield.ErrBreakerOpen}),
 			wantWarning: "AlterShield Server cannot be asked; released without its check", wantLogged: 1,
 		},
-		"silent":                {answer: patience, wantWarning: "AlterShield Server gave no answer in 2s; released without its check", wantLogged: 1},
-		"silent, silence fails": {answer: patience, settings: silence, wantDenied: prefix + "AlterShield Server gave no answer in 2s" + remedy, wantLogged: 1},
-		"panics":                {answer: func(context.Context, Question) (Answer, error) { panic("broken") }, settings: silence, wantLogged: 1},
+		"silent": {
+			answer:      patience,
+			wantWarning: "AlterShield Server gave no answer in 2s; released without its check", wantLogged: 1,
+		},
+		"silent, silence fails": {
+			answer: patience, settings: silence,
+			wantDenied: prefix + "AlterShield Server gave no answer in 2s" + remedy, wantLogged: 1,
+		},
+		"panics": {
+			answer:   func(context.Context, Question) (Answer, error) { panic("broken") },
+			settings: silence, wantLogged: 1,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -343,8 +374,8 @@ func TestGateDecides(t *testing.T) {
 	}
 }
 
-// TestGateLimits: the webhook's own time bounds the reading of the settings and
-// the check.
+// TestGateLimits: the time of the webhook limits the reading of the settings and the check
+// together.
 func TestGateLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeChecker{answer: patience, settings: func(s *settings.Settings) error {
@@ -367,7 +398,8 @@ func TestGateLimits(t *testing.T) {
 			return settings.InForce{}, ctx.Err()
 		}
 		begun = time.Now()
-		if response := review(t, mutatingOf(o, deployments), makeRequest(released(""), released2(""))); !response.Allowed || response.Patch == nil {
+		response := review(t, mutatingOf(o, deployments), makeRequest(released(""), released2("")))
+		if !response.Allowed || response.Patch == nil {
 			t.Errorf("without settings: %+v, want it mutated", response)
 		}
 		if took := time.Since(begun); took != settingsTimeout {
@@ -376,12 +408,15 @@ func TestGateLimits(t *testing.T) {
 	})
 }
 
-// TestGateRemembers holds which calls are one question.
+// TestGateRemembers checks which calls ask the server once.
 func TestGateRemembers(t *testing.T) {
 	pass, fail := answers(Answer{Passes: true}, nil), answers(Answer{Explanation: "frozen"}, nil)
 	none := answers(Answer{}, &altershield.Error{Class: altershield.ClassRetry})
 	again := func(edits ...func(*Question)) Question {
-		q := Question{RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane", Release: "1", OldVersion: "a", Version: "b"}
+		q := Question{
+			RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", User: "jane",
+			Release: "1", OldVersion: "a", Version: "b",
+		}
 		for _, edit := range edits {
 			edit(&q)
 		}
@@ -395,24 +430,29 @@ func TestGateRemembers(t *testing.T) {
 		later     time.Duration
 		wantAsked int
 	}{
-		"passed, the same call":           {answer: pass, second: again(), wantAsked: 1},
-		"passed, reinvoked":               {answer: pass, second: again(nextCall), wantAsked: 1},
-		"passed, reinvoked on a template": {answer: pass, second: again(nextCall, func(q *Question) { q.Version = "c" }), wantAsked: 2},
-		"passed, another workload":        {answer: pass, second: again(nextCall, func(q *Question) { q.Name = "nap" }), wantAsked: 2},
-		"passed, another namespace":       {answer: pass, second: again(nextCall, func(q *Question) { q.Namespace = "x" }), wantAsked: 2},
-		"passed, another user":            {answer: pass, second: again(nextCall, func(q *Question) { q.User = "joe" }), wantAsked: 2},
-		"passed, a release between":       {answer: pass, second: again(nextCall, func(q *Question) { q.Release = "3" }), wantAsked: 2},
-		"passed, template slipped":        {answer: pass, second: again(nextCall, func(q *Question) { q.OldVersion = "x" }), wantAsked: 2},
-		"passed, later":                   {answer: pass, second: again(nextCall), later: remembered + time.Second, wantAsked: 2},
-		"failed, the same call":           {answer: fail, second: again(), wantAsked: 1},
-		"failed, tried again":             {answer: fail, second: again(nextCall), wantAsked: 2},
-		"none, reinvoked":                 {answer: none, second: again(nextCall), wantAsked: 1},
-		"none denied, the same call":      {answer: none, silence: true, second: again(), wantAsked: 1},
-		"none denied, tried again":        {answer: none, silence: true, second: again(nextCall), wantAsked: 2},
+		"passed, the same call": {answer: pass, second: again(), wantAsked: 1},
+		"passed, reinvoked":     {answer: pass, second: again(nextCall), wantAsked: 1},
+		"passed, reinvoked on a template": {
+			answer: pass, second: again(nextCall, func(q *Question) { q.Version = "c" }), wantAsked: 2,
+		},
+		"passed, another workload":   {answer: pass, second: again(nextCall, func(q *Question) { q.Name = "nap" }), wantAsked: 2},
+		"passed, another namespace":  {answer: pass, second: again(nextCall, func(q *Question) { q.Namespace = "x" }), wantAsked: 2},
+		"passed, another user":       {answer: pass, second: again(nextCall, func(q *Question) { q.User = "joe" }), wantAsked: 2},
+		"passed, a release between":  {answer: pass, second: again(nextCall, func(q *Question) { q.Release = "3" }), wantAsked: 2},
+		"passed, template slipped":   {answer: pass, second: again(nextCall, func(q *Question) { q.OldVersion = "x" }), wantAsked: 2},
+		"passed, later":              {answer: pass, second: again(nextCall), later: remembered + time.Second, wantAsked: 2},
+		"failed, the same call":      {answer: fail, second: again(), wantAsked: 1},
+		"failed, tried again":        {answer: fail, second: again(nextCall), wantAsked: 2},
+		"none, reinvoked":            {answer: none, second: again(nextCall), wantAsked: 1},
+		"none denied, the same call": {answer: none, silence: true, second: again(), wantAsked: 1},
+		"none denied, tried again":   {answer: none, silence: true, second: again(nextCall), wantAsked: 2},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeChecker{answer: tt.answer, settings: func(s *settings.Settings) error { s.SilenceFails = tt.silence; return nil }}
+			f := &fakeChecker{answer: tt.answer, settings: func(s *settings.Settings) error {
+				s.SilenceFails = tt.silence
+				return nil
+			}}
 			clock := clocktesting.NewFakePassiveClock(time.Now())
 			g := newGate(f.options())
 			g.memory = newMemory(clock)
@@ -438,8 +478,8 @@ func TestGateRemembers(t *testing.T) {
 	}
 }
 
-// TestGateConcurrently: calls about one release at once share one question, and
-// one that breaks off leaves nobody waiting.
+// TestGateConcurrently: concurrent calls about one release share one question, and all end
+// if it panics.
 func TestGateConcurrently(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, Question) (Answer, error){
 		"answered": func(context.Context, Question) (Answer, error) {
@@ -483,8 +523,7 @@ func TestGateConcurrently(t *testing.T) {
 	}
 }
 
-// TestGateCallerGone: a caller that went away is no answer to remember, and
-// nothing to log.
+// TestGateCallerGone: the error of a canceled call is neither remembered nor logged.
 func TestGateCallerGone(t *testing.T) {
 	f := &fakeChecker{answer: patience}
 	g := newGate(f.options())

@@ -36,10 +36,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 )
 
-// kindOfTest is a kind that admission is tested with.
+// kindOfTest is a kind of workload in the tests of admission.
 type kindOfTest struct {
 	workload.Kind
-	// words make what the tests say of Deployments what it is of this kind.
+	// words replace the words for Deployments in texts of the tests.
 	words *strings.Replacer
 }
 
@@ -51,7 +51,7 @@ var (
 	kindsOfTest = []kindOfTest{{Kind: deployments, words: strings.NewReplacer()}, fleets}
 )
 
-// of makes a request about a Deployment one about a workload of this kind.
+// of converts a request for a Deployment into a request for this kind.
 func (k kindOfTest) of(req admission.Request) admission.Request {
 	gvk := k.GroupVersionKind()
 	req.Kind = metav1.GroupVersionKind(gvk)
@@ -63,10 +63,10 @@ func (k kindOfTest) of(req admission.Request) admission.Request {
 	return req
 }
 
-// stampOfTemplate is the version label in a template of these tests.
+// stampOfTemplate matches the version label in a template of the tests.
 var stampOfTemplate = regexp.MustCompile(`("test":"[^"]*"),"` + regexp.QuoteMeta(v1alpha1.VersionLabel) + `":"[^"]*"`)
 
-// manifest makes what is stored of a Deployment what is of this kind.
+// manifest converts the manifest of a Deployment.
 func (k kindOfTest) manifest(of string) string {
 	if !k.Stamps() {
 		of = stampOfTemplate.ReplaceAllString(of, "$1")
@@ -74,10 +74,12 @@ func (k kindOfTest) manifest(of string) string {
 	return k.words.Replace(of)
 }
 
-// patch makes a patch of a Deployment, one operation a line, one of this kind.
+// patch converts the operations of a patch of a Deployment.
 func (k kindOfTest) patch(operations []string) string {
 	if !k.Stamps() {
-		operations = slices.DeleteFunc(slices.Clone(operations), func(o string) bool { return strings.Contains(o, `"path":"/spec/template/metadata`) })
+		operations = slices.DeleteFunc(slices.Clone(operations), func(o string) bool {
+			return strings.Contains(o, `"path":"/spec/template/metadata`)
+		})
 	}
 	return k.words.Replace("[" + strings.Join(operations, ",") + "]")
 }
@@ -95,7 +97,7 @@ func TestValidating(t *testing.T)      { forKinds(t, testValidating) }
 func TestMatchConditions(t *testing.T) { forKinds(t, testMatchConditions) }
 func TestPolicy(t *testing.T)          { forKinds(t, testPolicy) }
 
-// manager has a webhook server without a socket.
+// manager is a manager whose webhook server has no socket.
 type manager struct {
 	ctrl.Manager
 	server server
@@ -104,7 +106,7 @@ type manager struct {
 func (m manager) GetWebhookServer() webhook.Server { return m.server }
 func (m manager) GetClient() client.Client         { return nil }
 
-// server takes the webhooks, by their paths.
+// server is a webhook server that keeps handlers by their paths.
 type server struct {
 	webhook.Server
 	handlers map[string]http.Handler
@@ -112,8 +114,8 @@ type server struct {
 
 func (s server) Register(path string, handler http.Handler) { s.handlers[path] = handler }
 
-// TestKindsAreServed: a kind that is registered is asked about at paths that are
-// served, under names of its own; what is about Deployments stays as it was.
+// TestKindsAreServed: the webhooks of each registered kind have names of their own and paths
+// that are served.
 func TestKindsAreServed(t *testing.T) {
 	kinds := workload.NewRegistry(deployments, fleets.Kind)
 	s := server{handlers: map[string]http.Handler{}}
@@ -121,13 +123,16 @@ func TestKindsAreServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
-	hook := func(name string, config admissionregistrationv1.WebhookClientConfig, rules []admissionregistrationv1.RuleWithOperations, want string) {
+	hook := func(
+		name string, config admissionregistrationv1.WebhookClientConfig, rules []admissionregistrationv1.RuleWithOperations, want string,
+	) {
 		names = append(names, name+" "+*config.Service.Path)
 		if s.handlers[*config.Service.Path] == nil {
 			t.Errorf("nothing is served at %s", *config.Service.Path)
 		}
-		if got := strings.Join([]string{rules[0].APIGroups[0], rules[0].APIVersions[0], rules[0].Resources[0]}, "/"); len(rules) != 1 || got != want {
-			t.Errorf("%s is asked about %v, want %s", name, rules, want)
+		got := strings.Join([]string{rules[0].APIGroups[0], rules[0].APIVersions[0], rules[0].Resources[0]}, "/")
+		if len(rules) != 1 || got != want {
+			t.Errorf("the rules of %s are %v, want %s", name, rules, want)
 		}
 	}
 	wanted := func(name string) string {
@@ -143,9 +148,14 @@ func TestKindsAreServed(t *testing.T) {
 		hook(h.Name, h.ClientConfig, h.Rules, wanted(h.Name))
 	}
 	if want := []string{
-		"mdeployment.kb.io /mutate-apps-v1-deployment", "mfleet.example.com.kb.io /mutate-example-com-v1-fleet",
-		"qdeployment.kb.io /quarantine-apps-v1-deployment", "vdeployment.kb.io /validate-apps-v1-deployment", "pdeployment.kb.io /policy-apps-v1-deployment",
-		"qfleet.example.com.kb.io /quarantine-example-com-v1-fleet", "vfleet.example.com.kb.io /validate-example-com-v1-fleet", "pfleet.example.com.kb.io /policy-example-com-v1-fleet",
+		"mdeployment.kb.io /mutate-apps-v1-deployment",
+		"mfleet.example.com.kb.io /mutate-example-com-v1-fleet",
+		"qdeployment.kb.io /quarantine-apps-v1-deployment",
+		"vdeployment.kb.io /validate-apps-v1-deployment",
+		"pdeployment.kb.io /policy-apps-v1-deployment",
+		"qfleet.example.com.kb.io /quarantine-example-com-v1-fleet",
+		"vfleet.example.com.kb.io /validate-example-com-v1-fleet",
+		"pfleet.example.com.kb.io /policy-example-com-v1-fleet",
 	}; !slices.Equal(names, want) {
 		t.Errorf("the webhooks are %q, want %q", names, want)
 	}
@@ -154,25 +164,27 @@ func TestKindsAreServed(t *testing.T) {
 	}
 }
 
-// TestQuarantined: a version that was rolled back is denied, and overridden.
+// TestQuarantined: a version that was rolled back is denied without an override.
 func TestQuarantined(t *testing.T) {
 	forKinds(t, func(t *testing.T, k kindOfTest) {
 		before := annotatedWith(released(""), v1alpha1.QuarantinedAnnotation, repairVersion)
 		after := strings.Replace(before, `"123"`, `"1234"`, 1)
 		answer := review(t, newQuarantine(Options{}, k), k.of(makeRequest(before, after)))
-		if answer.Allowed || !strings.Contains(answer.Result.Message, k.words.Replace("deployment sleep: version "+repairVersion+" was rolled back")) {
+		want := k.words.Replace("deployment sleep: version " + repairVersion + " was rolled back")
+		if answer.Allowed || !strings.Contains(answer.Result.Message, want) {
 			t.Errorf("%+v", answer)
 		}
-		overridden := k.of(makeRequest(before, strings.Replace(after, `"labels":{`, `"labels":{`+labelled(v1alpha1.IgnoredSuspendLabel, "true"), 1)))
+		overriding := strings.Replace(after, `"labels":{`, `"labels":{`+labelled(v1alpha1.IgnoredSuspendLabel, "true"), 1)
+		overridden := k.of(makeRequest(before, overriding))
 		mutated := review(t, mutatingOf(Options{}, k), overridden)
 		overridden.Object.Raw = applyPatch(t, string(overridden.Object.Raw), mutated.Patch)
 		if answer := review(t, newQuarantine(Options{}, k), overridden); !answer.Allowed {
-			t.Errorf("overridden, and denied: %+v", answer.Result)
+			t.Errorf("denied with an override: %+v", answer.Result)
 		}
 	})
 }
 
-// TestOtherKindsAreNoConcern: a webhook says nothing of what its rules do not ask for.
+// TestOtherKindsAreNoConcern: a webhook allows requests that its rules do not select.
 func TestOtherKindsAreNoConcern(t *testing.T) {
 	blocked := released(labelled(v1alpha1.SuspendLabel, "1"))
 	req := makeRequest(blocked, strings.Replace(blocked, `"123"`, `"1234"`, 1))
@@ -181,7 +193,12 @@ func TestOtherKindsAreNoConcern(t *testing.T) {
 	o := withPolicies(policyOf("default", "no", "false"))
 	operation.Operation = admissionv1.Delete
 	for name, req := range map[string]admission.Request{"another kind": req, "another group": group, "a deletion": operation} {
-		for what, h := range map[string]handler{"mutate": mutatingOf(Options{}, fleets), "validate": newValidating(Options{}, fleets), "quarantine": newQuarantine(Options{}, fleets), "policy": newPolicy(o, fleets, newEvaluator(&o))} {
+		for what, h := range map[string]handler{
+			"mutate":     mutatingOf(Options{}, fleets),
+			"validate":   newValidating(Options{}, fleets),
+			"quarantine": newQuarantine(Options{}, fleets),
+			"policy":     newPolicy(o, fleets, newEvaluator(&o)),
+		} {
 			if answer := review(t, h, req); !answer.Allowed || answer.Patch != nil {
 				t.Errorf("%s, %s: %+v", name, what, answer)
 			}
@@ -189,11 +206,12 @@ func TestOtherKindsAreNoConcern(t *testing.T) {
 	}
 }
 
-// TestGateOfAnotherKind: AlterShield Server is asked about it by its kind.
+// TestGateOfAnotherKind: a question to AlterShield Server names the kind of the workload.
 func TestGateOfAnotherKind(t *testing.T) {
 	f := &fakeChecker{}
 	review(t, mutatingOf(f.options(), fleets), fleets.of(makeRequest(released(""), released2(""))))
-	if asked := f.asked(); len(asked) != 1 || asked[0].Kind != "fleet" || asked[0].Version != repairVersion || !slices.Equal(asked[0].Images, []string{"busybox"}) {
+	if asked := f.asked(); len(asked) != 1 || asked[0].Kind != "fleet" ||
+		asked[0].Version != repairVersion || !slices.Equal(asked[0].Images, []string{"busybox"}) {
 		t.Errorf("asked %+v", asked)
 	}
 }

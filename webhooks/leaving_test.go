@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// A replica that ends lets go of the connections it answers on, and only that one.
+// TestLeaving: only a pod that is being deleted closes connections with its answers.
 func TestLeaving(t *testing.T) {
 	reader := fake.NewClientBuilder().WithObjects(
 		wrappers.MakePod("system", "ending").Deleted(time.Now()).Finalizers("example.org/test").Obj(),
@@ -37,7 +37,8 @@ func TestLeaving(t *testing.T) {
 	for name, want := range map[string]bool{"ending": true, "running": false, "unknown": false, "": false} {
 		t.Run(name, func(t *testing.T) {
 			ending := isEnding(reader, types.NamespacedName{Namespace: "system", Name: name})
-			server := httptest.NewServer(leaving(ending, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })))
+			next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
+			server := httptest.NewServer(leaving(ending, next))
 			defer server.Close()
 			response, err := server.Client().Get(server.URL)
 			if err != nil {

@@ -30,8 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// observing reads settings as they are for a workload whose annotation turns
-// observing on, in the namespace of the test.
+// observing returns the settings that the annotations of a workload make, in the namespace of
+// the test.
 func observing(_ context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
 	if namespace != "default" {
 		return settings.InForce{}, errors.New("asked for the wrong namespace")
@@ -39,7 +39,7 @@ func observing(_ context.Context, namespace string, annotations map[string]strin
 	return settings.For(nil, nil, annotations), nil
 }
 
-// annotatedWith adds an annotation to what released returns.
+// annotatedWith adds an annotation to a manifest of released.
 func annotatedWith(object, key, value string) string {
 	return strings.Replace(object, `"annotations":{`, `"annotations":{"`+key+`":"`+value+`",`, 1)
 }
@@ -56,30 +56,39 @@ func TestObserving(t *testing.T) {
 	suspended := released(labelled(v1alpha1.SuspendLabel, "1"))
 	repaired := func(object string) string { return strings.Replace(object, `"test":"123"`, `"test":"1234"`, 1) }
 	quarantined := annotatedWith(released(""), v1alpha1.QuarantinedAnnotation, repairVersion)
-	const owners = `"metadata":{"ownerReferences":[{"apiVersion":"serving.knative.dev/v1","kind":"Revision","name":"a","uid":"u","controller":true}],`
+	const owners = `"metadata":{"ownerReferences":[` +
+		`{"apiVersion":"serving.knative.dev/v1","kind":"Revision","name":"a","uid":"u","controller":true}],`
+	observed := annotatedWith(suspended, observe, "enabled")
 	owned := strings.Replace(suspended, `"metadata":{`, owners, 1)
 	for name, test := range map[string]struct {
 		handler       admission.Handler
 		before, after string
 		allowed       bool
-		warning       string // what it names
+		warning       string // part of the warning
 	}{
-		"a block denies":             {newValidating(o, deployments), suspended, repaired(suspended), false, ""},
-		"while observed it does not": {newValidating(o, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), true, "deployment sleep is suspended"},
-		"as soon as not observed":    {newValidating(o, deployments), annotatedWith(suspended, observe, "enabled"), repaired(suspended), false, ""},
-		"without settings it does":   {newValidating(blind, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, ""},
-		"unless it knows none":       {newValidating(unset, deployments), suspended, repaired(annotatedWith(suspended, observe, "enabled")), false, ""},
-		"a quarantine denies":        {newQuarantine(o, deployments), quarantined, repaired(quarantined), false, ""},
-		"while observed not":         {newQuarantine(o, deployments), quarantined, repaired(annotatedWith(quarantined, observe, "enabled")), true, "was rolled back"},
-		"what another object owns":   {newValidating(o, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
-		"unless a label says so": {newValidating(o, deployments), owned,
-			repaired(strings.Replace(owned, `"labels":{`, `"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`",`, 1)), false, ""},
-		"what gets an owner with it": {newValidating(o, deployments), suspended, repaired(owned), false, ""},
-		"of a version in quarantine, too": {newQuarantine(o, deployments), quarantined,
-			repaired(strings.Replace(quarantined, `"metadata":{`, owners, 1)), false, ""},
-		"what loses its owner with it":   {newValidating(o, deployments), owned, repaired(suspended), false, ""},
-		"what is owned, whatever is set": {newValidating(blind, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
-		"nothing to deny":                {newValidating(o, deployments), suspended, annotatedWith(suspended, observe, "enabled"), true, ""},
+		"blocked, enforce mode": {newValidating(o, deployments), suspended, repaired(suspended), false, ""},
+		"blocked, observe mode": {
+			newValidating(o, deployments), suspended, repaired(observed), true, "deployment sleep is suspended",
+		},
+		"blocked, observe mode ends": {newValidating(o, deployments), observed, repaired(suspended), false, ""},
+		"blocked, settings unknown":  {newValidating(blind, deployments), suspended, repaired(observed), false, ""},
+		"blocked, no settings":       {newValidating(unset, deployments), suspended, repaired(observed), false, ""},
+		"quarantined, enforce mode":  {newQuarantine(o, deployments), quarantined, repaired(quarantined), false, ""},
+		"quarantined, observe mode": {
+			newQuarantine(o, deployments), quarantined, repaired(annotatedWith(quarantined, observe, "enabled")), true, "was rolled back",
+		},
+		"owned": {newValidating(o, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
+		"owned, defended by a label": {
+			newValidating(o, deployments), owned,
+			repaired(strings.Replace(owned, `"labels":{`, `"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`",`, 1)), false, "",
+		},
+		"blocked, gets an owner": {newValidating(o, deployments), suspended, repaired(owned), false, ""},
+		"quarantined, gets an owner": {
+			newQuarantine(o, deployments), quarantined, repaired(strings.Replace(quarantined, `"metadata":{`, owners, 1)), false, "",
+		},
+		"loses its owner":         {newValidating(o, deployments), owned, repaired(suspended), false, ""},
+		"owned, settings unknown": {newValidating(blind, deployments), owned, repaired(owned), true, "by its owner, the revision a"},
+		"no release":              {newValidating(o, deployments), suspended, observed, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := review(t, test.handler, makeRequest(test.before, test.after))
@@ -91,23 +100,24 @@ func TestObserving(t *testing.T) {
 	}
 }
 
-// TestObservingTheAdmissionCheck sees to it that the server is asked, and that
-// its answer denies nothing.
+// TestObservingTheAdmissionCheck: in observe mode the server is asked, and its answer denies
+// nothing.
 func TestObservingTheAdmissionCheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		observe bool
 		warns   string
-	}{"defended": {false, ""}, "observed": {true, "enforce mode denies it: deployment sleep: version"}} {
+	}{"enforce mode": {false, ""}, "observe mode": {true, "enforce mode denies it: deployment sleep: version"}} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeChecker{
 				answer:   func(context.Context, Question) (Answer, error) { return Answer{Explanation: "a freeze"}, nil },
 				settings: func(s *settings.Settings) error { s.Observe = test.observe; return nil },
 			}
-			got := review(t, mutatingOf(f.options(), deployments), makeRequest(released(""), strings.Replace(released(""), `"test":"123"`, `"test":"1234"`, 1)))
+			got := review(t, mutatingOf(f.options(), deployments), makeRequest(released(""), released2("")))
 			if got.Allowed != test.observe || len(f.asked()) != 1 {
 				t.Errorf("allowed %t after %d questions", got.Allowed, len(f.asked()))
 			}
-			if test.observe && (!slices.ContainsFunc(got.Warnings, func(w string) bool { return strings.Contains(w, test.warns) }) || len(got.Patch) == 0) {
+			warned := slices.ContainsFunc(got.Warnings, func(w string) bool { return strings.Contains(w, test.warns) })
+			if test.observe && (!warned || len(got.Patch) == 0) {
 				t.Errorf("warnings %q, patch %s; want a warning with %q, and a record", got.Warnings, got.Patch, test.warns)
 			}
 		})

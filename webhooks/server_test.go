@@ -45,7 +45,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
-// served is a webhook server that runs.
+// served is a running webhook server.
 type served struct {
 	*boundedServer
 	dir     string
@@ -58,7 +58,7 @@ type served struct {
 // serve starts a webhook server with one webhook, at /hook.
 func serve(t *testing.T, edit func(*network.Limits), hook admission.HandlerFunc) *served {
 	t.Helper()
-	crlog.SetLogger(logr.Discard()) // where the follower of certificates logs
+	crlog.SetLogger(logr.Discard()) // the logger of the certificate watcher
 	ca, err := pki.NewCA("test-ca", time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,9 @@ func serve(t *testing.T, edit func(*network.Limits), hook admission.HandlerFunc)
 	if edit != nil {
 		edit(&limits)
 	}
-	s.boundedServer = newServer(ServerOptions{Host: "127.0.0.1", CertDir: s.dir, CertName: "tls.crt", KeyName: "tls.key", Log: logr.Discard()}, limits)
+	s.boundedServer = newServer(ServerOptions{
+		Host: "127.0.0.1", CertDir: s.dir, CertName: "tls.crt", KeyName: "tls.key", Log: logr.Discard(),
+	}, limits)
 	s.Register("/hook", &admission.Webhook{Handler: hook})
 	if err := s.StartedChecker()(nil); err == nil {
 		t.Error("ready before it was started")
@@ -85,7 +87,7 @@ func serve(t *testing.T, edit func(*network.Limits), hook admission.HandlerFunc)
 			done <- nil
 			return err
 		case <-time.After(time.Minute):
-			return errors.New("it does not end")
+			return errors.New("the server does not end")
 		}
 	}
 	t.Cleanup(func() { _ = s.stop() })
@@ -109,12 +111,13 @@ func (s *served) issue(t *testing.T, name string) {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return is(), nil }); err != nil {
+	condition := func(context.Context) (bool, error) { return is(), nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, condition); err != nil {
 		t.Fatalf("gave up waiting for %s", what)
 	}
 }
 
-// receive waits for what must come.
+// receive waits for a value.
 func receive[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
 	select {
@@ -128,7 +131,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 
 func allow(context.Context, admission.Request) admission.Response { return admission.Allowed("") }
 
-// reviewOf is an AdmissionReview of about this size.
+// reviewOf returns an AdmissionReview of about size bytes.
 func reviewOf(t *testing.T, size int) []byte {
 	t.Helper()
 	body, err := json.Marshal(admissionv1.AdmissionReview{
@@ -141,7 +144,7 @@ func reviewOf(t *testing.T, size int) []byte {
 	return body
 }
 
-// client is one as API servers are: it keeps connections.
+// client returns a client that keeps connections, like an API server.
 func (s *served) client(t *testing.T) *http.Client {
 	t.Helper()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots}, ForceAttemptHTTP2: true}
@@ -149,7 +152,7 @@ func (s *served) client(t *testing.T) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: transport}
 }
 
-// ask asks the webhook; 0 stands for no answer.
+// ask sends a request and returns its HTTP status; 0 without an answer.
 func (s *served) ask(t *testing.T, c *http.Client, path string, body []byte) (status int) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.address+path, bytes.NewReader(body))
@@ -170,8 +173,8 @@ func (s *served) ask(t *testing.T, c *http.Client, path string, body []byte) (st
 	return resp.StatusCode
 }
 
-// TestOthersKeepNoAPIServerOut: connections that deliver nothing, or that are kept
-// without a request, are bounded, and no admission request waits for them.
+// TestOthersKeepNoAPIServerOut: connections without a complete request are limited, and do not
+// delay admission requests.
 func TestOthersKeepNoAPIServerOut(t *testing.T) {
 	header := func(length int) string {
 		return fmt.Sprintf("POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", length)
@@ -188,7 +191,7 @@ func TestOthersKeepNoAPIServerOut(t *testing.T) {
 			body := reviewOf(t, 1)
 			return header(len(body)) + string(body)
 		}},
-		"idle after what is no webhook": {true, func(*testing.T) string { return "GET / HTTP/1.1\r\nHost: x\r\n\r\n" }},
+		"idle after a request for another path": {true, func(*testing.T) string { return "GET / HTTP/1.1\r\nHost: x\r\n\r\n" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, func(l *network.Limits) {
@@ -208,7 +211,7 @@ func TestOthersKeepNoAPIServerOut(t *testing.T) {
 				}
 				others = append(others, conn)
 				if text := test.text(t); test.secured {
-					// Closed while it shakes hands, or writes: that is what is tested.
+					// The server may close the connection during the handshake or the write.
 					if _, err := conn.Write([]byte(text)); err == nil && strings.HasPrefix(name, "idle") {
 						if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
 							resp.Body.Close()
@@ -221,7 +224,7 @@ func TestOthersKeepNoAPIServerOut(t *testing.T) {
 				for range 8 {
 					other()
 				}
-				client.CloseIdleConnections() // a new connection has to get in, too
+				client.CloseIdleConnections() // the next request needs a new connection
 				if status := s.ask(t, client, "/hook", reviewOf(t, 1)); status != http.StatusOK {
 					t.Fatalf("status %d, want 200", status)
 				}
@@ -245,8 +248,8 @@ func TestOthersKeepNoAPIServerOut(t *testing.T) {
 	}
 }
 
-// TestKeptConnectionStays: an API server that goes on asking keeps its connection while
-// others come and go.
+// TestKeptConnectionStays: an API server that keeps sending requests keeps its connection while
+// others are opened.
 func TestKeptConnectionStays(t *testing.T) {
 	s := serve(t, func(l *network.Limits) { l.Connections, l.PerSource = 3, 0 }, allow)
 	dials := 0
@@ -274,7 +277,7 @@ func TestKeptConnectionStays(t *testing.T) {
 	}
 }
 
-// TestBodies: what is too large is refused, and of what is large there is little at once.
+// TestBodies: bodies that are too large are refused, and large bodies are limited at once.
 func TestBodies(t *testing.T) {
 	entered, goOn := make(chan struct{}, 1), make(chan struct{})
 	s := serve(t, func(l *network.Limits) {
@@ -292,7 +295,7 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%d bytes: status %d, want %d", size, got, want)
 		}
 	}
-	// One source leaves room for one body.
+	// One source may send one large body at once.
 	first := make(chan int, 1)
 	go func() { first <- s.ask(t, client, "/hook", reviewOf(t, 2000)) }()
 	receive(t, entered)
@@ -309,18 +312,19 @@ func TestBodies(t *testing.T) {
 	if got := s.ask(t, client, "/hook", reviewOf(t, 5000)); got != http.StatusOK {
 		t.Errorf("after it: status %d, want 200", got)
 	}
-	// Large bodies that are announced, and do not arrive, take no share.
+	// Large bodies that are announced and do not arrive do not count.
 	for range 3 {
 		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}).DialContext(t.Context(), "tcp", s.address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{"); err != nil {
+		const begun = "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{"
+		if _, err := io.WriteString(conn, begun); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.ask(t, client, "/hook", reviewOf(t, 5000)); got != http.StatusOK {
-			t.Errorf("beside one that does not arrive: status %d, want 200", got)
+			t.Errorf("beside a body that does not arrive: status %d, want 200", got)
 		}
 	}
 	if got := s.ask(t, client, "/none", reviewOf(t, 10)); got != http.StatusNotFound {
@@ -328,8 +332,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestConnectionThatWaits: a connection that is dialled long before its first request is
-// not closed, nor is the time until then taken from that of the request.
+// TestConnectionThatWaits: a connection is not closed before its first request, and the timeout
+// of the request begins with the request.
 func TestConnectionThatWaits(t *testing.T) {
 	s := serve(t, func(l *network.Limits) { l.Read = 500 * time.Millisecond }, allow)
 	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}
@@ -342,15 +346,13 @@ func TestConnectionThatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v while it is silent, want that it stays open", err)
+		t.Errorf("read before the first request: %v, want the connection open", err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	body := reviewOf(t, 1)
-	if _, err := fmt.Fprintf(conn, "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
-		t.Fatal(err)
-	}
+	post(t, conn, len(body), string(body))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -361,12 +363,22 @@ func TestConnectionThatWaits(t *testing.T) {
 	}
 }
 
-// TestSlowRequests: who does not send a request, or does not read its answer, does not keep
-// the connection.
+// post writes a request that announces a body of length bytes, with this body.
+func post(t *testing.T, conn net.Conn, length int, body string) {
+	t.Helper()
+	const header = "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+	if _, err := fmt.Fprintf(conn, header+"%s", length, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSlowRequests: the connection of a client that does not finish its request, or does not
+// read the answer, is closed.
 func TestSlowRequests(t *testing.T) {
 	const short = 100 * time.Millisecond
 	large := admission.Denied(strings.Repeat("x", 32<<20))
-	s := serve(t, func(l *network.Limits) { l.Read, l.Write = short, 2*short }, func(context.Context, admission.Request) admission.Response { return large })
+	s := serve(t, func(l *network.Limits) { l.Read, l.Write = short, 2*short },
+		func(context.Context, admission.Request) admission.Response { return large })
 	for name, body := range map[string]string{"body": "{", "answer": string(reviewOf(t, 1))} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: s.roots}}).DialContext(t.Context(), "tcp", s.address)
@@ -374,11 +386,8 @@ func TestSlowRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			length := len(reviewOf(t, 1))
-			if _, err := fmt.Fprintf(conn, "POST /hook HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", length, body); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(10 * short) //nolint:forbidigo // that is what a slow client does
+			post(t, conn, len(reviewOf(t, 1)), body)
+			time.Sleep(10 * short) //nolint:forbidigo // a slow client
 			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
@@ -390,8 +399,8 @@ func TestSlowRequests(t *testing.T) {
 	}
 }
 
-// TestServerLife: a request under way when the manager ends is finished, and a new
-// certificate is served without a restart.
+// TestServerLife: the server answers a request in flight when the manager ends, and serves a
+// new certificate without a restart.
 func TestServerLife(t *testing.T) {
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	s := serve(t, nil, func(ctx context.Context, req admission.Request) admission.Response {
@@ -404,13 +413,14 @@ func TestServerLife(t *testing.T) {
 		}
 		return admission.Allowed("")
 	})
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: s.roots, NextProtos: []string{"h2", "http/1.1"}}}
 	certificate := func() (name, protocol string) {
-		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: s.roots, NextProtos: []string{"h2", "http/1.1"}}}).DialContext(t.Context(), "tcp", s.address)
+		conn, err := dialer.DialContext(t.Context(), "tcp", s.address)
 		if err != nil {
 			return "", ""
 		}
 		defer conn.Close()
-		state := conn.(*tls.Conn).ConnectionState() //nolint:errcheck // that is what the dialer makes
+		state := conn.(*tls.Conn).ConnectionState() //nolint:errcheck // the dialer makes no other type
 		return state.PeerCertificates[0].Subject.CommonName, state.NegotiatedProtocol
 	}
 	if name, protocol := certificate(); name != "first" || protocol != "http/1.1" {
@@ -424,10 +434,10 @@ func TestServerLife(t *testing.T) {
 	go func() { first <- s.ask(t, client, "/hook", reviewOf(t, 2)) }()
 	receive(t, entered)
 	go func() { stopped <- s.stop() }()
-	eventually(t, "the server to be ready no more", func() bool { return s.StartedChecker()(nil) != nil })
+	eventually(t, "the server not to be ready", func() bool { return s.StartedChecker()(nil) != nil })
 	close(goOn)
 	if got := receive(t, first); got != http.StatusOK {
-		t.Errorf("the request under way: status %d, want 200", got)
+		t.Errorf("the request in flight: status %d, want 200", got)
 	}
 	if err := receive(t, stopped); err != nil {
 		t.Errorf("Start() = %v", err)
@@ -438,10 +448,11 @@ func TestServerLife(t *testing.T) {
 	}
 }
 
-// TestServerFails: the error names the flag to mend.
+// TestServerFails: the error names the flag with the wrong value.
 func TestServerFails(t *testing.T) {
 	crlog.SetLogger(logr.Discard())
-	if err := newServer(ServerOptions{CertDir: t.TempDir(), CertName: "a", KeyName: "b"}, defaultServerLimits()).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "--webhook-cert-path") {
+	s := newServer(ServerOptions{CertDir: t.TempDir(), CertName: "a", KeyName: "b"}, defaultServerLimits())
+	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "--webhook-cert-path") {
 		t.Errorf("Start() = %v without a certificate", err)
 	}
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -452,8 +463,8 @@ func TestServerFails(t *testing.T) {
 	none := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, errors.New("there is no certificate yet")
 	}
-	port := taken.Addr().(*net.TCPAddr).Port //nolint:errcheck // it listens on TCP
-	s := newServer(ServerOptions{Host: "127.0.0.1", Port: port, GetCertificate: none}, defaultServerLimits())
+	port := taken.Addr().(*net.TCPAddr).Port //nolint:errcheck // a TCP listener
+	s = newServer(ServerOptions{Host: "127.0.0.1", Port: port, GetCertificate: none}, defaultServerLimits())
 	if err := s.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "--webhook-port") {
 		t.Errorf("Start() = %v on a port that is taken", err)
 	}
@@ -471,19 +482,20 @@ func TestServerFails(t *testing.T) {
 	}
 }
 
-// TestServerLimits: what others can have in memory leaves room for the caches.
+// TestServerLimits: request bodies in memory leave room for the caches, and the timeouts fit
+// the timeouts of API servers.
 func TestServerLimits(t *testing.T) {
 	l := defaultServerLimits()
 	if bodies := int64(l.Connections)*l.SmallBody + l.LargeBodies; bodies > 128<<20 {
 		t.Errorf("bodies may take %d MiB", bodies>>20)
 	}
 	if min(l.Idle, l.ReadHeader) <= 90*time.Second {
-		t.Error("API servers keep connections for longer")
+		t.Error("API servers keep idle connections longer")
 	}
 	if l.PerSource >= l.Connections {
 		t.Error("one source may have all connections")
 	}
 	if l.Write < l.Read+callTimeout*time.Second {
-		t.Errorf("timeouts %s, %s do not fit those of API servers", l.Read, l.Write)
+		t.Errorf("timeouts %s, %s do not fit the timeout of API servers", l.Read, l.Write)
 	}
 }

@@ -66,12 +66,12 @@ const (
 
 var (
 	testEnv *envtest.Environment
-	// jane is a user; asOperator is the operator; sameUser is a person with
-	// the operator's credentials.
+	// jane is a user; asOperator is the operator; sameUser is a user with the operator's
+	// credentials.
 	jane, asOperator, sameUser client.Client
 	warnings                   = &warningRecorder{}
 	stopServer                 func()
-	// asking is the admission check, off unless a test turns it on.
+	// asking is the admission check; off by default.
 	asking = &fakeChecker{settings: unasked}
 )
 
@@ -80,7 +80,7 @@ func unasked(s *settings.Settings) error {
 	return nil
 }
 
-// warningRecorder keeps what the API server warned jane of.
+// warningRecorder keeps the warnings of the API server to jane.
 type warningRecorder struct{ texts []string }
 
 func (w *warningRecorder) HandleWarningHeader(_ int, _, text string) { w.texts = append(w.texts, text) }
@@ -108,7 +108,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 
 	startServer()
 	DeferCleanup(func() { stopServer() })
-	// The API server loads the configuration of webhooks when it gets to it.
+	// The API server loads webhook configurations with a delay.
 	Eventually(func(g Gomega) {
 		d := sleep("probe")
 		g.Expect(jane.Create(ctx, d, client.DryRunAll)).To(Succeed())
@@ -158,7 +158,9 @@ func startServer() {
 		}),
 	})
 	Expect(err).NotTo(HaveOccurred())
-	Expect(SetupWithManager(mgr, Options{Kinds: workload.Defended(), Self: operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings})).To(Succeed())
+	Expect(SetupWithManager(mgr, Options{
+		Kinds: workload.Defended(), Self: operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings,
+	})).To(Succeed())
 	mgr.GetWebhookServer().Register(lateWebhookPath, &admission.Webhook{Handler: admission.HandlerFunc(lateWebhook)})
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -179,7 +181,7 @@ func startServer() {
 	}, time.Minute).Should(Succeed())
 }
 
-// sleep is the Deployment of the walkthrough.
+// sleep returns the Deployment of the walkthrough.
 func sleep(name string) *appsv1.Deployment {
 	return wrappers.MakeDeployment(enrolled, name).App("sleep").Replicas(5).TemplateLabel("test", "123").
 		Container(func(c *corev1.Container) { c.Name, c.ImagePullPolicy = "sleep", corev1.PullIfNotPresent }).Obj()
@@ -196,7 +198,7 @@ func mergePatch(data string) client.Patch {
 	return client.RawPatch("application/merge-patch+json", []byte(data))
 }
 
-// patched applies a merge patch as jane and returns what came of it.
+// patched applies a merge patch as jane and returns the new object.
 func patched(ctx context.Context, d *appsv1.Deployment, data string) *appsv1.Deployment {
 	GinkgoHelper()
 	result := d.DeepCopy()
@@ -233,9 +235,8 @@ func blocked(ctx context.Context, name string) *appsv1.Deployment {
 	return d
 }
 
-// seen waits until the cache of the API server shows a label. It begins a patch with
-// what the cache has, calls admission, and calls it again where etcd has a newer
-// object.
+// seen waits until the cache of the API server has a label. The API server applies a patch to
+// the cached object and calls admission, and does both again if etcd has a newer object.
 func seen(ctx context.Context, d *appsv1.Deployment, label string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -260,7 +261,7 @@ func scale(ctx context.Context, d *appsv1.Deployment, replicas int32) {
 	Expect(reload(ctx, d).Spec.Replicas).To(HaveValue(Equal(replicas)))
 }
 
-// beDenied is the answer of the block.
+// beDenied matches the denial of a blocked workload.
 func beDenied(name string) OmegaMatcher {
 	return SatisfyAll(
 		WithTransform(apierrors.IsForbidden, BeTrue()),
@@ -284,14 +285,14 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 	BeforeEach(func() { warnings.texts = nil })
 
 	Describe("versions", func() {
-		It("are those of the contract", func(ctx SpecContext) {
+		It("are as documented", func(ctx SpecContext) {
 			d := create(ctx, "sleep")
 			Expect(d).To(SatisfyAll(haveVersion(sleepVersion), haveRelease("1")))
 			Expect(patched(ctx, d, "{"+repair+"}")).To(SatisfyAll(haveVersion(repairVersion), haveRelease("2")))
 			Expect(patched(ctx, d, "{"+template(`"test":"123"`)+"}")).To(SatisfyAll(haveVersion(sleepVersion), haveRelease("3")))
 		})
 
-		It("are computed alike by the controller, from what it reads", func(ctx SpecContext) {
+		It("are the same when computed from the stored object", func(ctx SpecContext) {
 			d := sleep("rich")
 			d.Spec.Template.Spec.Volumes = []corev1.Volume{
 				{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
@@ -344,7 +345,8 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 
 		It("survive a replace by the manifest", func(ctx SpecContext) {
 			d := create(ctx, "replaced")
-			Expect(asOperator.Patch(ctx, d, mergePatch("{"+meta("labels", v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)+"}"))).To(Succeed())
+			processed := meta("labels", v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)
+			Expect(asOperator.Patch(ctx, d, mergePatch("{"+processed+"}"))).To(Succeed())
 
 			again := sleep("replaced")
 			again.Labels = nil
@@ -389,7 +391,7 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			d.Namespace = "late"
 			Expect(jane.Create(ctx, d)).To(Succeed())
 			Expect(jane.Update(ctx, ns.Enrolled().Obj())).To(Succeed())
-			// The API server looks at the namespace through a cache.
+			// The API server reads the namespace from a cache.
 			Eventually(func() map[string]string {
 				return patchedDryRun(ctx, d, "{"+repair+"}").Labels
 			}, time.Minute).Should(HaveKey(v1alpha1.VersionLabel))
@@ -414,7 +416,7 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			Expect(d).To(haveVersion(sleepVersion))
 		})
 
-		It("are not given outside managed namespaces", func(ctx SpecContext) {
+		It("are not given outside enrolled namespaces", func(ctx SpecContext) {
 			d := sleep("sleep")
 			d.Namespace = free
 			Expect(jane.Create(ctx, d)).To(Succeed())
@@ -452,7 +454,8 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 					v1alpha1.IgnoredSuspendLabel + `=true --overwrite -n ` + enrolled)))
 			Expect(warnings.texts).To(BeEmpty(), "CI shows none")
 			Expect(jane.Update(ctx, sleep("refused"))).To(beDenied("refused"), "a replace loses the block")
-			Expect(sameUser.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(beDenied("refused"), "a developer with the operator's credentials")
+			Expect(sameUser.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).
+				To(beDenied("refused"), "a developer with the operator's credentials")
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"), client.DryRunAll)).To(beDenied("refused"))
 			Expect(reload(ctx, d).ResourceVersion).To(Equal(d.ResourceVersion))
 		})
@@ -480,9 +483,10 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 		It("lets everything else pass", func(ctx SpecContext) {
 			d := blocked(ctx, "usable")
 			scale(ctx, d, 2)
-			Expect(patched(ctx, d, `{"spec":{"replicas":3,"paused":true,"minReadySeconds":1,"strategy":{"type":"Recreate","rollingUpdate":null}}}`).Spec.Paused).To(BeTrue())
+			spec := `{"spec":{"replicas":3,"paused":true,"minReadySeconds":1,"strategy":{"type":"Recreate","rollingUpdate":null}}}`
+			Expect(patched(ctx, d, spec).Spec.Paused).To(BeTrue())
 
-			// As the deployment controller does it.
+			// The deployment controller updates the whole object.
 			update := reload(ctx, d)
 			update.Annotations["deployment.kubernetes.io/revision"] = "1"
 			Expect(jane.Update(ctx, update)).To(Succeed())
@@ -493,7 +497,7 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			Expect(patched(ctx, d, `{`+meta("labels", "a", "b")+`}`).Labels).To(HaveKey(v1alpha1.SuspendLabel))
 			Expect(warnings.texts).To(BeEmpty())
 			Expect(jane.Delete(ctx, update, client.PropagationPolicy(metav1.DeletePropagationForeground))).To(Succeed())
-			// Deleting, with the finalizer of foreground deletion on it.
+			// The Deployment is being deleted, and still has the finalizer of foreground deletion.
 			Expect(patched(ctx, d, `{"metadata":{"finalizers":null}}`).DeletionTimestamp).NotTo(BeNil())
 		})
 
@@ -524,14 +528,14 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 				Expect(got.Annotations).To(HaveKey(v1alpha1.SuspendedByAnnotation))
 
 				Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+another+"}"))).To(beDenied(name))
-				// A manifest that keeps the label, applied again.
+				// The label may be set again, as by a manifest that has it.
 				Expect(patched(ctx, d, `{`+meta("labels", v1alpha1.IgnoredSuspendLabel, "true")+`}`).Labels).
 					To(HaveKey(v1alpha1.IgnoredSuspendLabel))
 			},
 			Entry("in the same request", "override-with", func(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
 				return patched(ctx, d, `{`+meta("labels", v1alpha1.IgnoredSuspendLabel, "true")+`,`+repair+`}`)
 			}),
-			Entry("set before", "override-before", func(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
+			Entry("in an earlier request", "override-before", func(ctx context.Context, d *appsv1.Deployment) *appsv1.Deployment {
 				labelled := patched(ctx, d, `{`+meta("labels", v1alpha1.IgnoredSuspendLabel, "true")+`}`)
 				Expect(labelled.Labels).To(HaveKey(v1alpha1.IgnoredSuspendLabel))
 				Expect(labelled.Annotations).NotTo(HaveKey(v1alpha1.OverrideAnnotation))
@@ -554,15 +558,17 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 
 		It("resumes the rollout that the operator halted", func(ctx SpecContext) {
 			d := blocked(ctx, "halted")
-			Expect(asOperator.Patch(ctx, d, mergePatch(`{`+meta("annotations", v1alpha1.HaltedAnnotation, sleepVersion)+`,"spec":{"paused":true}}`))).To(Succeed())
+			halted := meta("annotations", v1alpha1.HaltedAnnotation, sleepVersion)
+			Expect(asOperator.Patch(ctx, d, mergePatch(`{`+halted+`,"spec":{"paused":true}}`))).To(Succeed())
 			Expect(patched(ctx, d, `{`+meta("labels", v1alpha1.IgnoredSuspendLabel, "true")+`,`+repair+`}`).Spec.Paused).To(BeFalse())
 		})
 
-		It("refuses a stale override until it is set anew", func(ctx SpecContext) {
+		It("refuses a stale override until it is set again", func(ctx SpecContext) {
 			d := create(ctx, "stale")
 			d = patched(ctx, d, `{`+meta("labels", v1alpha1.IgnoredSuspendLabel, "true")+`}`)
 			block(ctx, d)
-			Expect(asOperator.Patch(ctx, d, mergePatch("{"+meta("annotations", v1alpha1.OverrideStaleAnnotation, "true")+"}"))).To(Succeed())
+			stale := meta("annotations", v1alpha1.OverrideStaleAnnotation, "true")
+			Expect(asOperator.Patch(ctx, d, mergePatch("{"+stale+"}"))).To(Succeed())
 
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(beDenied("stale"))
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{"metadata":{"annotations":null},`+repair+`}`))).To(beDenied("stale"))
@@ -573,7 +579,8 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 
 		It("is not passed by an override that names another resource version", func(ctx SpecContext) {
 			d := blocked(ctx, "forged")
-			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{`+meta("annotations", v1alpha1.OverrideAnnotation, "x 1 jane")+`,`+repair+`}`))).To(beDenied("forged"))
+			forged := meta("annotations", v1alpha1.OverrideAnnotation, "x 1 jane")
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{`+forged+`,`+repair+`}`))).To(beDenied("forged"))
 		})
 	})
 
@@ -587,20 +594,21 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 		})
 		AfterAll(func() { startServer() })
 
-		It("workloads are created and released freely", func(ctx SpecContext) {
+		It("workloads are created and released without versions", func(ctx SpecContext) {
 			Expect(create(ctx, "down-created")).To(haveVersion(""))
 			Expect(patched(ctx, before, "{"+repair+"}")).To(haveVersion(sleepVersion))
 			scale(ctx, before, 1)
 		})
 
-		It("a blocked one scales and takes annotations, and is still blocked", func(ctx SpecContext) {
+		It("a blocked workload scales and takes annotations, and is still blocked", func(ctx SpecContext) {
 			d := blockedBefore
 			scale(ctx, d, 4)
 			patched(ctx, d, `{`+meta("annotations", "a", "b")+`,"spec":{"replicas":1}}`)
 			unavailable := MatchError(ContainSubstring(`failed calling webhook "vdeployment.kb.io"`))
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(unavailable)
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":null}}}`))).To(unavailable)
-			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{"spec":{"template":{"metadata":{"labels":{"`+v1alpha1.VersionLabel+`":"x"}}}}}`))).To(unavailable)
+			versionLabel := `{"spec":{"template":{"metadata":{"labels":{"` + v1alpha1.VersionLabel + `":"x"}}}}}`
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(versionLabel))).To(unavailable)
 			Expect(reload(ctx, d)).To(haveVersion(sleepVersion))
 		})
 
@@ -612,25 +620,26 @@ var _ = Describe("Admission of Deployments", Ordered, func() {
 			}
 			patched(ctx, d, stale(`"true"`))
 			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch("{"+repair+"}"))).To(MatchError(ContainSubstring("failed calling webhook")))
-			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{`+meta("annotations", v1alpha1.OverrideAnnotation, "x 1 jane")+`,`+repair+`}`))).
+			forged := meta("annotations", v1alpha1.OverrideAnnotation, "x 1 jane")
+			Expect(jane.Patch(ctx, d.DeepCopy(), mergePatch(`{`+forged+`,`+repair+`}`))).
 				To(MatchError(ContainSubstring("failed calling webhook")))
 			patched(ctx, d, stale(`null`))
 		})
 
-		It("a blocked one takes a repair", func(ctx SpecContext) {
+		It("a blocked workload takes an override release", func(ctx SpecContext) {
 			got := patched(ctx, blockedBefore, `{`+meta("labels", v1alpha1.IgnoredSuspendLabel, "true")+`,`+repair+`}`)
 			Expect(got.Spec.Template.Labels).To(HaveKeyWithValue("test", "1234"))
 			Expect(got.Labels).To(HaveKey(v1alpha1.SuspendLabel))
 		})
 
-		It("a blocked one opts out", func(ctx SpecContext) {
+		It("a blocked workload opts out", func(ctx SpecContext) {
 			d := patched(ctx, blockedBefore, `{`+meta("labels", v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)+`,`+another+`}`)
 			Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "12345"))
 		})
 	})
 })
 
-// patchedDryRun is patched without a trace.
+// patchedDryRun is patched in a dry run.
 func patchedDryRun(ctx context.Context, d *appsv1.Deployment, data string) *appsv1.Deployment {
 	GinkgoHelper()
 	result := d.DeepCopy()

@@ -26,7 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// TestUnknownWords: whoever mistypes a label is warned, and the label stays.
+// TestUnknownWords: a mistyped label causes a warning, and stays.
 func TestUnknownWords(t *testing.T) {
 	typo := released(labelled(v1alpha1.SettingAnnotationPrefix+"defence", "disabled"))
 	for name, test := range map[string]struct {
@@ -45,7 +45,8 @@ func TestUnknownWords(t *testing.T) {
 				test.edit(&req)
 			}
 			got := review(t, mutatingOf(Options{Self: self}, deployments), req)
-			warned := len(got.Warnings) == 1 && strings.Contains(got.Warnings[0], "defence is not known; the nearest known one is "+v1alpha1.DefenseLabel)
+			want := "defence is not known; the nearest known one is " + v1alpha1.DefenseLabel
+			warned := len(got.Warnings) == 1 && strings.Contains(got.Warnings[0], want)
 			if !got.Allowed || warned != test.warns || !test.warns && len(got.Warnings) > 0 || strings.Contains(string(got.Patch), "defence") {
 				t.Errorf("allowed %t, warnings %q, patch %s", got.Allowed, got.Warnings, got.Patch)
 			}

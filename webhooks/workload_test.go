@@ -50,16 +50,20 @@ const (
 	sleepVersion  = "c6c45d23c098bdf181853a85b60b5d74"
 	repairVersion = "6a8ff823a5011291b0f02a1d83c2222d"
 
-	// podSpec is that of the walkthrough, as an API server sends it.
-	podSpec = `{"containers":[{"name":"sleep","image":"busybox","command":["/bin/sleep","infinity"],"resources":{},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{},"schedulerName":"default-scheduler"}`
+	// podSpec is the pod spec of the walkthrough, as an API server sends it.
+	podSpec = `{"containers":[{"name":"sleep","image":"busybox","command":["/bin/sleep","infinity"],"resources":{},` +
+		`"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],` +
+		`"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","securityContext":{},` +
+		`"schedulerName":"default-scheduler"}`
 )
 
-// deployments is the kind that most tests are about.
+// deployments is the kind of most tests.
 var deployments = workload.Deployment{}
 
-// manifest is a Deployment with the given metadata and labels of its template.
+// manifest returns a Deployment with this metadata and these labels of its template.
 func manifest(metadata, templateLabels string) string {
-	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":` + metadata + `,"spec":{"replicas":5,"selector":{"matchLabels":{"app":"sleep"}},` +
+	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":` + metadata +
+		`,"spec":{"replicas":5,"selector":{"matchLabels":{"app":"sleep"}},` +
 		`"template":{"metadata":{"labels":` + templateLabels + `},"spec":` + podSpec + `}},"status":{}}`
 }
 
@@ -68,14 +72,15 @@ const (
 	repairLabels = `{"app":"sleep","test":"1234"}`
 )
 
-// released is what sleep looks like after its first release.
+// released returns sleep after its first release, with more labels.
 func released(more string) string {
 	return manifest(
-		`{"name":"sleep","namespace":"default","resourceVersion":"77","labels":{`+more+`"`+v1alpha1.VersionLabel+`":"`+sleepVersion+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"1"}}`,
+		`{"name":"sleep","namespace":"default","resourceVersion":"77",`+
+			`"labels":{`+more+`"`+v1alpha1.VersionLabel+`":"`+sleepVersion+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"1"}}`,
 		`{"app":"sleep","test":"123","`+v1alpha1.VersionLabel+`":"`+sleepVersion+`"}`)
 }
 
-// labelled is a label to put into released.
+// labelled returns a label for released.
 func labelled(key, value string) string { return fmt.Sprintf("%q:%q,", key, value) }
 
 func makeRequest(before, after string) admission.Request {
@@ -97,7 +102,7 @@ func makeRequest(before, after string) admission.Request {
 	return req
 }
 
-// review sends a request through the wire format and back.
+// review sends a request in the wire format, and returns the response.
 func review(t testing.TB, h admission.Handler, req admission.Request) admissionv1.AdmissionResponse {
 	t.Helper()
 	body, err := json.Marshal(admissionv1.AdmissionReview{
@@ -126,7 +131,10 @@ func testMutating(t *testing.T, k kindOfTest) {
 		version = "admission-webhook-altershield.antgroup.com~1version"
 		prefix  = "altershield.defense.antgroup.com~1"
 		name    = `{"name":"sleep"}`
+		labels  = `{"` + v1alpha1.VersionLabel + `":"` + sleepVersion + `"`
+		bare    = `{"name":"sleep","labels":{"a":"b"},"annotations":{"a":"b"}}`
 	)
+	paused, halted := `"replicas":5,"paused":true`, `"annotations":{`+labelled(v1alpha1.HaltedAnnotation, sleepVersion)
 	tests := map[string]struct {
 		before, after string
 		edit          func(*admission.Request)
@@ -154,7 +162,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			want:  []string{`{"op":"remove","path":"/metadata/labels/` + prefix + `suspend"}`},
 		},
 		"template without labels": {
-			after: manifest(`{"name":"sleep","labels":{"a":"b"},"annotations":{"a":"b"}}`, `null`),
+			after: manifest(bare, `null`),
 			want: []string{
 				`{"op":"add","path":"/metadata/labels/` + version + `","value":"$V"}`,
 				`{"op":"add","path":"/metadata/annotations/` + prefix + `release","value":"1"}`,
@@ -162,7 +170,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			},
 		},
 		"template with null metadata": {
-			after: strings.Replace(manifest(`{"name":"sleep","labels":{"a":"b"},"annotations":{"a":"b"}}`, sleepLabels), `{"labels":`+sleepLabels+`}`, `null`, 1),
+			after: strings.Replace(manifest(bare, sleepLabels), `{"labels":`+sleepLabels+`}`, `null`, 1),
 			want: []string{
 				`{"op":"add","path":"/metadata/labels/` + version + `","value":"$V"}`,
 				`{"op":"add","path":"/metadata/annotations/` + prefix + `release","value":"1"}`,
@@ -170,7 +178,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			},
 		},
 		"template without metadata": {
-			after: strings.Replace(manifest(`{"name":"sleep","labels":{"a":"b"},"annotations":{"a":"b"}}`, sleepLabels), `"metadata":{"labels":`+sleepLabels+`},`, ``, 1),
+			after: strings.Replace(manifest(bare, sleepLabels), `"metadata":{"labels":`+sleepLabels+`},`, ``, 1),
 			want: []string{
 				`{"op":"add","path":"/metadata/labels/` + version + `","value":"$V"}`,
 				`{"op":"add","path":"/metadata/annotations/` + prefix + `release","value":"1"}`,
@@ -182,7 +190,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			before: released(labelled(v1alpha1.DefenseStatusLabel, "processed")),
 			after:  manifest(name, sleepLabels),
 			want: []string{
-				`{"op":"add","path":"/metadata/labels","value":{"` + v1alpha1.VersionLabel + `":"` + sleepVersion + `","` + v1alpha1.DefenseStatusLabel + `":"processed"}}`,
+				`{"op":"add","path":"/metadata/labels","value":` + labels + `,"` + v1alpha1.DefenseStatusLabel + `":"processed"}}`,
 				`{"op":"add","path":"/metadata/annotations","value":{"` + v1alpha1.ReleaseAnnotation + `":"1"}}`,
 				`{"op":"add","path":"/spec/template/metadata/labels/` + version + `","value":"` + sleepVersion + `"}`,
 			},
@@ -198,9 +206,9 @@ func testMutating(t *testing.T, k kindOfTest) {
 			},
 		},
 		"overridden while halted": {
-			before: strings.NewReplacer(`"replicas":5`, `"replicas":5,"paused":true`, `"annotations":{`, `"annotations":{`+labelled(v1alpha1.HaltedAnnotation, sleepVersion)).
+			before: strings.NewReplacer(`"replicas":5`, paused, `"annotations":{`, halted).
 				Replace(released(labelled(v1alpha1.SuspendLabel, "1"))),
-			after: strings.NewReplacer(`"replicas":5`, `"replicas":5,"paused":true`, `"123"`, `"1234"`, `"annotations":{`, `"annotations":{`+labelled(v1alpha1.HaltedAnnotation, sleepVersion)).
+			after: strings.NewReplacer(`"replicas":5`, paused, `"123"`, `"1234"`, `"annotations":{`, halted).
 				Replace(released(labelled(v1alpha1.SuspendLabel, "1") + labelled(v1alpha1.IgnoredSuspendLabel, "true"))),
 			want: []string{
 				`{"op":"replace","path":"/metadata/labels/` + version + `","value":"` + repairVersion + `"}`,
@@ -214,7 +222,8 @@ func testMutating(t *testing.T, k kindOfTest) {
 		},
 		"rolled back by the operator": {
 			before: released(""),
-			after:  manifest(`{"name":"sleep","labels":{"`+v1alpha1.VersionLabel+`":"`+sleepVersion+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"1"}}`, repairLabels),
+			after: manifest(
+				`{"name":"sleep","labels":`+labels+`},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"1"}}`, repairLabels),
 			edit: func(req *admission.Request) {
 				req.UserInfo.Username = self
 				req.Options.Raw = []byte(`{"kind":"PatchOptions","fieldManager":"altershield-operator"}`)
@@ -286,7 +295,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 			if diff := cmp.Diff(decode(t, []byte(want)), withoutReleasedBy(decode(t, response.Patch))); diff != "" {
 				t.Error("patch (-want +got):\n", diff)
 			}
-			// The API server may ask again.
+			// The API server may call the webhook again.
 			req.Object.Raw = patched
 			if again := review(t, mutatingOf(Options{Self: self}, k), req); again.Patch != nil {
 				t.Errorf("called again: patch %s, want none", again.Patch)
@@ -295,7 +304,7 @@ func testMutating(t *testing.T, k kindOfTest) {
 	}
 }
 
-// withoutReleasedBy leaves the annotation that names the user out of a patch.
+// withoutReleasedBy removes the annotation that names the user from a patch.
 func withoutReleasedBy(patch any) any {
 	operations, ok := patch.([]any)
 	if !ok {
@@ -335,8 +344,7 @@ func decode(t *testing.T, data []byte) any {
 	return v
 }
 
-// TestMutatingKeepsUnknownFields releases a Deployment of a future API server
-// and looks for what differs afterwards.
+// TestMutatingKeepsUnknownFields: a release keeps fields of a future API server.
 func TestMutatingKeepsUnknownFields(t *testing.T) {
 	future := strings.NewReplacer(
 		`"replicas":5`, `"replicas":5,"future":{"n":9007199254740993}`,
@@ -370,17 +378,20 @@ func testValidating(t *testing.T, k kindOfTest) {
 		edit          func(*admission.Request)
 		wantDenied    bool
 	}{
-		"created":                 {after: blocked},
-		"released":                {before: released(""), after: repair("")},
-		"blocked, nothing":        {before: blocked, after: blocked},
-		"blocked, scaled":         {before: blocked, after: strings.Replace(blocked, `"replicas":5`, `"replicas":0`, 1)},
-		"blocked, released":       {before: blocked, after: repair(""), wantDenied: true},
-		"blocked, lost":           {before: blocked, after: released(""), wantDenied: true},
-		"blocked, labels null":    {before: blocked, after: manifest(`{"name":"sleep"}`, sleepLabels), wantDenied: true},
-		"blocked, overridden":     {before: blocked, after: repair(labelled(v1alpha1.IgnoredSuspendLabel, "true"))},
-		"blocked, opted out":      {before: blocked, after: repair(labelled(v1alpha1.DefenseLabel, "disabled"))},
-		"blocked, being deleted":  {before: blocked, after: manifest(`{"name":"sleep","deletionTimestamp":"2024-01-01T00:00:00Z"}`, sleepLabels)},
-		"blocked, not our manner": {before: blocked, after: repair(""), edit: func(req *admission.Request) { req.UserInfo.Username = self }, wantDenied: true},
+		"created":                {after: blocked},
+		"released":               {before: released(""), after: repair("")},
+		"blocked, nothing":       {before: blocked, after: blocked},
+		"blocked, scaled":        {before: blocked, after: strings.Replace(blocked, `"replicas":5`, `"replicas":0`, 1)},
+		"blocked, released":      {before: blocked, after: repair(""), wantDenied: true},
+		"blocked, lost":          {before: blocked, after: released(""), wantDenied: true},
+		"blocked, labels null":   {before: blocked, after: manifest(`{"name":"sleep"}`, sleepLabels), wantDenied: true},
+		"blocked, overridden":    {before: blocked, after: repair(labelled(v1alpha1.IgnoredSuspendLabel, "true"))},
+		"blocked, opted out":     {before: blocked, after: repair(labelled(v1alpha1.DefenseLabel, "disabled"))},
+		"blocked, being deleted": {before: blocked, after: manifest(`{"name":"sleep","deletionTimestamp":"2024-01-01T00:00:00Z"}`, sleepLabels)},
+		"blocked, our user": {
+			before: blocked, after: repair(""), wantDenied: true,
+			edit: func(req *admission.Request) { req.UserInfo.Username = self },
+		},
 		"blocked, our rollback": {
 			before: blocked, after: repair(""),
 			edit: func(req *admission.Request) {
@@ -457,7 +468,8 @@ func TestBadRequests(t *testing.T) {
 			if logged != 1 {
 				t.Errorf("mutation logged %d lines, want 1", logged)
 			}
-			if response := review(t, newValidating(options, deployments), req); response.Allowed || response.Result.Code != http.StatusInternalServerError {
+			response := review(t, newValidating(options, deployments), req)
+			if response.Allowed || response.Result.Code != http.StatusInternalServerError {
 				t.Errorf("validation answers %+v, want an error", response)
 			}
 		})
@@ -483,7 +495,8 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestManifest holds what the wrapping of lines must not change.
+// TestManifest compares the generated manifests with the texts that webhooks depend on, whose
+// lines may be wrapped.
 func TestManifest(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "config", "webhook", "manifests.yaml"))
 	if err != nil {
