@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// manifest writes an object to a file, as a user has it in Git.
+// manifest writes an object to a file, and returns its path.
 func manifest(object any) string {
 	GinkgoHelper()
 	data, err := yaml.Marshal(object)
@@ -47,7 +47,7 @@ func gitManifest(d *wrappers.DeploymentWrapper) string {
 var _ = Describe("admission", func() {
 	w := inSharedWorld()
 
-	It("makes a release of a change of the template, and of nothing else", func(ctx SpecContext) {
+	It("records a release for a change of the template, and for nothing else", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		file := gitManifest(sleeper(ns, "web").Replicas(2))
 		w.kubectl(ctx, "apply", "-f", file)
@@ -75,7 +75,8 @@ var _ = Describe("admission", func() {
 				w.kubectl(ctx, "-n", ns, "rollout", "resume", "deployment/web")
 			},
 			"drop the template's label": func() {
-				Expect(w.patchDeployment(ctx, ns, "web", `{"spec":{"template":{"metadata":{"labels":{"`+v1alpha1.VersionLabel+`":null}}}}}`)).To(Succeed())
+				patch := `{"spec":{"template":{"metadata":{"labels":{"` + v1alpha1.VersionLabel + `":null}}}}}`
+				Expect(w.patchDeployment(ctx, ns, "web", patch)).To(Succeed())
 			},
 		} {
 			By(what)

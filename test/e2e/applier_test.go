@@ -40,23 +40,21 @@ import (
 // applierName is the field manager of appliers.
 const applierName = "git"
 
-// applier applies the whole of a manifest each second, server-side and with a field
-// manager of its own, as a tool does that keeps a cluster as Git has it. It forces
-// nothing.
+// applier applies a whole manifest each second, server-side and with its own field manager, as a GitOps tool does. It forces nothing.
 type applier struct {
 	world *world
 	mu    sync.Mutex
-	// manifest is what it applies, and commit what that is called.
+	// manifest is the manifest to apply, and commit its name.
 	manifest *appsv1.Deployment
 	commit   string
 	applied  []applied
 }
 
-// applied is one time that a manifest was applied.
+// applied is one application of a manifest.
 type applied struct {
 	commit string
 	err    error
-	// lost is what the answer does not have of the manifest.
+	// lost lists the fields of the manifest that the response lacks.
 	lost         string
 	began, ended time.Time
 }
@@ -107,7 +105,7 @@ func (a *applier) apply(ctx context.Context) {
 	a.applied = append(a.applied, once)
 }
 
-// missing says what an object does not have of the manifest that was applied to it.
+// missing returns the fields of the applied manifest that an object lacks.
 func missing(manifest, d *appsv1.Deployment) string {
 	var lost []string
 	lacks := func(what string, want, got any) {
@@ -146,7 +144,7 @@ func missing(manifest, d *appsv1.Deployment) string {
 	return strings.Join(lost, "; ")
 }
 
-// keep has it apply a manifest from now on.
+// keep sets the manifest to apply from now on.
 func (a *applier) keep(commit string, d *appsv1.Deployment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,15 +153,15 @@ func (a *applier) keep(commit string, d *appsv1.Deployment) {
 	a.manifest, a.commit = d, commit
 }
 
-// of is what became of a commit each time it was applied since some time.
+// of returns the applications of a commit since some time.
 func (a *applier) of(commit string, since time.Time) []applied {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(a.applied), func(once applied) bool { return once.commit != commit || once.began.Before(since) })
 }
 
-// keepsOn waits until the operator writes nothing any more in a namespace for several
-// times that a commit is applied, of each of which something is expected.
+// keepsOn waits until the operator writes nothing in a namespace and a commit was applied several times, and checks each of these
+// applications.
 func (a *applier) keepsOn(ctx context.Context, ns, commit string, expect func(applied)) {
 	GinkgoHelper()
 	since := time.Now()
@@ -193,8 +191,7 @@ var _ = Describe("beside an applier that applies its whole manifest each second"
 	It("there is no tug of war, whatever becomes of its releases", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		a, p := w.startApplier(), w.startPorter(ns)
-		// commit is the manifest of a commit: of what the one before had it keeps only
-		// what all have.
+		// commit returns a function that applies the manifest of a commit. Each commit drops the variable of the commit before.
 		commit := func(name string, change ...func(*appsv1.Deployment)) func() {
 			d := inFlight(ns, "web").Replicas(3).With(afterAWhile).TemplateLabel("test", name)
 			d.Container(func(c *corev1.Container) {
@@ -208,7 +205,7 @@ var _ = Describe("beside an applier that applies its whole manifest each second"
 		By("releasing")
 		commit("first")()
 		w.verifiedCommit(ctx, ns, "first")
-		By("adding to it by another tool, which is a release")
+		By("adding a variable by another tool, which is a release")
 		w.kubectl(ctx, "-n", ns, "set", "env", "deployment/web", "-c", "sleep", "KEEP=1")
 		w.verified(ctx, ns, "web")
 		a.keepsOn(ctx, ns, "first", isAccepted)
@@ -227,12 +224,12 @@ var _ = Describe("beside an applier that applies its whole manifest each second"
 		}
 		a.keepsOn(ctx, ns, "second", isAccepted)
 		halted()
-		By("applying another one: it is denied, each time")
+		By("applying another commit: it is denied each time")
 		commit("third")()
 		a.keepsOn(ctx, ns, "third", isDenied("deployment web is suspended"))
 		halted()
 
-		By("repairing it, by a manifest that keeps the label of the override")
+		By("releasing an override, by a manifest that keeps the override label")
 		p.letAll()
 		commit("repair", func(d *appsv1.Deployment) {
 			metav1.SetMetaDataLabel(&d.ObjectMeta, v1alpha1.IgnoredSuspendLabel, v1alpha1.IgnoredSuspendValue)
@@ -242,7 +239,7 @@ var _ = Describe("beside an applier that applies its whole manifest each second"
 		a.keepsOn(ctx, ns, "repair", isAccepted)
 		Expect(current().Labels).To(HaveKey(v1alpha1.IgnoredSuspendLabel), "it was used up, and applied again")
 
-		By("applying what never starts: it is rolled back, and denied from then on")
+		By("applying a version that never starts: it is rolled back, and denied from then on")
 		commit("broken", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "busybo" })()
 		Eventually(func() string { return current().Spec.Template.Spec.Containers[0].Image }).WithContext(ctx).Should(Equal("busybo"))
 		bad := current().Labels[v1alpha1.VersionLabel]
@@ -259,7 +256,9 @@ var _ = Describe("beside an applier that applies its whole manifest each second"
 		Expect(current().Spec.Template.Spec.Containers).To(HaveLen(1))
 		Expect(current().Spec.Template.Spec.Containers[0].Env).To(ConsistOf(
 			corev1.EnvVar{Name: "COMMIT", Value: "fixed"}, corev1.EnvVar{Name: "ONLY_fixed", Value: "1"}, corev1.EnvVar{Name: "KEEP", Value: "1"}))
-		Eventually(func(g Gomega) { g.Expect(w.changesIn(ctx, g, ns)).To(And(HaveLen(1), HaveKey(fixed.Name))) }).WithContext(ctx).Should(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(w.changesIn(ctx, g, ns)).To(And(HaveLen(1), HaveKey(fixed.Name)))
+		}).WithContext(ctx).Should(Succeed())
 		a.expectNoTugOfWar(ns)
 	})
 })
@@ -273,12 +272,11 @@ func (w *world) verifiedCommit(ctx context.Context, ns, commit string) *v1alpha1
 	return w.verified(ctx, ns, "web")
 }
 
-// fieldsGivenBack is when, after a rollback, the fields of the template were given
-// back to whoever applies them, each time it was.
+// fieldsGivenBack returns the times at which, after a rollback, the operator gave the fields of the template back to their appliers.
 func (w *world) fieldsGivenBack(ns string) (at []time.Time) {
 	GinkgoHelper()
 	for _, r := range w.writesIn(ns, "deployments") {
-		// It is tried again where somebody else's write comes in between.
+		// The operator retries if another write comes in between.
 		given := slices.ContainsFunc(r.Paths, func(path string) bool { return strings.HasPrefix(path, "/metadata/managedFields") })
 		if given && r.Code < 300 {
 			at = append(at, r.Completed)
@@ -287,17 +285,15 @@ func (w *world) fieldsGivenBack(ns string) (at []time.Time) {
 	return at
 }
 
-// expectNoTugOfWar checks of a story with one rollback that the operator wrote no
-// more than its turns need, and that nothing that was applied lost a field or met
-// somebody else's. Only between the rollback and the write after it, by which its
-// fields are given back, are they the operator's.
+// expectNoTugOfWar checks a story with one rollback: the operator wrote no more than its steps need, and no applied manifest lost a field
+// or met a conflict. Conflicts are allowed only between the rollback and the next write, which gives the fields back.
 func (a *applier) expectNoTugOfWar(ns string) {
 	GinkgoHelper()
 	var rolledBack []time.Time
 	var written []string
 	for _, r := range a.world.writesIn(ns, "deployments") {
 		if r.Code >= 300 {
-			continue // somebody else's write came in between
+			continue // another write came in between
 		}
 		written = append(written, fmt.Sprintf("%s %v", r.Received.UTC().Format("15:04:05.000"), r.Paths))
 		if slices.Contains(r.Paths, "/spec/template") {
@@ -327,7 +323,7 @@ func (a *applier) expectNoTugOfWar(ns string) {
 	}
 	AddReportEntry("applied", fmt.Sprint(outcomes))
 	AddReportEntry("written", strings.Join(written, "\n"))
-	// Each of seven releases is recorded; the block, its end, the rollback and what it
-	// gives back. What an override is told by may take writes of its own.
+	// The operator records seven releases. It writes the block, its end, the rollback and the fields that it gives back. It may report an
+	// override in up to three more writes.
 	Expect(len(written)).To(BeNumerically("<=", 7+4+3), "%v", written)
 }

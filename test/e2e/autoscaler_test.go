@@ -49,16 +49,14 @@ const (
 	workMetric     = "work"
 )
 
-// meter tells autoscalers how much work there is in each namespace, as an adapter
-// of metrics does: it serves the aggregated API external.metrics.k8s.io.
+// meter is a metrics adapter: it serves the work of each namespace to autoscalers, by the aggregated API external.metrics.k8s.io.
 type meter struct {
 	world *world
 	mu    sync.Mutex
 	work  map[string]int
 }
 
-// newMeter starts a meter and has the API server hand what is asked of it on, until
-// the end of the container.
+// newMeter starts a meter and registers its API, until the end of the container.
 func (w *world) newMeter(ctx context.Context) *meter {
 	GinkgoHelper()
 	const service = "meter"
@@ -76,7 +74,7 @@ func (w *world) newMeter(ctx context.Context) *meter {
 	Expect(err).NotTo(HaveOccurred())
 	port, err := strconv.ParseInt(text, 10, 32)
 	Expect(err).NotTo(HaveOccurred())
-	// A Service cannot lead to a loopback address but by a name.
+	// A Service reaches a loopback address only by a name.
 	Expect(w.api.Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: service},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
@@ -94,7 +92,7 @@ func (w *world) newMeter(ctx context.Context) *meter {
 	return m
 }
 
-// encoded are bytes as JSON has them.
+// encoded returns bytes as encoded in JSON.
 func encoded(data []byte) string {
 	GinkgoHelper()
 	text, err := json.Marshal(data)
@@ -102,8 +100,7 @@ func encoded(data []byte) string {
 	return strings.Trim(string(text), `"`)
 }
 
-// ServeHTTP answers what autoscalers ask, and what the API server does to know that
-// somebody is there.
+// ServeHTTP answers autoscalers, and the availability check of the API server.
 func (m *meter) ServeHTTP(response http.ResponseWriter, r *http.Request) {
 	const root = "/apis/" + metricsGroup + "/" + metricsVersion
 	var answer any
@@ -117,7 +114,9 @@ func (m *meter) ServeHTTP(response http.ResponseWriter, r *http.Request) {
 		m.mu.Lock()
 		answer = map[string]any{
 			"apiVersion": metricsGroup + "/" + metricsVersion, "kind": "ExternalMetricValueList", "metadata": map[string]any{},
-			"items": []map[string]any{{"metricName": metric, "metricLabels": nil, "timestamp": time.Now().UTC().Format(time.RFC3339), "value": strconv.Itoa(m.work[ns])}},
+			"items": []map[string]any{{
+				"metricName": metric, "metricLabels": nil, "timestamp": time.Now().UTC().Format(time.RFC3339), "value": strconv.Itoa(m.work[ns]),
+			}},
 		}
 		m.mu.Unlock()
 	default:
@@ -128,7 +127,7 @@ func (m *meter) ServeHTTP(response http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(response).Encode(answer)
 }
 
-// set says how much work there is in a namespace: each unit is for one pod.
+// set sets the work of a namespace. Each unit is for one pod.
 func (m *meter) set(ns string, units int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +143,7 @@ func (m *meter) scale(ctx context.Context, ns string, units int32) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// autoscale has the Deployment web scaled by the work there is.
+// autoscale scales the Deployment web by the work of its namespace.
 func (w *world) autoscale(ctx context.Context, ns string) {
 	GinkgoHelper()
 	w.autoscaleWorkload(ctx, ns, "Deployment", "web")
@@ -170,8 +169,7 @@ func (w *world) autoscaleWorkload(ctx context.Context, ns, kind, name string) {
 	})).To(Succeed())
 }
 
-// expectScaledFreely checks that no scaling was refused, and that the operator had no
-// part in any.
+// expectScaledFreely checks that no scaling was refused, and that the operator scaled nothing.
 func (w *world) expectScaledFreely(ctx context.Context, ns string, resource ...string) {
 	GinkgoHelper()
 	if len(resource) == 0 {
@@ -179,14 +177,14 @@ func (w *world) expectScaledFreely(ctx context.Context, ns string, resource ...s
 	}
 	var events corev1.EventList
 	Expect(w.api.List(ctx, &events, client.InNamespace(ns))).To(Succeed())
-	told := map[string]int{}
+	reasons := map[string]int{}
 	for _, e := range events.Items {
 		if e.InvolvedObject.Kind == "HorizontalPodAutoscaler" {
-			told[e.Reason]++
+			reasons[e.Reason]++
 		}
 	}
-	Expect(told).To(HaveKey("SuccessfulRescale"))
-	Expect(told).NotTo(Or(HaveKey("FailedRescale"), HaveKey("FailedUpdateScale")))
+	Expect(reasons).To(HaveKey("SuccessfulRescale"))
+	Expect(reasons).NotTo(Or(HaveKey("FailedRescale"), HaveKey("FailedUpdateScale")))
 	written := 0
 	for _, r := range w.writesIn(ns, resource...) {
 		Expect(r.Verb).To(Equal("patch"), r.String())
@@ -210,12 +208,12 @@ var _ = Describe("beside a HorizontalPodAutoscaler", Ordered, SpecPriority(longe
 		w.create(ctx, inFlight(ns, "web").Replicas(1))
 		m.scale(ctx, ns, 3)
 		w.verified(ctx, ns, "web")
-		By("releasing, and one pod gets through")
+		By("releasing: one pod gets through")
 		p.let(1)
 		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
 		w.eventuallyBatches(ctx, ns, "web", 1)
 		m.scale(ctx, ns, 6)
-		By("and two more, of which one may be an old one that was added")
+		By("two more pods get through, one of them may be an added old pod")
 		p.let(2)
 		w.eventuallyBatches(ctx, ns, "web", 2)
 		m.scale(ctx, ns, 4)
@@ -227,14 +225,14 @@ var _ = Describe("beside a HorizontalPodAutoscaler", Ordered, SpecPriority(longe
 		Expect(change.Status.Attempt).To(Equal(int32(1)))
 		Expect(change.Status.PassCount).To(BeNumerically(">=", 5))
 		Eventually(func(g Gomega) { g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(1)) }).WithContext(ctx).Should(Succeed())
-		By("scaling what has succeeded: what comes is verified, too")
+		By("scaling after the success: new pods are verified, too")
 		m.scale(ctx, ns, 7)
 		Expect(w.verified(ctx, ns, "web").UID).To(Equal(change.UID))
 		w.restful(ctx, ns)
 		w.expectScaledFreely(ctx, ns)
 	})
 
-	It("a release that failed stays blocked and halted, and is repaired", func(ctx SpecContext) {
+	It("a release that failed stays blocked and halted until an override release", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		m.set(ns, 3)
 		w.autoscale(ctx, ns)
@@ -244,12 +242,12 @@ var _ = Describe("beside a HorizontalPodAutoscaler", Ordered, SpecPriority(longe
 			Eventually(func(g Gomega) {
 				d := w.getDeployment(ctx, g, ns, "web")
 				g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
-				g.Expect(d.Status.Replicas).To(BeElementOf(wanted, wanted+1), "it is halted with one more than it wants, unless all are new ones")
+				g.Expect(d.Status.Replicas).To(BeElementOf(wanted, wanted+1), "a halted rollout has one more pod than it wants, unless all are new")
 				g.Expect(d.Status.AvailableReplicas).To(Equal(d.Status.Replicas))
 				change := w.currentChange(ctx, g, ns, "web")
 				g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend))
 				g.Expect(change.Status.FailCount).To(Equal(int32(1)))
-				g.Expect(change.Status.CheckingCount+change.Status.PreparingCount).To(BeZero(), "the others are verified all the same")
+				g.Expect(change.Status.CheckingCount+change.Status.PreparingCount).To(BeZero(), "the other pods are verified, too")
 				g.Expect(d.Labels).To(HaveKey(v1alpha1.SuspendLabel))
 				g.Expect(d.Spec.Paused).To(BeTrue())
 				g.Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.HaltedAnnotation, change.Spec.Reversion))
@@ -263,7 +261,7 @@ var _ = Describe("beside a HorizontalPodAutoscaler", Ordered, SpecPriority(longe
 		m.scale(ctx, ns, 2)
 		settled(2)
 		w.restful(ctx, ns)
-		By("repairing it, and scaling at the same time")
+		By("releasing an override, and scaling at the same time")
 		Expect(w.patchDeployment(ctx, ns, "web", repair("good"))).To(Succeed())
 		m.scale(ctx, ns, 5)
 		change := w.verified(ctx, ns, "web")

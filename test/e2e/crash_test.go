@@ -36,21 +36,19 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// crasher is a proxy that lets a manager die right after one of its requests
-// was carried out: what it asked for is done, the answer never arrives. Windows
-// between two steps are too short to hit by chance.
+// crasher is a proxy that lets a manager die right after one of its requests was carried out: the write is stored, and the response never
+// arrives. The time between two steps is too short to hit by chance.
 type crasher struct {
 	server *httptest.Server
-	// counts says what a request is called that may be the last one.
+	// counts returns the name of a request, and reports whether the request counts.
 	counts func(r *http.Response, namespace string) (string, bool)
 	mu     sync.Mutex
-	// namespace whose requests are counted; dieAfter is the one to die after.
+	// namespace is the namespace whose requests count; dieAfter is the number of the request to die after.
 	namespace string
 	seen      []string
 	dieAfter  int
 	die       func()
-	// before is called with each request before it is carried out; its error
-	// keeps it from being.
+	// before is called before each request is carried out. A request for which it returns an error is not carried out.
 	before func(r *http.Request) error
 }
 
@@ -73,14 +71,14 @@ type roundTrip func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// intercept sets what is called before each request; nil is nothing.
+// intercept sets the function that is called before each request, or nil.
 func (c *crasher) intercept(before func(r *http.Request) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.before = before
 }
 
-// newCrasher makes a proxy before the API server; writes are counted.
+// newCrasher makes a proxy in front of the API server. Successful writes count.
 func (w *world) newCrasher() *crasher {
 	GinkgoHelper()
 	roots := x509.NewCertPool()
@@ -89,7 +87,9 @@ func (w *world) newCrasher() *crasher {
 		method, path := r.Request.Method, r.Request.URL.Path
 		return method + " " + path, method != http.MethodGet && r.StatusCode < 300 && strings.Contains(path, "/namespaces/"+namespace+"/")
 	}}
-	c.server = c.proxy(w.cluster.Endpoint(), &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true})
+	c.server = c.proxy(w.cluster.Endpoint(), &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+	})
 	c.server.EnableHTTP2 = true
 	c.server.StartTLS()
 	return c
@@ -119,13 +119,12 @@ func (c *crasher) close() {
 	c.server.Close()
 }
 
-// ca is who signed the proxy's certificate.
+// ca returns the certificate of the proxy, which it signed itself.
 func (c *crasher) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.server.Certificate().Raw})
 }
 
-// isLast counts a request that was carried out, and says whether it is the one
-// to die after.
+// isLast counts a request that was carried out, and reports whether the manager dies after it.
 func (c *crasher) isLast(r *http.Response) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +142,7 @@ func (c *crasher) arm(namespace string, dieAfter int, die func()) {
 	c.namespace, c.seen, c.dieAfter, c.die = namespace, nil, dieAfter, die
 }
 
-// last is the request the manager died after; it did not where there were fewer.
+// last returns the request that the manager died after, if there were that many requests.
 func (c *crasher) last() (name string, died bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,25 +158,22 @@ func (c *crasher) count() int {
 	return len(c.seen)
 }
 
-// dieThrice tells a story four times, each time in a namespace of its own: in
-// peace, and with the manager dying after the first request that counts, one in the
-// middle, and the last. Dying after each of them is what controllers do in process;
-// this is to see that a process that is killed does the same. It returns how many
-// requests the story has.
-func (c *crasher) dieThrice(ctx context.Context, w *world, m *controlplane.Manager, tell func(ctx context.Context, ns string)) int {
+// dieThrice plays a story four times, each time in a namespace of its own: without a crash, and with the manager dying after the first
+// request, after one in the middle, and after the last. Tests of controllers in process crash after each request; this test checks that a
+// killed process does the same. It returns the number of requests of the story.
+func (c *crasher) dieThrice(ctx context.Context, w *world, m *controlplane.Manager, play func(ctx context.Context, ns string)) int {
 	GinkgoHelper()
 	ns := w.newNamespace(ctx, true)
 	c.arm(ns, 0, nil)
-	tell(ctx, ns)
+	play(ctx, ns)
 	requests := c.count()
 	var hit []string
 	for _, n := range []int{1, (requests + 1) / 2, requests} {
-		// Told anew, a story may have fewer requests: late events aside, some are one
-		// where there were two.
+		// Played again, a story may have fewer requests: two requests may be merged into one.
 		for died := false; !died; n-- {
 			Expect(n).To(BeNumerically(">", 0))
 			var name string
-			if name, died = c.dieOnce(ctx, w, m, n, tell); died {
+			if name, died = c.dieOnce(ctx, w, m, n, play); died {
 				hit = append(hit, fmt.Sprintf("%d of %d: %s", n, requests, name))
 			}
 		}
@@ -186,9 +182,10 @@ func (c *crasher) dieThrice(ctx context.Context, w *world, m *controlplane.Manag
 	return requests
 }
 
-// dieOnce tells a story with the manager dying after a request, if there are that
-// many.
-func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager, after int, tell func(ctx context.Context, ns string)) (name string, died bool) {
+// dieOnce plays a story with the manager dying after a request, if the story has that many requests.
+func (c *crasher) dieOnce(
+	ctx context.Context, w *world, m *controlplane.Manager, after int, play func(ctx context.Context, ns string),
+) (name string, died bool) {
 	GinkgoHelper()
 	ns := w.newNamespace(ctx, true)
 	dead := make(chan struct{})
@@ -208,7 +205,7 @@ func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager
 		case <-over.Done():
 		}
 	}()
-	tell(ctx, ns)
+	play(ctx, ns)
 	name, died = c.last()
 	if died {
 		w.kills++
@@ -220,7 +217,7 @@ func (c *crasher) dieOnce(ctx context.Context, w *world, m *controlplane.Manager
 	return name, died
 }
 
-// behindCrasher runs the world's manager behind a proxy for the time of a spec.
+// behindCrasher runs the world's manager behind a proxy until the end of a spec.
 func (w *world) behindCrasher(ctx context.Context) (*crasher, *controlplane.Manager) {
 	GinkgoHelper()
 	c := w.newCrasher()
@@ -234,13 +231,13 @@ func (w *world) behindCrasher(ctx context.Context) (*crasher, *controlplane.Mana
 var _ = Describe("behind a proxy", Ordered, SpecPriority(longest), func() {
 	w := inWorldWithoutManager()
 
-	// Release, failure, block, repair, lift and clean-up.
+	// Release, failure, block, override, lift and clean-up.
 	It("a crash after any of the manager's writes leads to the same end state", func(ctx SpecContext) {
 		c, m := w.behindCrasher(ctx)
 		Expect(c.dieThrice(ctx, w, m, w.story)).To(BeNumerically(">", 20))
 	})
 
-	It("a user's fix wins that comes right before a rollback", func(ctx SpecContext) {
+	It("a user's fix that comes right before a rollback wins", func(ctx SpecContext) {
 		proxy, _ := w.behindCrasher(ctx)
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web").Replicas(2).With(slowly, afterAWhile))
@@ -267,8 +264,7 @@ var _ = Describe("behind a proxy", Ordered, SpecPriority(longest), func() {
 	})
 })
 
-// story is the walkthrough in short: two pods, released, failed, blocked,
-// repaired.
+// story is the walkthrough in short: two pods are released, failed, blocked and overridden.
 func (w *world) story(ctx context.Context, ns string) {
 	GinkgoHelper()
 	w.create(ctx, sleeper(ns, "web").Replicas(2))
@@ -280,7 +276,7 @@ func (w *world) story(ctx context.Context, ns string) {
 		g.Expect(w.currentChange(ctx, g, ns, "web").Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend))
 		g.Expect(w.getDeployment(ctx, g, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 	}).WithContext(ctx).Should(Succeed())
-	Expect(w.patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)).To(Succeed())
+	Expect(w.patchDeployment(ctx, ns, "web", repair("repair"))).To(Succeed())
 	Eventually(func(g Gomega) {
 		g.Expect(w.changesIn(ctx, g, ns)).To(HaveLen(1))
 		change := w.currentChange(ctx, g, ns, "web")

@@ -62,7 +62,10 @@ var _ = Describe("objects of the operator", func() {
 	w := inSharedWorld()
 
 	It("explain themselves", func(ctx SpecContext) {
-		for _, field := range []string{"changeworkload.spec.reversion", "changeworkload.status.defenseCheckFailPods", "changepod.status.podResults.verdict", "opsconfiginfo.spec.content"} {
+		for _, field := range []string{
+			"changeworkload.spec.reversion", "changeworkload.status.defenseCheckFailPods",
+			"changepod.status.podResults.verdict", "opsconfiginfo.spec.content",
+		} {
 			Expect(w.kubectl(ctx, "explain", field)).To(And(ContainSubstring("DESCRIPTION"), Not(ContainSubstring("<empty>"))), field)
 		}
 		Expect(w.kubectl(ctx, "get", "altershield", "-n", controlplane.ManagerNamespace)).To(ContainSubstring("blocking"))

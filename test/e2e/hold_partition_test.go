@@ -29,10 +29,10 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// heldSet is a StatefulSet of five pods whose rollouts wait for their verdicts.
+// heldSet is a StatefulSet of five pods whose rollouts are held.
 type heldSet struct{ native }
 
-// holdingSet creates one in a namespace of its own, which a policy holds.
+// holdingSet creates a heldSet in a namespace of its own, with a policy that holds it.
 func (w *world) holdingSet(ctx context.Context, until v1alpha1.HoldUntil, with func(spec, annotations map[string]any)) heldSet {
 	GinkgoHelper()
 	s := heldSet{native{w, "statefulset", w.newNamespace(ctx, true)}}
@@ -44,7 +44,7 @@ func (w *world) holdingSet(ctx context.Context, until v1alpha1.HoldUntil, with f
 		}
 	})
 	Expect(unstructured.SetNestedMap(o.Object, annotations, "metadata", "annotations")).To(Succeed())
-	// Applied server-side it has no manager that owns what is set by default.
+	// After a server-side apply, no manager owns the defaulted fields.
 	Expect(w.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("creator"))).To(Succeed())
 	s.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 	w.newDefensePolicy(ctx, holdPolicy(s.namespace, until, someday), v1alpha1.ReasonInForce)
@@ -58,7 +58,7 @@ func (s heldSet) partition(ctx context.Context, g Gomega) int64 {
 	return p
 }
 
-// of are the names of the pods with a value in their template.
+// of returns the names of the pods with a value of the label test.
 func (s heldSet) of(ctx context.Context, g Gomega, value string) (names []string) {
 	GinkgoHelper()
 	for _, p := range s.pods(ctx, g) {
@@ -69,8 +69,7 @@ func (s heldSet) of(ctx context.Context, g Gomega, value string) (names []string
 	return names
 }
 
-// waits waits until the checks of so many pods of a version go on, which the partition lets
-// be replaced, and no others are replaced.
+// waits waits until the rollout is held at a partition, only these pods have a version, and their checks are running.
 func (s heldSet) waits(ctx context.Context, value string, partition int64, pods ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -98,7 +97,7 @@ func (s heldSet) current(ctx context.Context, g Gomega) *v1alpha1.ChangeWorkload
 	return c
 }
 
-// pass passes the checks that go on.
+// pass passes the running checks.
 func (s heldSet) pass(ctx context.Context) {
 	GinkgoHelper()
 	s.passBatches(ctx, s.batchesOf(ctx, Default, s.current(ctx, Default)))
@@ -113,7 +112,7 @@ func (s heldSet) passToTheEnd(ctx context.Context) {
 	s.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// given waits until nothing is left of a hold but why it ended.
+// given waits until the hold has ended, for a reason unless it is empty, and checks the partition that is given back.
 func (s heldSet) given(ctx context.Context, partition int64, reason string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -126,9 +125,10 @@ func (s heldSet) given(ctx context.Context, partition int64, reason string) {
 	Expect(s.partition(ctx, Default)).To(Equal(partition))
 }
 
-// applies applies a partition server-side, as Git does, and forces nothing.
+// applies applies a partition server-side, and forces nothing.
 func (s heldSet) applies(ctx context.Context, partition int64) error {
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"partition": partition}}}}}
+	strategy := map[string]any{"rollingUpdate": map[string]any{"partition": partition}}
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"updateStrategy": strategy}}}
 	o.SetGroupVersionKind(s.manifest(nil).GroupVersionKind())
 	o.SetNamespace(s.namespace)
 	o.SetName("sleep")

@@ -37,35 +37,33 @@ import (
 )
 
 const (
-	// holdStep is how long a wave is kept at first from being available, so how long it
-	// takes to go on by itself.
+	// holdStep is the time for which a hold at first keeps a wave from being available. After it, the rollout continues without the operator.
 	holdStep = 40 * time.Second
-	// someday is when a verdict comes that a spec does not wait for: it gives it itself.
+	// someday is the time of verdicts that specs do not wait for: they pass the checks themselves.
 	someday = 20 * time.Minute
 )
 
-// shortHold are flags by which a hold takes seconds.
+// shortHold has the flags with which a hold takes seconds.
 var shortHold = []string{"--hold-step=" + holdStep.String(), "--hold-guard=6s"}
 
-// inHoldWorld gives a container, which is Ordered, a world of its own. There is no policy
-// but those of the specs.
+// inHoldWorld gives an Ordered container a world of its own, in which only policies of the specs are in force.
 func inHoldWorld(flags ...string) *world {
 	w := inOwnWorld(flags...)
 	BeforeAll(func(ctx SpecContext) { w.onlyOwnPolicies(ctx) }, NodeTimeout(patience))
 	return w
 }
 
-// onlyOwnPolicies turns the default policy off, as soon as it is there: a hold waits for
-// its checks, too, which take minutes.
+// onlyOwnPolicies turns the default policy off as soon as it exists: a hold would wait for its checks, which take minutes.
 func (w *world) onlyOwnPolicies(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func() error {
-		return w.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: defaults.DefaultName}, &v1alpha1.DefensePolicy{})
+		key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: defaults.DefaultName}
+		return w.api.Get(ctx, key, &v1alpha1.DefensePolicy{})
 	}).WithContext(ctx).Should(Succeed())
 	w.withoutDefaultPolicy(ctx)
 }
 
-// holdPolicy holds rollouts in a namespace, and has a verdict on each pod after a while.
+// holdPolicy returns a policy that holds rollouts in a namespace, and has a verdict on each pod after a while.
 func holdPolicy(ns string, until v1alpha1.HoldUntil, verdictAfter time.Duration) *v1alpha1.DefensePolicy {
 	p := healthPolicy(ns, "soak", func(c *v1alpha1.PolicyCheck) {
 		c.PodHealth.Duration = &metav1.Duration{Duration: verdictAfter}
@@ -75,9 +73,10 @@ func holdPolicy(ns string, until v1alpha1.HoldUntil, verdictAfter time.Duration)
 	return p
 }
 
-// holding creates a Deployment in a namespace of its own, whose later releases are held
-// until there are verdicts.
-func (w *world) holding(ctx context.Context, until v1alpha1.HoldUntil, verdictAfter time.Duration, with ...func(*appsv1.Deployment)) (ns string) {
+// holding creates a Deployment in a namespace of its own. Its later releases are held until there are verdicts.
+func (w *world) holding(
+	ctx context.Context, until v1alpha1.HoldUntil, verdictAfter time.Duration, with ...func(*appsv1.Deployment),
+) (ns string) {
 	GinkgoHelper()
 	ns = w.newNamespace(ctx, true)
 	w.createAdmitted(ctx, sleeper(ns, "web").Replicas(8).With(with...))
@@ -95,16 +94,16 @@ func (w *world) releaseHeld(ctx context.Context, ns, value string) *appsv1.Deplo
 	return d
 }
 
-// waits waits until the rollout of web waits: it has so many pods of the current version,
-// and all that the strategy lets it have, of which none that is not verified is available.
-// Those that are verified may not be, either, where the verdicts come fast.
+// waits waits until the rollout of web is held with so many pods: pods of the current version, all pods, and available pods. Unverified
+// pods are not available. If verdicts come fast, even verified pods may not be available yet.
 func (w *world) waits(ctx context.Context, ns string, updated, all, available int32) *appsv1.Deployment {
 	GinkgoHelper()
 	var d *appsv1.Deployment
 	Eventually(func(g Gomega) {
 		d = w.getDeployment(ctx, g, ns, "web")
 		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
-		g.Expect([]int32{d.Status.UpdatedReplicas, d.Status.Replicas, d.Status.ReadyReplicas}).To(Equal([]int32{updated, all, all}), "updated, all, ready")
+		counts := []int32{d.Status.UpdatedReplicas, d.Status.Replicas, d.Status.ReadyReplicas}
+		g.Expect(counts).To(Equal([]int32{updated, all, all}), "updated, all, ready")
 		g.Expect(d.Status.AvailableReplicas).To(BeNumerically("<=", available))
 		g.Expect(w.podUIDs(ctx, g, ns, "web")).To(HaveLen(int(all)))
 		c := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionHeld)
@@ -128,7 +127,7 @@ func (w *world) checked(ctx context.Context, ns string) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// passBatches passes the checks that go on of batches.
+// passBatches passes the running checks of batches.
 func (w *world) passBatches(ctx context.Context, batches []v1alpha1.ChangePod) {
 	GinkgoHelper()
 	for _, b := range batches {
@@ -158,7 +157,7 @@ func (w *world) passToTheEnd(ctx context.Context, ns string) *v1alpha1.ChangeWor
 	return w.verified(ctx, ns, "web")
 }
 
-// givenBack waits until nothing is left of a hold but why it ended.
+// givenBack waits until the hold has ended for a reason, and checks the fields that are given back.
 func (w *world) givenBack(ctx context.Context, ns string, minReady, deadline int32, reason string) *appsv1.Deployment {
 	GinkgoHelper()
 	var d *appsv1.Deployment
@@ -172,7 +171,7 @@ func (w *world) givenBack(ctx context.Context, ns string, minReady, deadline int
 	return d
 }
 
-// paceOf are the fields that a hold changes.
+// paceOf returns the fields that a hold changes.
 func paceOf(d *appsv1.Deployment) []int32 {
 	return []int32{d.Spec.MinReadySeconds, ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
 }
@@ -180,12 +179,13 @@ func paceOf(d *appsv1.Deployment) []int32 {
 var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func() {
 	w := inHoldWorld(shortHold...)
 
-	It("goes on a wave at a time, when the last one is verified", func(ctx SpecContext) {
+	It("goes on by one wave each time the last wave is verified", func(ctx SpecContext) {
 		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, 15*time.Second)
 		w.releaseHeld(ctx, ns, "second")
 		d := w.waits(ctx, ns, 4, 10, 6)
 		Expect(d.Spec.MinReadySeconds).To(BeEquivalentTo(holdStep / time.Second))
-		Expect(w.kubectl(ctx, "-n", ns, "get", "cwl", "-o", "wide")).To(And(ContainSubstring("HELD"), ContainSubstring(v1alpha1.ReasonWaitingForVerdicts)))
+		Expect(w.kubectl(ctx, "-n", ns, "get", "cwl", "-o", "wide")).To(
+			And(ContainSubstring("HELD"), ContainSubstring(v1alpha1.ReasonWaitingForVerdicts)))
 		w.waits(ctx, ns, 8, 10, 6)
 		w.verified(ctx, ns, "web")
 		expectPaceLeft(w.givenBack(ctx, ns, 0, 600, v1alpha1.ReasonHoldVerified))
@@ -195,7 +195,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		}).WithContext(ctx).Should(Succeed())
 	})
 
-	It("leaves its fields to who applies them, server-side", func(ctx SpecContext) {
+	It("leaves its fields to the manager that applies them server-side", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		manifest := paced(ns)
 		apply := func() *appsv1.Deployment { GinkgoHelper(); return w.applyServerSide(ctx, manifest) }
@@ -227,10 +227,10 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 6, ptr.To[int32](101)
 		Expect(paceOf(apply())).To(Equal([]int32{6, 101}))
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 0, nil
-		Expect(paceOf(apply())).To(Equal([]int32{0, 600}), "nobody else has them")
+		Expect(paceOf(apply())).To(Equal([]int32{0, 600}), "no other manager owns them")
 	})
 
-	It("is over, and nothing of it is left, when its namespace is not enrolled any more", func(ctx SpecContext) {
+	It("ends, and leaves nothing, when its namespace is no longer enrolled", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		manifest := paced(ns)
 		w.applyServerSide(ctx, manifest)
@@ -245,7 +245,8 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 			d := w.getDeployment(ctx, g, ns, "web")
 			g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HeldAnnotation))
 			g.Expect(paceOf(d)).To(Equal([]int32{5, 100}))
-			g.Expect(conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Status).To(Equal(metav1.ConditionFalse))
+			held := conditionOf(w.currentChange(ctx, g, ns, "web").Status.Conditions, v1alpha1.ConditionHeld)
+			g.Expect(held.Status).To(Equal(metav1.ConditionFalse))
 		}).WithContext(ctx).Should(Succeed())
 		w.rolledOut(ctx, ns, "web")
 		manifest.Spec.MinReadySeconds, manifest.Spec.ProgressDeadlineSeconds = 6, ptr.To[int32](101)
@@ -253,7 +254,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		w.leaveUnfinished("nothing is verified, or not for a long time")
 	})
 
-	It("goes back at once by kubectl rollout undo", func(ctx SpecContext) {
+	It("is undone at once by kubectl rollout undo", func(ctx SpecContext) {
 		ns := w.holding(ctx, v1alpha1.HoldEveryBatch, someday)
 		w.releaseHeld(ctx, ns, "second")
 		w.waits(ctx, ns, 4, 10, 6)
@@ -265,19 +266,21 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
 		w.rolledOut(ctx, ns, "web")
 		w.passToTheEnd(ctx, ns)
-		Expect(conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld).Status).NotTo(Equal(metav1.ConditionTrue))
+		held := conditionOf(w.currentChange(ctx, Default, ns, "web").Status.Conditions, v1alpha1.ConditionHeld)
+		Expect(held.Status).NotTo(Equal(metav1.ConditionTrue))
 		Expect(paceOf(w.getDeployment(ctx, Default, ns, "web"))).To(Equal([]int32{0, 600}))
 	})
 
-	It("of a StatefulSet goes on pod by pod, when the last one is verified, and is applied server-side meanwhile", func(ctx SpecContext) {
+	It("of a StatefulSet goes on by one pod each time the last pod is verified, while it is applied server-side", func(ctx SpecContext) {
 		s := w.holdingSet(ctx, v1alpha1.HoldEveryBatch, func(spec, _ map[string]any) {
 			spec["ordinals"] = map[string]any{"start": int64(7)}
 		})
 		Expect(s.release(ctx, "second")).To(Succeed())
 		Expect(s.partition(ctx, Default)).To(BeEquivalentTo(4), "in the same request")
 		s.waits(ctx, "second", 4, "sleep-11")
-		By("being told that it is done by what does not know better")
-		Expect(w.kubectl(ctx, "-n", s.namespace, "rollout", "status", "statefulset/sleep")).To(ContainSubstring("partitioned roll out complete: 1 new pods have been updated"))
+		By("being taken for complete by kubectl rollout status")
+		Expect(w.kubectl(ctx, "-n", s.namespace, "rollout", "status", "statefulset/sleep")).To(
+			ContainSubstring("partitioned roll out complete: 1 new pods have been updated"))
 		Expect(s.applies(ctx, 0)).To(Succeed())
 		Consistently(func(g Gomega) {
 			g.Expect(s.of(ctx, g, "second")).To(ConsistOf("sleep-11"))
@@ -287,9 +290,11 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 		s.waits(ctx, "second", 3, "sleep-11", "sleep-10")
 		Expect(s.applies(ctx, 0)).To(Succeed())
 		Expect(s.partition(ctx, Default)).To(BeEquivalentTo(3))
-		By("making a pod again that is kept back")
+		By("recreating a pod below the partition")
 		w.kubectl(ctx, "-n", s.namespace, "delete", "pod", "sleep-8")
-		Eventually(func(g Gomega) { g.Expect(s.of(ctx, g, "123")).To(ConsistOf("sleep-7", "sleep-8", "sleep-9")) }).WithContext(ctx).Should(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(s.of(ctx, g, "123")).To(ConsistOf("sleep-7", "sleep-8", "sleep-9"))
+		}).WithContext(ctx).Should(Succeed())
 		s.passToTheEnd(ctx)
 		s.given(ctx, 0, v1alpha1.ReasonHoldVerified)
 		for _, e := range s.get(ctx, Default).GetManagedFields() {
@@ -301,7 +306,7 @@ var _ = Describe("a rollout that is held", Ordered, SpecPriority(longest), func(
 	})
 })
 
-// applyServerSide applies a manifest as an applier does, and forces nothing.
+// applyServerSide applies a manifest as an applier does, without force.
 func (w *world) applyServerSide(ctx context.Context, manifest *appsv1.Deployment) *appsv1.Deployment {
 	GinkgoHelper()
 	data, err := json.Marshal(manifest)
@@ -311,7 +316,7 @@ func (w *world) applyServerSide(ctx context.Context, manifest *appsv1.Deployment
 	return d
 }
 
-// paced is a manifest of web that says itself what a hold changes.
+// paced returns a manifest of web that sets the fields that a hold changes.
 func paced(ns string) *appsv1.Deployment {
 	return sleeper(ns, "web").Replicas(4).MinReadySeconds(5).With(func(d *appsv1.Deployment) {
 		d.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
@@ -319,7 +324,7 @@ func paced(ns string) *appsv1.Deployment {
 	}).Obj()
 }
 
-// expectPaceLeft checks that the operator has no field that a hold changed.
+// expectPaceLeft checks that the operator owns no field that a hold changes.
 func expectPaceLeft(d *appsv1.Deployment) {
 	GinkgoHelper()
 	for _, e := range d.ManagedFields {
@@ -329,7 +334,7 @@ func expectPaceLeft(d *appsv1.Deployment) {
 	}
 }
 
-// The times of a hold are those of production here.
+// These specs use the default times of a hold.
 var _ = Describe("many rollouts that are held", Ordered, SpecPriority(longest), Label(soak), func() {
 	w := inHoldWorld()
 
@@ -341,7 +346,7 @@ var _ = Describe("many rollouts that are held", Ordered, SpecPriority(longest), 
 			}
 		}
 	}
-	It("go on side by side, by all strategies, however long a verdict takes", func(ctx SpecContext) {
+	It("go on side by side, with all strategies, however long a verdict takes", func(ctx SpecContext) {
 		type rollout struct {
 			replicas, waves    int32
 			surge, unavailable string
@@ -359,7 +364,8 @@ var _ = Describe("many rollouts that are held", Ordered, SpecPriority(longest), 
 		}
 		for i := range rollouts {
 			r := &rollouts[i]
-			r.ns = w.holding(ctx, v1alpha1.HoldEveryBatch, r.verdict, rolling(r.surge, r.unavailable), func(d *appsv1.Deployment) { d.Spec.Replicas = &r.replicas })
+			replicas := func(d *appsv1.Deployment) { d.Spec.Replicas = &r.replicas }
+			r.ns = w.holding(ctx, v1alpha1.HoldEveryBatch, r.verdict, rolling(r.surge, r.unavailable), replicas)
 		}
 		began := time.Now()
 		for _, r := range rollouts {

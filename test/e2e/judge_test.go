@@ -32,16 +32,15 @@ import (
 
 // judge is an observer, of this process or of another.
 type judge interface {
-	// Settle waits until everything that had happened when it was called is judged.
+	// Settle waits until everything before the call is judged.
 	Settle(ctx context.Context) error
-	// Violations are those found since the last call in some namespaces; where none
-	// is named, all.
+	// Violations returns the violations found since the last call, in some namespaces or, without names, in all.
 	Violations(namespaces ...string) ([]observer.Violation, error)
-	// CheckDelivered says which acknowledged verdicts are not stored.
+	// CheckDelivered returns a violation for each acknowledged verdict that is not stored.
 	CheckDelivered(delivered []observer.Delivered) ([]observer.Violation, error)
-	// Unfinished says what is yet to happen to the workloads of some namespaces.
+	// Unfinished lists the pending changes of the workloads of some namespaces.
 	Unfinished(namespaces []string) ([]string, error)
-	// WritesIn are the operator's writes in a namespace.
+	// WritesIn returns the operator's writes in a namespace.
 	WritesIn(namespace string) ([]observer.Request, error)
 }
 
@@ -102,8 +101,7 @@ func (s judgeServer) WritesIn(namespace string, writes *[]observer.Request) (err
 	return err
 }
 
-// serveJudge lets the other processes ask the observer of the shared world, until
-// the end of the suite, and says where.
+// serveJudge lets the other processes ask the observer of the shared world, until the end of the suite, and returns its address.
 func serveJudge(o *observer.Observer) string {
 	GinkgoHelper()
 	server := rpc.NewServer()

@@ -40,7 +40,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// podsOf are the pods a Deployment is to have, of its newest template, by UID.
+// podsOf returns the pods of the newest template of a Deployment, by UID.
 func (w *world) podsOf(ctx context.Context, g Gomega, ns, name string) map[string]*corev1.Pod {
 	GinkgoHelper()
 	var list corev1.PodList
@@ -55,7 +55,7 @@ func (w *world) podsOf(ctx context.Context, g Gomega, ns, name string) map[strin
 	return pods
 }
 
-// inOrder are the batches of a release by number.
+// inOrder returns the batches of a release, in the order of their numbers.
 func (w *world) inOrder(ctx context.Context, g Gomega, change *v1alpha1.ChangeWorkload) []v1alpha1.ChangePod {
 	GinkgoHelper()
 	batches := w.batchesOf(ctx, g, change)
@@ -65,7 +65,7 @@ func (w *world) inOrder(ctx context.Context, g Gomega, change *v1alpha1.ChangeWo
 	return batches
 }
 
-// sizesOf are how many pods each batch of a release has, by number.
+// sizesOf returns the number of pods of each batch of a release, in the order of their numbers.
 func (w *world) sizesOf(ctx context.Context, g Gomega, change *v1alpha1.ChangeWorkload) []int {
 	GinkgoHelper()
 	var sizes []int
@@ -75,8 +75,7 @@ func (w *world) sizesOf(ctx context.Context, g Gomega, change *v1alpha1.ChangeWo
 	return sizes
 }
 
-// eventuallyBatches waits until the current release has as many batches that
-// are done, and returns them by number.
+// eventuallyBatches waits until n batches of the current release are done, and returns the batches that are done, in order.
 func (w *world) eventuallyBatches(ctx context.Context, ns, name string, n int) []v1alpha1.ChangePod {
 	GinkgoHelper()
 	var done []v1alpha1.ChangePod
@@ -92,8 +91,7 @@ func (w *world) eventuallyBatches(ctx context.Context, ns, name string, n int) [
 	return done
 }
 
-// judge writes verdicts on a batch as a user does: unpass on the pods named, and
-// nothing, which passes, on the others.
+// judge writes verdicts on a batch as a user does: unpass on the named pods, and nothing, which passes, on the others.
 func (w *world) judge(ctx context.Context, b *v1alpha1.ChangePod, failing ...string) {
 	GinkgoHelper()
 	results := []v1alpha1.PodResult{}
@@ -105,8 +103,7 @@ func (w *world) judge(ctx context.Context, b *v1alpha1.ChangePod, failing ...str
 	w.kubectl(ctx, "-n", b.Namespace, "patch", "changepod", "--subresource=status", b.Name, "--type", "merge", "-p", string(patch))
 }
 
-// eventuallyFailed waits until the current release is suspended because of
-// exactly these pods, and its workload blocked.
+// eventuallyFailed waits until the current release is suspended because of exactly these pods, and its workload is blocked.
 func (w *world) eventuallyFailed(ctx context.Context, ns, name string, pods ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -149,7 +146,7 @@ func gated(d *appsv1.Deployment) {
 	d.Spec.Template.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
 }
 
-// setGate is what a load balancer's controller does.
+// setGate sets the readiness gate of a pod, as the controller of a load balancer does.
 func (w *world) setGate(ctx context.Context, pod *corev1.Pod, status corev1.ConditionStatus) error {
 	return w.patchPodStatus(ctx, pod, fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"lastTransitionTime":%q}]}}`,
 		gate, status, time.Now().UTC().Format(time.RFC3339)))
@@ -162,7 +159,7 @@ func lingering(d *appsv1.Deployment) {
 	metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, controlplane.TerminateAfterAnnotation, "10m")
 }
 
-// terminating counts the pods of a namespace that are on their way out.
+// terminating counts the terminating pods of a namespace.
 func (w *world) terminating(ctx context.Context, g Gomega, ns string) int {
 	GinkgoHelper()
 	var list corev1.PodList
@@ -176,7 +173,7 @@ func (w *world) terminating(ctx context.Context, g Gomega, ns string) int {
 	return n
 }
 
-// bury removes the pods that are on their way out, as an admin does.
+// bury removes the terminating pods, as an admin does.
 func (w *world) bury(ctx context.Context, ns string) {
 	GinkgoHelper()
 	var list corev1.PodList
@@ -188,11 +185,12 @@ func (w *world) bury(ctx context.Context, ns string) {
 	}
 }
 
-// addNode makes a node for the pods of a namespace only.
+// addNode creates a node that takes pods of one pool only.
 func (w *world) addNode(ctx context.Context, pool, name string) {
 	GinkgoHelper()
 	room := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("1000"), corev1.ResourceMemory: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("1000"),
+		corev1.ResourceCPU: resource.MustParse("1000"), corev1.ResourceMemory: resource.MustParse("1Ti"),
+		corev1.ResourcePods: resource.MustParse("1000"),
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -208,7 +206,7 @@ func (w *world) addNode(ctx context.Context, pool, name string) {
 	Eventually(func(g Gomega) {
 		g.Expect(w.api.Get(ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
 		g.Expect(node.Status.Conditions).To(ContainElement(And(HaveField("Type", corev1.NodeReady), HaveField("Status", corev1.ConditionTrue))))
-		g.Expect(node.Spec.Taints).To(HaveLen(1), "not ready no more")
+		g.Expect(node.Spec.Taints).To(HaveLen(1), "the taint not-ready is gone")
 	}).WithContext(ctx).Should(Succeed())
 }
 
@@ -227,14 +225,14 @@ var _ = Describe("pods that go", func() {
 		Expect(w.sizesOf(ctx, Default, change)).To(Equal([]int{1, 1, 1, 1}), "the replacement is verified, too")
 		Expect(w.terminating(ctx, Default, ns)).To(Equal(4), "three of the first version and one of the second")
 		w.restful(ctx, ns)
-		By("failing the one that is on its way out")
+		By("failing the terminating pod")
 		w.judge(ctx, &batches[0], batches[0].Spec.PodInfos[0].Pod)
 		w.eventuallyFailed(ctx, ns, "web", batches[0].Spec.PodInfos[0].Pod)
 		w.judge(ctx, &batches[0])
 		w.verified(ctx, ns, "web")
 	})
 
-	It("after they were verified, evicted by somebody or by their kubelet, are replaced by others that are verified", func(ctx SpecContext) {
+	It("after they were verified, evicted by a user or by their kubelet, are replaced by pods that are verified", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web").Replicas(3).With(slowly))
 		w.verified(ctx, ns, "web")
@@ -257,7 +255,8 @@ var _ = Describe("pods that go", func() {
 		pods = w.eventuallyBatches(ctx, ns, "web", 1)
 		pressed := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pods[0].Spec.PodInfos[0].Pod}}
 		Expect(w.patchPodStatus(ctx, pressed, `{"status":{"phase":"Failed","reason":"Evicted","message":"The node was low on resource: memory.",
-			"conditions":[{"type":"Ready","status":"False","reason":"PodFailed"},{"type":"ContainersReady","status":"False","reason":"PodFailed"}]}}`)).To(Succeed())
+			"conditions":[{"type":"Ready","status":"False","reason":"PodFailed"},
+				{"type":"ContainersReady","status":"False","reason":"PodFailed"}]}}`)).To(Succeed())
 		w.rolledOut(ctx, ns, "web")
 		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
 		Expect(w.api.Delete(ctx, pressed)).To(Succeed())
@@ -269,8 +268,7 @@ var _ = Describe("pods that go", func() {
 var _ = Describe("a workload that is deleted without its pods", func() {
 	w := inSharedWorld()
 
-	// Before the garbage collector has learnt of our kinds it cannot orphan what
-	// is of them; it looks for new kinds twice a minute.
+	// The garbage collector looks for new kinds twice a minute. Before it knows the operator's kinds, it cannot orphan their objects.
 	BeforeEach(func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, false)
 		probe := &v1alpha1.OpsConfigInfo{
@@ -280,18 +278,19 @@ var _ = Describe("a workload that is deleted without its pods", func() {
 			Spec: v1alpha1.OpsConfigInfoSpec{Type: "isBlockingUp"},
 		}
 		Expect(w.api.Create(ctx, probe)).To(Succeed())
-		Eventually(func() bool { return apierrors.IsNotFound(w.api.Get(ctx, client.ObjectKeyFromObject(probe), probe)) }).WithContext(ctx).Should(BeTrue())
+		Eventually(func() bool {
+			return apierrors.IsNotFound(w.api.Get(ctx, client.ObjectKeyFromObject(probe), probe))
+		}).WithContext(ctx).Should(BeTrue())
 	})
 
-	// remade deletes a Deployment, leaves everything of it there, and creates it
-	// again.
+	// remade deletes a Deployment, orphans its objects, and creates it again.
 	remade := func(ctx context.Context, ns string, change ...func(*appsv1.Deployment)) {
 		GinkgoHelper()
 		w.kubectl(ctx, "-n", ns, "delete", "deployment", "web", "--cascade=orphan")
 		w.create(ctx, sleeper(ns, "web").Replicas(3).With(change...))
 	}
 
-	It("adopts them when it is created again, and they are verified anew", func(ctx SpecContext) {
+	It("adopts them when it is created again, and they are verified again", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		w.createAdmitted(ctx, sleeper(ns, "web").Replicas(3))
 		before := w.verified(ctx, ns, "web")

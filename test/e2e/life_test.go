@@ -19,7 +19,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// slowly lets a rollout take its time: one pod after the other.
+// slowly lets a rollout replace one pod after the other.
 func slowly(d *appsv1.Deployment) {
 	one, zero := intstr.FromInt32(1), intstr.FromInt32(0)
 	d.Spec.MinReadySeconds = 1
@@ -44,14 +43,13 @@ func slowly(d *appsv1.Deployment) {
 	}
 }
 
-// inFlight begins a Deployment whose rollouts go as far as the porter of its
-// namespace lets them.
+// inFlight begins a Deployment whose rollouts go as far as the porter of its namespace lets them.
 func inFlight(ns, name string) *wrappers.DeploymentWrapper {
 	return sleeper(ns, name).With(slowly, gated)
 }
 
-// failInFlight creates such a Deployment, releases it again and fails its first
-// batch while the rollout is under way; it returns the failed release.
+// failInFlight creates a Deployment of inFlight, releases it again and fails the first batch in the middle of the rollout. It returns the
+// failed release.
 func (w *world) failInFlight(ctx context.Context, d *wrappers.DeploymentWrapper) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	ns, name := d.Obj().Namespace, d.Obj().Name
@@ -72,11 +70,11 @@ func (w *world) failInFlight(ctx context.Context, d *wrappers.DeploymentWrapper)
 	return failed
 }
 
-// porter opens the gates of a namespace's pods, as the controller of a load balancer
-// does. A rollout waits where it lets no more of them through.
+// porter opens the readiness gates of a namespace's pods, as the controller of a load balancer does. A rollout waits if it lets no more
+// pods through.
 type porter struct {
 	mu sync.Mutex
-	// more is how many pods it lets through from now on; -1 is all of them.
+	// more is the number of pods that it still lets through; -1 is all pods.
 	more int
 }
 
@@ -101,8 +99,7 @@ func (w *world) startPorter(ns string) *porter {
 	return p
 }
 
-// open opens the gates of the pods that wait at them. What fails is done the next
-// time.
+// open opens the gates of the waiting pods. If it fails, the next call tries again.
 func (p *porter) open(ctx context.Context, w *world, ns string) {
 	var list corev1.PodList
 	if w.api.List(ctx, &list, client.InNamespace(ns)) != nil {
@@ -122,10 +119,10 @@ func (p *porter) open(ctx context.Context, w *world, ns string) {
 }
 
 func gateOpen(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == gate && c.Status == corev1.ConditionTrue })
+	return conditionIsTrue(pod, gate)
 }
 
-// let lets so many more pods through.
+// let lets n more pods through.
 func (p *porter) let(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +131,7 @@ func (p *porter) let(n int) {
 
 func (p *porter) letAll() { p.let(-1) }
 
-// revisionsOf are the versions a Deployment's history has, oldest first.
+// revisionsOf returns the versions in a Deployment's history, oldest first.
 func (w *world) revisionsOf(ctx context.Context, g Gomega, ns, name string) []appsv1.ControllerRevision {
 	GinkgoHelper()
 	var list appsv1.ControllerRevisionList
@@ -142,14 +139,14 @@ func (w *world) revisionsOf(ctx context.Context, g Gomega, ns, name string) []ap
 	return list.Items
 }
 
-// repair is a patch that overrides a block with another template.
+// repair returns the patch of an override release.
 func repair(value string) string {
-	return fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel, value)
+	return fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
+		v1alpha1.IgnoredSuspendLabel, value)
 }
 
-// verified waits until the current release of a Deployment is a success that is
-// right: every pod there is was verified, in one batch of this attempt, and no
-// batch is left open.
+// verified waits until the current release of a Deployment is a correct Success: each pod is in one batch of this attempt, and no batch is
+// open.
 func (w *world) verified(ctx context.Context, ns, name string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var change *v1alpha1.ChangeWorkload
@@ -178,8 +175,8 @@ func (w *world) verified(ctx context.Context, ns, name string) *v1alpha1.ChangeW
 	return change
 }
 
-// restful checks that nothing is written any more. What is written now and then for
-// ever, however late, never lets it rest; what was on its way does.
+// restful waits until the operator writes nothing in a namespace. Late writes may end; repeated writes fail the spec, however rare they
+// are.
 func (w *world) restful(ctx context.Context, ns string) {
 	GinkgoHelper()
 	resting(ctx, func() int { return w.managerWrites(ns) }, 4*time.Second)

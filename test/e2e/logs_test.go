@@ -28,25 +28,24 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// harmless are errors that are no defects of the operator: what libraries log on
-// their own account, and what a busy machine causes.
+// harmless lists errors in logs that are no defects of the operator: errors of libraries, and errors because a machine is busy.
 var harmless = []struct {
-	// texts are all in the line.
+	// texts are parts of the line.
 	texts []string
-	// whenStopped: only at the end of a manager that was told to stop.
+	// whenStopped limits the entry to managers that were stopped.
 	whenStopped bool
 	why         string
 }{
-	{[]string{"Failed to update lease", "the object has been modified"}, false, "client-go lost a race for the lease: another replica has it now, which is what elections are for"},
+	{[]string{"Failed to update lease", "the object has been modified"}, false,
+		"client-go lost a race for the lease: another replica holds it now"},
 	{[]string{"Error initially creating lease lock", "already exists"}, false, "the same when there is no lease yet"},
 	{[]string{"store a verdict; it is polled for instead", "context deadline exceeded"}, false,
-		"the API server of a busy machine took longer than a callback may; that the verdict counts all the same is what the observer checks"},
-	{[]string{"error received after stop sequence was engaged"}, false, "controller-runtime tells of a leader that is none any more"},
-	{[]string{`context canceled"`}, true, "requests that were under way when the manager was told to stop"},
+		"the API server of a busy machine took longer than a callback may; the observer checks that the verdict counts"},
+	{[]string{"error received after stop sequence was engaged"}, false, "controller-runtime reports that the manager lost its lease"},
+	{[]string{`context canceled"`}, true, "requests that were running when the manager was stopped"},
 }
 
-// errorsIn returns the errors among the lines of a manager's log that are the
-// operator's.
+// errorsIn returns the errors of the operator among the lines of a manager's log.
 func errorsIn(lines []string) []string {
 	stopped := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, `"msg":"Stopping and waiting for `) })
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
@@ -63,8 +62,7 @@ func errorsIn(lines []string) []string {
 	})
 }
 
-// expectNoErrors checks that a manager has told of no error. One that was never
-// started has told nothing.
+// expectNoErrors checks that a manager logged no error. A manager that was never started has no log.
 func expectNoErrors(path string) {
 	GinkgoHelper()
 	lines, err := readLines(path)
@@ -89,7 +87,7 @@ func readLines(path string) ([]string, error) {
 	return lines, s.Err()
 }
 
-// loggedAt is when a line was written; zero where it does not say.
+// loggedAt returns the time of a line, or zero if the line has none.
 func loggedAt(line string) time.Time {
 	var said struct{ TS string }
 	if json.Unmarshal([]byte(line), &said) != nil {

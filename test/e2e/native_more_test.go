@@ -36,13 +36,12 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// natives are a StatefulSet and a DaemonSet in one namespace, side by side: most of a
-// story is waiting.
+// natives returns a StatefulSet and a DaemonSet in one namespace. Stories play with both side by side, for most of a story is waiting.
 func (w *world) natives(ns string) []native {
 	return []native{{w, "statefulset", ns}, {w, "daemonset", ns}}
 }
 
-// annotate sets an annotation, which is to be seen from then on.
+// annotate sets an annotation.
 func (n native) annotate(ctx context.Context, key, value string) {
 	GinkgoHelper()
 	Expect(n.patch(ctx, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))).To(Succeed())
@@ -53,7 +52,7 @@ func (n native) version(ctx context.Context, g Gomega) string {
 	return n.get(ctx, g).GetLabels()[v1alpha1.VersionLabel]
 }
 
-// current is the current release.
+// current returns the current release.
 func (n native) current(ctx context.Context, g Gomega) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	o := n.get(ctx, g)
@@ -63,8 +62,8 @@ func (n native) current(ctx context.Context, g Gomega) *v1alpha1.ChangeWorkload 
 	return change
 }
 
-// verified waits until the current release is a success that is right: so many pods
-// there are, all of the same template, and each in one batch of this attempt.
+// verified waits until the current release is a correct Success: there are so many pods, all of one template, each in one batch of this
+// attempt.
 func (n native) verified(ctx context.Context, pods int) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var change *v1alpha1.ChangeWorkload
@@ -101,7 +100,7 @@ func (n native) passed(ctx context.Context, count int) *v1alpha1.ChangeWorkload 
 	return change
 }
 
-// progress waits until the current release is in a state, and says this of its rollout.
+// progress waits until the current release is in a state, with a reason and a message of the condition Progressing.
 func (n native) progress(ctx context.Context, state v1alpha1.ChangeWorkloadStatusType, reason, message string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var change *v1alpha1.ChangeWorkload
@@ -115,26 +114,26 @@ func (n native) progress(ctx context.Context, state v1alpha1.ChangeWorkloadStatu
 	return change
 }
 
-// events are the reasons of the operator's events on the workload, with messages.
-func (n native) events(ctx context.Context, g Gomega) (told []string) {
+// events returns the reasons and messages of the operator's events on the workload.
+func (n native) events(ctx context.Context, g Gomega) (events []string) {
 	GinkgoHelper()
 	var list corev1.EventList
 	g.Expect(n.api.List(ctx, &list, client.InNamespace(n.namespace))).To(Succeed())
 	for i := range list.Items {
 		if e := &list.Items[i]; strings.ToLower(e.InvolvedObject.Kind) == n.kind && e.ReportingController == "altershield-operator" {
-			told = append(told, e.Reason+": "+e.Message)
+			events = append(events, e.Reason+": "+e.Message)
 		}
 	}
-	return told
+	return events
 }
 
-// labelled are the pods whose label test has a value.
+// labelled returns the pods with a value of the label test.
 func (n native) labelled(ctx context.Context, g Gomega, value string) []corev1.Pod {
 	GinkgoHelper()
 	return slices.DeleteFunc(n.pods(ctx, g), func(p corev1.Pod) bool { return p.Labels["test"] != value })
 }
 
-// revisions are those that the controller of the workload made, the oldest first.
+// revisions returns the revisions that the controller of the workload made, oldest first.
 func (n native) revisions(ctx context.Context, g Gomega) []appsv1.ControllerRevision {
 	GinkgoHelper()
 	var list appsv1.ControllerRevisionList
@@ -148,11 +147,12 @@ func (n native) revisions(ctx context.Context, g Gomega) []appsv1.ControllerRevi
 	return all
 }
 
-// history are the revisions of the operator's history of the workload.
+// history returns the revisions of the operator's history of the workload.
 func (n native) history(ctx context.Context, g Gomega) []appsv1.ControllerRevision {
 	GinkgoHelper()
 	var list appsv1.ControllerRevisionList
-	g.Expect(n.api.List(ctx, &list, client.InNamespace(n.namespace), client.MatchingLabels{v1alpha1.HistoryOfLabel: string(n.get(ctx, g).GetUID())})).To(Succeed())
+	labels := client.MatchingLabels{v1alpha1.HistoryOfLabel: string(n.get(ctx, g).GetUID())}
+	g.Expect(n.api.List(ctx, &list, client.InNamespace(n.namespace), labels)).To(Succeed())
 	return list.Items
 }
 
@@ -163,8 +163,8 @@ func uidsOf(pods []corev1.Pod) (uids []types.UID) {
 	return uids
 }
 
-// age makes a revision that its controller made one that it does not find again: as an
-// older control plane wrote it, which wrote some part of the template in another way.
+// age replaces a revision by a revision that its controller does not find again, as if an older control plane had written a part of the
+// template in another way.
 func (n native) age(ctx context.Context, r *appsv1.ControllerRevision, part, was string) {
 	GinkgoHelper()
 	Expect(string(r.Data.Raw)).To(ContainSubstring(part))
@@ -175,8 +175,7 @@ func (n native) age(ctx context.Context, r *appsv1.ControllerRevision, part, was
 	Expect(n.api.Create(ctx, older)).To(Succeed())
 }
 
-// waitsAtGate makes manifests whose pods are replaced one after the other, as the porter of
-// the namespace lets them.
+// waitsAtGate adds a readiness gate to the pods. The porter of the namespace lets them through one after the other.
 func waitsAtGate(spec map[string]any) {
 	pod := spec["template"].(map[string]any)["spec"].(map[string]any) //nolint:errcheck,forcetypeassert // as manifest makes it
 	pod["readinessGates"] = []any{map[string]any{"conditionType": gate}}
@@ -212,7 +211,7 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 				n.verified(ctx, 3)
 			}
 		}
-		By("being kept, while those of their controllers go")
+		By("keeping them while their controllers delete their own")
 		kept := func(n native) func(Gomega) {
 			return func(g Gomega) {
 				g.Expect(n.revisions(ctx, g)).To(HaveLen(2), "revisionHistoryLimit is 1")
@@ -229,7 +228,7 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 		for _, n := range both {
 			Eventually(kept(n)).WithContext(ctx).Should(Succeed())
 		}
-		By("restoring one whose revision is gone")
+		By("restoring a version whose revision is gone")
 		for _, n := range both {
 			n.annotate(ctx, v1alpha1.RollbackToAnnotation, first[n.kind])
 		}
@@ -240,7 +239,7 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 			Eventually(kept(n)).WithContext(ctx).Should(Succeed())
 		}
 
-		By("restoring, in the middle of a rollout, one that differs in bytes")
+		By("restoring, in the middle of a rollout, a version whose revision differs in bytes")
 		before, bad := map[string][]types.UID{}, map[string]string{}
 		for _, n := range both {
 			before[n.kind] = uidsOf(n.pods(ctx, Default))
@@ -269,7 +268,7 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 			Expect(reasons).To(HaveKeyWithValue(bad[n.kind], HaveField("To", first[n.kind])))
 		}
 		Eventually(func(g Gomega) {
-			// One of the two may be replaced before the operator looks.
+			// One of the two pods may be replaced before the operator counts them.
 			g.Expect(both[0].events(ctx, g)).To(ContainElement(MatchRegexp(
 				"^" + v1alpha1.EventRevisionNotFound + ": .*: [12] pods of this template are replaced, too")))
 		}).WithContext(ctx).Should(Succeed())
@@ -303,7 +302,7 @@ var _ = Describe("a StatefulSet", func() {
 			n.verified(ctx, pods[name])
 			Expect(n.release(ctx, "second")).To(Succeed())
 		}
-		By("keeping one back by a partition, counted from the first")
+		By("keeping the first pod by a partition")
 		from5 := all["numbered from 5"]
 		c := from5.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonPartitioned, "1 of 3 pods")
 		from5.passed(ctx, 2)
@@ -316,17 +315,19 @@ var _ = Describe("a StatefulSet", func() {
 			n.verified(ctx, pods[name])
 			Expect(n.labelled(ctx, Default, "second")).To(HaveLen(pods[name]))
 		}
-		By("scaling one up that had no pods")
+		By("scaling up a StatefulSet without pods")
 		none := all["of none"]
-		Expect(conditionOf(none.current(ctx, Default).Status.Conditions, v1alpha1.ConditionVerified).Reason).To(Equal(v1alpha1.ReasonNothingVerified))
+		verified := conditionOf(none.current(ctx, Default).Status.Conditions, v1alpha1.ConditionVerified)
+		Expect(verified.Reason).To(Equal(v1alpha1.ReasonNothingVerified))
 		w.kubectl(ctx, "-n", none.namespace, "scale", "statefulset", "sleep", "--replicas=2")
 		none.verified(ctx, 2)
 		none.passed(ctx, 2)
-		By("failing and repairing one of one pod")
+		By("failing a StatefulSet of one pod, and releasing an override")
 		one := all["of one pod"]
 		w.setVerdict(ctx, one.current(ctx, Default), "unpass")
 		one.change(ctx, v1alpha1.ChangeWorkloadSuspend)
-		Eventually(func() error { return one.release(ctx, "third") }).WithContext(ctx).Should(MatchError(ContainSubstring("statefulset sleep is suspended")))
+		Eventually(func() error { return one.release(ctx, "third") }).WithContext(ctx).Should(
+			MatchError(ContainSubstring("statefulset sleep is suspended")))
 		Expect(one.patch(ctx, repair("repair"))).To(Succeed())
 		one.verified(ctx, 1)
 	})
@@ -350,7 +351,7 @@ var _ = Describe("a StatefulSet", func() {
 		}
 		Expect(w.api.Create(ctx, n.manifest(waitsAtGate))).To(Succeed())
 		n.verified(ctx, 3)
-		By("scaling up in the middle: what comes is of the new version, and verified")
+		By("scaling up in the middle: added pods have the new version, and are verified")
 		p.let(1)
 		Expect(n.release(ctx, "second")).To(Succeed())
 		n.passed(ctx, 1)
@@ -372,7 +373,7 @@ var _ = Describe("a StatefulSet", func() {
 		ready(6)
 		// The next pod may have been replaced before the halt came.
 		old := len(n.labelled(ctx, Default, "second"))
-		Expect(old).To(BeNumerically(">=", 4), "two old ones, and two that came")
+		Expect(old).To(BeNumerically(">=", 4), "two old pods, and two added pods")
 		for _, pod := range n.pods(ctx, Default) {
 			if pod.Name == "sleep-4" || pod.Name == "sleep-5" {
 				Expect(pod.Labels).To(HaveKeyWithValue("test", "second"), pod.Name)
@@ -383,7 +384,7 @@ var _ = Describe("a StatefulSet", func() {
 		Expect(n.labelled(ctx, Default, "second")).To(HaveLen(2))
 		n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
 		Expect(n.release(ctx, "fourth")).To(MatchError(ContainSubstring("is suspended")))
-		By("repairing it")
+		By("releasing an override")
 		Expect(n.patch(ctx, repair("good"))).To(Succeed())
 		n.verified(ctx, 2)
 		n.strategy(ctx, `{"rollingUpdate":{"partition":0},"type":"RollingUpdate"}`)
@@ -394,7 +395,7 @@ var _ = Describe("a StatefulSet", func() {
 var _ = Describe("undos of other kinds than Deployments", func() {
 	w := inSharedWorld()
 
-	It("are kubectl rollout undo and a revert, and what was gone back from comes again when its quarantine is ended", func(ctx SpecContext) {
+	It("are kubectl rollout undo and a revert; the bad version is released again when its quarantine is ended", func(ctx SpecContext) {
 		set, daemon := w.natives(w.newNamespace(ctx, true))[0], w.natives(w.newNamespace(ctx, true))[1]
 		both, porters := []native{set, daemon}, []*porter{w.startPorter(set.namespace), w.startPorter(daemon.namespace)}
 		good, bad := map[string]string{}, map[string]string{}
@@ -409,7 +410,9 @@ var _ = Describe("undos of other kinds than Deployments", func() {
 			bad[n.kind] = n.verified(ctx, 3).Spec.Reversion
 			w.setVerdict(ctx, n.current(ctx, Default), "unpass")
 			n.change(ctx, v1alpha1.ChangeWorkloadSuspend)
-			Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetLabels()).To(HaveKey(v1alpha1.SuspendLabel)) }).WithContext(ctx).Should(Succeed())
+			Eventually(func(g Gomega) {
+				g.Expect(n.get(ctx, g).GetLabels()).To(HaveKey(v1alpha1.SuspendLabel))
+			}).WithContext(ctx).Should(Succeed())
 			w.kubectl(ctx, "-n", n.namespace, "rollout", "undo", n.kind+"/sleep")
 			Expect(n.version(ctx, Default)).To(Equal(good[n.kind]))
 		}
@@ -421,7 +424,7 @@ var _ = Describe("undos of other kinds than Deployments", func() {
 				g.Expect(o.GetAnnotations()).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad[n.kind]))
 				g.Expect(n.events(ctx, g)).To(ContainElement(HavePrefix(v1alpha1.EventReleaseUndone + ": ")))
 			}).WithContext(ctx).Should(Succeed())
-			Expect(n.revisions(ctx, Default)).To(HaveLen(2), "kubectl restored what its controller has")
+			Expect(n.revisions(ctx, Default)).To(HaveLen(2), "kubectl restored a revision of the controller")
 			out, err := w.tryKubectl(ctx, "-n", n.namespace, "rollout", "undo", n.kind+"/sleep")
 			Expect(err).To(HaveOccurred())
 			Expect(out).To(ContainSubstring(n.kind + " sleep: version " + bad[n.kind] + " was rolled back at "))
@@ -444,7 +447,9 @@ var _ = Describe("undos of other kinds than Deployments", func() {
 			w.setVerdict(ctx, n.passed(ctx, 1), "unpass")
 		}
 		for i, n := range both {
-			Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation)) }).WithContext(ctx).Should(Succeed())
+			Eventually(func(g Gomega) {
+				g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation))
+			}).WithContext(ctx).Should(Succeed())
 			Expect(len(n.labelled(ctx, Default, "bad"))).To(BeNumerically("<", 3))
 			porters[i].letAll()
 			Expect(n.release(ctx, "bad")).To(Succeed())
@@ -464,11 +469,16 @@ var _ = Describe("a DaemonSet that surges", func() {
 	It("is released, halted, resumed and rolled back", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		n, p := w.natives(ns)[1], w.startPorter(ns)
-		const users, halted = `{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0},"type":"RollingUpdate"}`, `{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0},"type":"OnDelete"}`
+		const (
+			users  = `{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0},"type":"RollingUpdate"}`
+			halted = `{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0},"type":"OnDelete"}`
+		)
 		Expect(w.api.Create(ctx, n.manifest(func(spec map[string]any) {
 			waitsAtGate(spec)
 			spec["minReadySeconds"] = int64(2)
-			spec["updateStrategy"] = map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)}}
+			spec["updateStrategy"] = map[string]any{
+				"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(1), "maxUnavailable": int64(0)},
+			}
 		}))).To(Succeed())
 		first := n.verified(ctx, 3)
 		p.let(1)
@@ -478,7 +488,9 @@ var _ = Describe("a DaemonSet that surges", func() {
 		Eventually(func(g Gomega) { g.Expect(n.pods(ctx, g)).To(HaveLen(4)) }).WithContext(ctx).Should(Succeed())
 		w.setVerdict(ctx, c, "unpass")
 		n.strategy(ctx, halted)
-		Eventually(func(g Gomega) { g.Expect(n.pods(ctx, g)).To(HaveLen(3), "its controller takes the newer one") }).WithContext(ctx).Should(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(n.pods(ctx, g)).To(HaveLen(3), "its controller deletes the newer pod")
+		}).WithContext(ctx).Should(Succeed())
 		Expect(n.labelled(ctx, Default, "second")).To(HaveLen(1))
 		p.letAll()
 		n.progress(ctx, v1alpha1.ChangeWorkloadSuspend, v1alpha1.ReasonRolloutHalted, "")
@@ -487,7 +499,7 @@ var _ = Describe("a DaemonSet that surges", func() {
 		n.strategy(ctx, users)
 		n.verified(ctx, 3)
 		Expect(n.labelled(ctx, Default, "second")).To(HaveLen(3))
-		By("rolling back what does not come up")
+		By("rolling back a version that does not come up")
 		n.annotate(ctx, v1alpha1.SettingAnnotationPrefix+"rollback", "5s")
 		good, old := n.version(ctx, Default), uidsOf(n.pods(ctx, Default))
 		w.kubectl(ctx, "-n", ns, "set", "image", n.kind+"/sleep", "sleep=busybo")
@@ -495,9 +507,9 @@ var _ = Describe("a DaemonSet that surges", func() {
 		Expect(bad).NotTo(Equal(good))
 		Eventually(func() string { return n.version(ctx, Default) }).WithContext(ctx).Should(Equal(good))
 		n.verified(ctx, 3)
-		Expect(uidsOf(n.pods(ctx, Default))).To(ConsistOf(old), "nothing that was well was replaced")
+		Expect(uidsOf(n.pods(ctx, Default))).To(ConsistOf(old), "no healthy pod was replaced")
 		Expect(n.get(ctx, Default).GetAnnotations()).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, bad))
-		By("going back to the first one on request")
+		By("rolling back to the first version on request")
 		n.annotate(ctx, v1alpha1.RollbackToAnnotation, first.Spec.Reversion)
 		Eventually(func() string { return n.version(ctx, Default) }).WithContext(ctx).Should(Equal(first.Spec.Reversion))
 		n.verified(ctx, 3)
@@ -509,7 +521,7 @@ var _ = Describe("a DaemonSet that surges", func() {
 var _ = Describe("kube-controller-manager", Serial, func() {
 	w := inSharedWorld()
 
-	It("may be away in the middle of releases of other kinds: nothing is said of what it has not seen", func(ctx SpecContext) {
+	It("may be away in the middle of releases of other kinds: nothing is reported that it has not observed", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		both, p := w.natives(ns), w.startPorter(ns)
 		for _, n := range both {
@@ -531,9 +543,9 @@ var _ = Describe("kube-controller-manager", Serial, func() {
 			p.letAll()
 			versions := map[string]string{}
 			set, daemon := both[0], both[1]
-			By("deleting a pod, which nobody makes again")
+			By("deleting a pod, which is not recreated")
 			Expect(w.api.Delete(ctx, &set.labelled(ctx, Default, "123")[0])).To(Succeed())
-			By("releasing another one, which nobody carries out, and changing what is none")
+			By("releasing another version, which is not rolled out, and changing an annotation, which is no release")
 			Expect(daemon.release(ctx, "third")).To(Succeed())
 			set.annotate(ctx, "example.com/note", "x")
 			for _, n := range both {

@@ -30,8 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// onePerNode keeps the pods to the nodes of a pool, one on each, where they stay when
-// their node does not answer, and end only when their kubelet says so.
+// onePerNode puts one pod on each node of a pool. The pods stay there while their node is unreachable, and end only when their kubelet ends
+// them.
 func onePerNode(pool string) func(spec map[string]any) {
 	return func(spec map[string]any) {
 		waitsAtGate(spec)
@@ -46,32 +46,33 @@ func onePerNode(pool string) func(spec map[string]any) {
 		pod["topologySpreadConstraints"] = []any{map[string]any{
 			"maxSkew": int64(1), "topologyKey": corev1.LabelHostname, "whenUnsatisfiable": "DoNotSchedule",
 			"labelSelector": map[string]any{"matchLabels": map[string]any{"app": "sleep"}},
-			// Two of one node may be on their way.
+			// An old pod and a new pod may be on one node at once.
 			"matchLabelKeys": []any{"test"},
 		}}
 	}
 }
 
-// dies lets a node answer no more, as the node controller tells: it is Unknown, and its
-// pods are not Ready, while their containers are what its kubelet said last. kwok goes on
-// with pods of nodes that it does not manage any more, unless they are told to behave as
-// one does of which there is nothing to do.
+// dies makes a node unreachable, as the node controller does: the node is Unknown and its pods are not Ready, while their containers keep
+// their last state. kwok also plays pods of nodes that it no longer manages. So the pods get a behavior for
+// which kwok does nothing.
 func (w *world) dies(ctx context.Context, ns, node string) {
 	GinkgoHelper()
 	w.kubectl(ctx, "annotate", "node", node, "kwok.x-k8s.io/node-")
 	now := time.Now().UTC().Format(time.RFC3339)
 	w.kubectl(ctx, "patch", "node", node, "--subresource=status", "-p", fmt.Sprintf(
-		`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","message":"Kubelet stopped posting node status.","lastTransitionTime":%q}]}}`, now))
+		`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown",`+
+			`"message":"Kubelet stopped posting node status.","lastTransitionTime":%q}]}}`, now))
 	for _, pod := range w.podsOn(ctx, Default, ns, node) {
 		w.kubectl(ctx, "-n", ns, "label", "pod", pod.Name, controlplane.BehaviorLabel+"="+controlplane.BehaviorVolume)
 		w.kubectl(ctx, "-n", ns, "annotate", "pod", pod.Name, controlplane.TerminateAfterAnnotation+"=10m")
 		Eventually(func() error {
-			return w.patchPodStatus(ctx, &pod, fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"False","lastTransitionTime":%q}]}}`, now))
+			return w.patchPodStatus(ctx, &pod,
+				fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"False","lastTransitionTime":%q}]}}`, now))
 		}).WithContext(ctx).Should(Succeed())
 	}
 }
 
-// answers lets a node be played again, with its pods.
+// answers lets kwok play a node and its pods again.
 func (w *world) answers(ctx context.Context, ns, node string) {
 	GinkgoHelper()
 	w.kubectl(ctx, "annotate", "node", node, "kwok.x-k8s.io/node=fake")
@@ -127,8 +128,9 @@ var _ = Describe("nodes", func() {
 			w.dies(ctx, ns, node)
 			n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonRollingOut, " of 3 ")
 			Eventually(func(g Gomega) {
-				// What is told first may be of the next pod, which waits at its gate.
-				g.Expect(n.events(ctx, g)).To(ContainElement(MatchRegexp("^" + v1alpha1.EventPodsUnavailable + ": .*(its node does not answer|readiness gate)")))
+				// The first event may be about the next pod, which waits at its gate.
+				g.Expect(n.events(ctx, g)).To(ContainElement(
+					MatchRegexp("^" + v1alpha1.EventPodsUnavailable + ": .*(its node does not answer|readiness gate)")))
 			}).WithContext(ctx).Should(Succeed())
 			Consistently(func(g Gomega) {
 				g.Expect(n.current(ctx, g).Spec.Reversion).To(Equal(second.Spec.Reversion))
@@ -136,11 +138,11 @@ var _ = Describe("nodes", func() {
 				g.Expect(n.get(ctx, g).GetAnnotations()).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
 			}).WithContext(ctx).WithTimeout(4 * time.Second).Should(Succeed())
 			p.letAll()
-			By("having it back")
+			By("getting the node back")
 			w.answers(ctx, ns, node)
 			Expect(n.verified(ctx, 3).UID).To(Equal(second.UID))
 
-			By("losing it for good, and releasing meanwhile")
+			By("losing the node for good, and releasing meanwhile")
 			w.dies(ctx, ns, node)
 			Expect(n.release(ctx, "third")).To(Succeed())
 			third := n.progress(ctx, v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonRollingOut, " of 3 ")
@@ -150,7 +152,7 @@ var _ = Describe("nodes", func() {
 			}
 			if kind == "daemonset" {
 				n.verified(ctx, 2)
-				By("getting another one of its name")
+				By("getting another node of its name")
 			}
 			add(node)
 			Expect(n.verified(ctx, 3).UID).To(Equal(third.UID))

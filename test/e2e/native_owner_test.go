@@ -32,8 +32,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// keeper applies the whole spec of a workload each second, server-side and by force, as
-// an operator does with what it owns, and tools do that keep a cluster as Git has it.
+// keeper applies the whole spec of a workload each second, server-side and by force, as an operator does with its objects, and as GitOps
+// tools do.
 type keeper struct {
 	n     native
 	owner *corev1.ConfigMap
@@ -44,8 +44,7 @@ type keeper struct {
 	refused  []error
 }
 
-// keep has a workload kept, until the end of the spec; owner is what controls it, if
-// anything does.
+// keep starts a keeper of a workload, until the end of the spec. owner is the controller of the workload, or nil.
 func (n native) keep(owner *corev1.ConfigMap, manifest *unstructured.Unstructured) *keeper {
 	k := &keeper{n: n, owner: owner}
 	k.set(manifest)
@@ -67,7 +66,7 @@ func (n native) keep(owner *corev1.ConfigMap, manifest *unstructured.Unstructure
 	return k
 }
 
-// set has it apply a manifest from now on.
+// set sets the manifest to apply from now on.
 func (k *keeper) set(manifest *unstructured.Unstructured) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +94,7 @@ func (k *keeper) apply(ctx context.Context) {
 	}
 }
 
-// goesOn waits until it was applied three more times, and returns what was refused.
+// goesOn waits until the manifest was applied several more times, and returns the errors.
 func (k *keeper) goesOn(ctx context.Context) []error {
 	GinkgoHelper()
 	state := func() (int, []error) {
@@ -109,7 +108,7 @@ func (k *keeper) goesOn(ctx context.Context) []error {
 	return all[len(refused):]
 }
 
-// still checks that nothing is written of the workload while it is applied on and on.
+// still checks that nothing is written to the workload while its manifest is applied, and returns the errors.
 func (k *keeper) still(ctx context.Context) []error {
 	GinkgoHelper()
 	k.n.restful(ctx, k.n.namespace)
@@ -121,21 +120,24 @@ func (k *keeper) still(ctx context.Context) []error {
 	return refused
 }
 
-var _ = Describe("beside what applies the whole spec of other kinds each second", func() {
+var _ = Describe("beside a tool that applies the whole spec of other kinds each second", func() {
 	w := inSharedWorld()
 
-	// complete is a manifest that says what has defaults, too.
+	// complete returns a manifest that sets the defaulted fields, too.
 	complete := func(n native, value, image string) *unstructured.Unstructured {
 		o := n.manifest(func(spec map[string]any) {
-			spec["updateStrategy"] = map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": int64(1), "maxSurge": int64(0)}}
+			spec["updateStrategy"] = map[string]any{
+				"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": int64(1), "maxSurge": int64(0)},
+			}
 			if n.kind == "statefulset" {
 				parallel(spec)
 				spec["updateStrategy"] = map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": int64(0)}}
 			}
 			waitsAtGate(spec)
-			template := spec["template"].(map[string]any)                                                //nolint:errcheck,forcetypeassert // as manifest makes it
-			template["metadata"].(map[string]any)["labels"].(map[string]any)["test"] = value             //nolint:errcheck,forcetypeassert // as manifest makes it
-			template["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"] = image //nolint:errcheck,forcetypeassert // as manifest makes it
+			metadata := spec["template"].(map[string]any)["metadata"].(map[string]any) //nolint:errcheck,forcetypeassert // as manifest makes it
+			metadata["labels"].(map[string]any)["test"] = value                        //nolint:errcheck,forcetypeassert // as manifest makes it
+			pod := spec["template"].(map[string]any)["spec"].(map[string]any)          //nolint:errcheck,forcetypeassert // as manifest makes it
+			pod["containers"].([]any)[0].(map[string]any)["image"] = image             //nolint:errcheck,forcetypeassert // as manifest makes it
 		})
 		o.SetAnnotations(map[string]string{v1alpha1.SettingAnnotationPrefix + "rollback": "5s"})
 		return o
@@ -148,9 +150,11 @@ var _ = Describe("beside what applies the whole spec of other kinds each second"
 			k := n.keep(nil, complete(n, "first", "busybox"))
 			first := n.verified(ctx, 3)
 			Expect(k.still(ctx)).To(BeEmpty())
-			By("releasing what never starts")
+			By("releasing a version that never starts")
 			k.set(complete(n, "bad", "busybo"))
-			Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.QuarantinedAnnotation)) }).WithContext(ctx).Should(Succeed())
+			Eventually(func(g Gomega) {
+				g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.QuarantinedAnnotation))
+			}).WithContext(ctx).Should(Succeed())
 			Expect(n.verified(ctx, 3).Spec.Reversion).To(Equal(first.Spec.Reversion))
 			Expect(k.still(ctx)).To(And(Not(BeEmpty()), HaveEach(MatchError(ContainSubstring("was rolled back at ")))))
 			n.blockedInFlight(ctx, k, p, complete)
@@ -160,17 +164,21 @@ var _ = Describe("beside what applies the whole spec of other kinds each second"
 			n := native{w, kind, w.newNamespace(ctx, true)}
 			p := w.startPorter(n.namespace)
 			apply := func(manifest *unstructured.Unstructured, force ...client.ApplyOption) error {
-				return w.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), append(force, client.FieldOwner(applierName))...)
+				force = append(force, client.FieldOwner(applierName))
+				return w.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), force...)
 			}
 			fails := func(value string) {
 				GinkgoHelper()
 				p.let(1)
 				Expect(apply(complete(n, value, "busybox"))).To(Succeed())
 				w.setVerdict(ctx, n.passed(ctx, 1), "unpass")
-				Eventually(func(g Gomega) { g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation)) }).WithContext(ctx).Should(Succeed())
+				Eventually(func(g Gomega) {
+					g.Expect(n.get(ctx, g).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation))
+				}).WithContext(ctx).Should(Succeed())
 				err := apply(complete(n, value, "busybox"))
 				Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
-				Expect(err).To(MatchError(And(ContainSubstring(`conflict with "`+v1alpha1.FieldManager+`"`), ContainSubstring(".spec.updateStrategy."))))
+				Expect(err).To(MatchError(And(
+					ContainSubstring(`conflict with "`+v1alpha1.FieldManager+`"`), ContainSubstring(".spec.updateStrategy."))))
 				Expect(n.get(ctx, Default).GetAnnotations()).To(HaveKey(v1alpha1.HaltedAnnotation))
 				p.letAll()
 			}
@@ -188,7 +196,7 @@ var _ = Describe("beside what applies the whole spec of other kinds each second"
 			w.setVerdict(ctx, n.current(ctx, Default), "pass")
 			n.verified(ctx, 3)
 			free("second")
-			By("repairing by force what is halted")
+			By("overriding a halt by force")
 			fails("third")
 			repair := complete(n, "repair", "busybox")
 			repair.SetLabels(map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue})
@@ -201,10 +209,11 @@ var _ = Describe("beside what applies the whole spec of other kinds each second"
 	}
 })
 
-// blockedInFlight tells of a release that fails in the middle of its rollout while its
-// manifest is applied on and on, by force: applying what the workload had before the halt
-// does not resume the rollout, and the block stays.
-func (n native) blockedInFlight(ctx context.Context, k *keeper, p *porter, complete func(n native, value, image string) *unstructured.Unstructured) {
+// blockedInFlight plays a release that fails in the middle of its rollout while its manifest is applied by force. Applying the strategy
+// from before the halt does not resume the rollout, and the block stays.
+func (n native) blockedInFlight(
+	ctx context.Context, k *keeper, p *porter, complete func(n native, value, image string) *unstructured.Unstructured,
+) {
 	GinkgoHelper()
 	By("failing in the middle of a rollout")
 	p.let(1)
@@ -222,10 +231,10 @@ func (n native) blockedInFlight(ctx context.Context, k *keeper, p *porter, compl
 		g.Expect(len(n.labelled(ctx, g, "flight"))).To(BeNumerically("<", 3))
 	}, 15*time.Second).WithContext(ctx).Should(Succeed())
 	Expect(k.still(ctx)).To(BeEmpty(), "it applies what is there")
-	By("applying another one, which the block denies")
+	By("applying another version, which the block denies")
 	k.set(complete(n, "next", "busybox"))
 	Expect(k.still(ctx)).To(And(Not(BeEmpty()), HaveEach(MatchError(ContainSubstring(fmt.Sprintf("%s sleep is suspended", n.kind))))))
-	By("repairing it")
+	By("releasing an override")
 	repair := complete(n, "repair", "busybox")
 	repair.SetLabels(map[string]string{v1alpha1.IgnoredSuspendLabel: v1alpha1.IgnoredSuspendValue})
 	k.set(repair)

@@ -42,7 +42,7 @@ type native struct {
 	kind, namespace string
 }
 
-// manifest is the one of the walkthrough, of this kind.
+// manifest returns the manifest of the walkthrough, of this kind.
 func (n native) manifest(more func(spec map[string]any)) *unstructured.Unstructured {
 	spec := map[string]any{
 		"selector": map[string]any{"matchLabels": map[string]any{"app": "sleep"}},
@@ -61,7 +61,8 @@ func (n native) manifest(more func(spec map[string]any)) *unstructured.Unstructu
 		more(spec)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(map[string]string{"statefulset": "StatefulSet", "daemonset": "DaemonSet"}[n.kind]))
+	kinds := map[string]string{"statefulset": "StatefulSet", "daemonset": "DaemonSet"}
+	o.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind(kinds[n.kind]))
 	o.SetNamespace(n.namespace)
 	o.SetName("sleep")
 	return o
@@ -134,13 +135,15 @@ func (n native) running(ctx context.Context) (uids []types.UID) {
 }
 
 func conditionIsTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
 }
 
-var _ = Describe("other kinds than Deployments", func() {
+var _ = Describe("a release of a StatefulSet", func() {
 	w := inSharedWorld()
 
-	It("tell of a StatefulSet whose pods a quota refuses, and what refuses them", func(ctx SpecContext) {
+	It("reports that a quota refuses its pods", func(ctx SpecContext) {
 		n := native{world: w, kind: "statefulset", namespace: w.newNamespace(ctx, true)}
 		Expect(n.api.Create(ctx, n.manifest(nil))).To(Succeed())
 		n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
@@ -161,7 +164,7 @@ var _ = Describe("other kinds than Deployments", func() {
 			g.Expect(said.Message).To(And(ContainSubstring("pods cannot be created"), ContainSubstring("exceeded quota")))
 		}).WithContext(ctx).Should(Succeed())
 
-		By("the quota is raised, and the release goes on")
+		By("deleting the quota: the release goes on")
 		Expect(n.api.Delete(ctx, quota)).To(Succeed())
 		n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 	})

@@ -40,8 +40,10 @@ import (
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
-// ownSetting makes a namespace have a value of its own for a setting.
-func (w *world) ownSetting(ctx context.Context, ns, name string, kind v1alpha1.OpsConfigType, enable bool, content string) *v1alpha1.OpsConfigInfo {
+// ownSetting creates a setting in a namespace.
+func (w *world) ownSetting(
+	ctx context.Context, ns, name string, kind v1alpha1.OpsConfigType, enable bool, content string,
+) *v1alpha1.OpsConfigInfo {
 	GinkgoHelper()
 	o := &v1alpha1.OpsConfigInfo{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
@@ -51,7 +53,7 @@ func (w *world) ownSetting(ctx context.Context, ns, name string, kind v1alpha1.O
 	return o
 }
 
-// accepted waits until a namespace's own setting is judged as it is meant to be.
+// accepted waits until the condition Accepted of a namespace's setting has a reason.
 func (w *world) accepted(ctx context.Context, o *v1alpha1.OpsConfigInfo, reason string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -63,13 +65,13 @@ func (w *world) accepted(ctx context.Context, o *v1alpha1.OpsConfigInfo, reason 
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// states follow a Deployment through all its states.
+// states has all states of the Deployments of a namespace.
 type states struct {
 	mu   sync.Mutex
 	seen []appsv1.Deployment
 }
 
-// follow begins to watch the Deployments of a namespace, until the end of the spec.
+// follow watches the Deployments of a namespace, until the end of the spec.
 func (w *world) follow(ctx context.Context, ns string) *states {
 	GinkgoHelper()
 	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfig)
@@ -93,7 +95,7 @@ func (w *world) follow(ctx context.Context, ns string) *states {
 	return s
 }
 
-// upTo waits until a state of a Deployment was seen, and returns all until then.
+// upTo waits until a state of a Deployment was seen, and returns all states up to it.
 func (s *states) upTo(ctx context.Context, d *appsv1.Deployment) []appsv1.Deployment {
 	GinkgoHelper()
 	var seen []appsv1.Deployment
@@ -107,11 +109,10 @@ func (s *states) upTo(ctx context.Context, d *appsv1.Deployment) []appsv1.Deploy
 	return seen
 }
 
-// recorded are the fields of a Deployment that the operator may write to while it
-// only observes it.
+// recorded lists the fields of a Deployment that the operator may write in observe mode.
 var recorded = []string{"f:metadata", "f:labels", "f:annotations"}
 
-// expectOnlyRecords checks that the operator never wrote more than records.
+// expectOnlyRecords checks that the operator wrote only records to a Deployment.
 func expectOnlyRecords(d *appsv1.Deployment) {
 	GinkgoHelper()
 	for _, key := range []string{v1alpha1.SuspendLabel} {
@@ -139,8 +140,7 @@ func expectOnlyRecords(d *appsv1.Deployment) {
 	}
 }
 
-// expectOnlyRecorded checks of all the operator's writes in a namespace, as the audit
-// log has them, that those of workloads and pods touched nothing but the labels and
+// expectOnlyRecorded checks the operator's writes in a namespace by the audit log: writes to workloads and pods touch only the labels and
 // annotations that record a release.
 func (w *world) expectOnlyRecorded(ns string) {
 	GinkgoHelper()
@@ -152,7 +152,7 @@ func (w *world) expectOnlyRecorded(ns string) {
 		"pods": {"/metadata/labels/" + v1alpha1.OperateFinishedLabel},
 	}
 	seen := map[string]int{}
-	// Pods are labelled in their own time.
+	// Pods are labelled later.
 	Eventually(func() bool {
 		return slices.ContainsFunc(w.writesIn(ns), func(r observer.Request) bool { return r.Resource == "pods" })
 	}).WithTimeout(time.Minute).Should(BeTrue())
@@ -165,17 +165,17 @@ func (w *world) expectOnlyRecorded(ns string) {
 			for _, path := range r.Paths {
 				Expect(records[r.Resource]).To(ContainElement(strings.ReplaceAll(path, "~1", "/")), r.String())
 			}
-		default: // its own kinds, what is remembered, and what is told
+		default: // its own kinds, the history, and events
 			Expect(r.Resource).To(BeElementOf("changeworkloads", "changepods", "controllerrevisions", "events", "opsconfiginfoes"), r.String())
 		}
 	}
 	Expect(seen).To(And(HaveKey("deployments"), HaveKey("pods"), HaveKey("changeworkloads"), HaveKey("changepods")), "it did record")
 }
 
-var _ = Describe("observing", func() {
+var _ = Describe("observe mode", func() {
 	w := inSharedWorld()
 
-	It("records and tells the whole walkthrough, and writes nothing else to the workload", func(ctx SpecContext) {
+	It("records and reports the whole walkthrough, and writes nothing else to the workload", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, false)
 		observing := w.ownSetting(ctx, ns, "observe", v1alpha1.TypeObserve, true, "")
 		w.ownSetting(ctx, ns, "timeouts", v1alpha1.TypeTimeouts, true, "wait=2s,settle=0")
@@ -185,7 +185,7 @@ var _ = Describe("observing", func() {
 		w.accepted(ctx, observing, v1alpha1.ReasonInForce)
 		Expect(w.player(ns).Play(ctx, walkthrough.Observed()...)).To(Succeed())
 
-		By("observing: a request to roll back")
+		By("refusing a request to roll back")
 		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "sleep", v1alpha1.RollbackToAnnotation+"=last-success")
 		Eventually(func(g Gomega) {
 			g.Expect(w.getDeployment(ctx, g, ns, "sleep").Annotations).NotTo(HaveKey(v1alpha1.RollbackToAnnotation), "it is consumed")
@@ -195,7 +195,7 @@ var _ = Describe("observing", func() {
 		Expect(conditionOf(last.Status.Conditions, v1alpha1.ConditionDefended).Reason).To(Equal(v1alpha1.ReasonObserving))
 		w.restful(ctx, ns)
 
-		By("observing: the workload is what was released all along")
+		By("checking that the workload had only released versions")
 		images := []string{}
 		for _, d := range followed.upTo(ctx, w.getDeployment(ctx, Default, ns, "sleep")) {
 			expectOnlyRecords(&d)
@@ -214,7 +214,7 @@ var _ = Describe("observing", func() {
 var _ = Describe("settings of a namespace", func() {
 	w := inSharedWorld()
 
-	It("are in force there alone, once it is enrolled", func(ctx SpecContext) {
+	It("are in force only there, once the namespace is enrolled", func(ctx SpecContext) {
 		ns, other := w.newNamespace(ctx, false), w.newNamespace(ctx, true)
 		branch := w.ownSetting(ctx, ns, "branch", v1alpha1.TypeBranch, true, "3")
 		blocking := w.ownSetting(ctx, ns, "blocking", v1alpha1.TypeBlocking, false, "")
@@ -225,7 +225,7 @@ var _ = Describe("settings of a namespace", func() {
 		}
 		w.eventuallyState(ctx, other, "web", v1alpha1.ChangeWorkloadSuccess)
 		Expect(w.api.Get(ctx, client.ObjectKeyFromObject(branch), branch)).To(Succeed())
-		Expect(branch.Status).To(Equal(v1alpha1.OpsConfigInfoStatus{}), "nothing is said where nothing is defended")
+		Expect(branch.Status).To(Equal(v1alpha1.OpsConfigInfoStatus{}), "no status where nothing is defended")
 
 		w.enrolNamespace(ctx, ns)
 		w.accepted(ctx, branch, v1alpha1.ReasonInForce)
@@ -246,9 +246,10 @@ var _ = Describe("settings of a namespace", func() {
 		Expect(w.patchTemplate(ctx, ns, "web", "v3")).To(Succeed())
 		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
 
-		By("telling which settings a release brings along")
+		By("reporting the settings that a release changes")
 		w.kubectl(ctx, "-n", ns, "patch", "deployment", "web", "-p",
-			`{"metadata":{"annotations":{"`+v1alpha1.SettingAnnotationPrefix+`branch":"2"}},"spec":{"template":{"metadata":{"labels":{"test":"v4"}}}}}`)
+			`{"metadata":{"annotations":{"`+v1alpha1.SettingAnnotationPrefix+`branch":"2"}},`+
+				`"spec":{"template":{"metadata":{"labels":{"test":"v4"}}}}}`)
 		Eventually(func(g Gomega) {
 			var list corev1.EventList
 			g.Expect(w.api.List(ctx, &list, client.InNamespace(ns))).To(Succeed())

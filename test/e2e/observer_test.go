@@ -32,22 +32,23 @@ import (
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
-// An observer that sees nothing finds nothing wrong. So somebody with the
-// manager's identity does what the manager must not.
+// An observer that sees nothing finds no violation. So a client with the manager's identity does what the manager must not do.
 var _ = Describe("the observer of all specs", func() {
 	w := inSharedWorld()
 
-	It("sees what the operator must not do", func(ctx SpecContext) {
+	It("sees violations of its invariants", func(ctx SpecContext) {
 		config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfig)
 		Expect(err).NotTo(HaveOccurred())
 		config.CertData, config.KeyData, config.CertFile, config.KeyFile = nil, nil, "", ""
-		config.BearerToken = strings.TrimSpace(w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "create", "token", "altershieldoperator-controller-manager"))
+		config.BearerToken = strings.TrimSpace(
+			w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "create", "token", "altershieldoperator-controller-manager"))
 		impostor, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
 		Expect(err).NotTo(HaveOccurred())
 		write := func(ns, patch string) {
 			GinkgoHelper()
 			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}}
-			Expect(impostor.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(v1alpha1.FieldManager))).To(Succeed())
+			merge := client.RawPatch(types.MergePatchType, []byte(patch))
+			Expect(impostor.Patch(ctx, d, merge, client.FieldOwner(v1alpha1.FieldManager))).To(Succeed())
 		}
 		expectSeen := func(want ...observer.Invariant) {
 			GinkgoHelper()
@@ -64,7 +65,7 @@ var _ = Describe("the observer of all specs", func() {
 			}
 		}
 
-		By("writing outside of the defense, and what is not its own")
+		By("writing to a workload that is not defended, and to fields of users")
 		outside := w.newNamespace(ctx, false)
 		w.create(ctx, sleeper(outside, "web").Paused())
 		expectSeen()
@@ -73,19 +74,22 @@ var _ = Describe("the observer of all specs", func() {
 		write(outside, `{"spec":{"paused":false}}`)
 		expectSeen(observer.OnlyManaged, observer.OwnPause)
 
-		By("blocking for nothing")
+		By("blocking without a failure")
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web"))
 		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
 		expectSeen()
-		write(ns, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"},"annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+change.Spec.Reversion+` 1"}}}`)
+		write(ns, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"},`+
+			`"annotations":{"`+v1alpha1.SuspendedByAnnotation+`":"`+change.Spec.Reversion+` 1"}}}`)
 		expectSeen(observer.VerdictOnce)
 
 		By("putting a pod into a second batch")
 		batch := w.batchesOf(ctx, Default, change)[0]
 		again := &v1alpha1.ChangePod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: change.Name + "--x--99", Labels: batch.Labels, OwnerReferences: batch.OwnerReferences},
-			Spec:       batch.Spec,
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: ns, Name: change.Name + "--x--99", Labels: batch.Labels, OwnerReferences: batch.OwnerReferences,
+			},
+			Spec: batch.Spec,
 		}
 		Expect(impostor.Create(ctx, again)).To(Succeed())
 		expectSeen(observer.EachPodOnce)

@@ -28,7 +28,7 @@ import (
 var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longest), func() {
 	w := inOwnWorld()
 
-	It("restarts nothing when it comes, and takes what is there for a baseline", func(ctx SpecContext) {
+	It("restarts nothing when it comes, and takes existing versions for baselines", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, false)
 		w.create(ctx, sleeper(ns, "old").Replicas(3))
 		w.rolledOut(ctx, ns, "old")
@@ -36,8 +36,7 @@ var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longes
 		pods := w.podUIDs(ctx, Default, ns, "old")
 		Expect(pods).To(HaveLen(3))
 
-		// Times are in seconds: only from the next one on a manager that has not
-		// seen the Deployment before can tell.
+		// Times are in whole seconds: a new manager knows only from the next second on that the Deployment is older.
 		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", before.CreationTimestamp.Add(2*time.Second)))
 		w.withoutManager(ctx, func() { w.enrolNamespace(ctx, ns) }) // installed on a cluster that is already labelled
 		w.kubectl(ctx, "-n", ns, "scale", "deployment", "old", "--replicas=4")
@@ -57,7 +56,7 @@ var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longes
 		Expect(change.Status.PassCount).To(Equal(int32(4)))
 	})
 
-	It("stands in nobody's way while it is down, and the block holds", func(ctx SpecContext) {
+	It("denies only blocked releases while it is down", func(ctx SpecContext) {
 		ns, before := w.newNamespace(ctx, true), w.newNamespace(ctx, false)
 		w.create(ctx, sleeper(ns, "free").Replicas(2))
 		w.create(ctx, sleeper(ns, "blocked").Replicas(2))
@@ -70,26 +69,26 @@ var _ = Describe("an operator that comes and goes", Ordered, SpecPriority(longes
 		w.block(ctx, ns, "repaired")
 
 		w.withoutManager(ctx, func() {
-			By("changing what is free")
+			By("releasing workloads that are not blocked")
 			Expect(w.patchTemplate(ctx, ns, "free", "new")).To(Succeed())
 			w.create(ctx, sleeper(ns, "new").Replicas(2))
 			Expect(w.patchTemplate(ctx, before, "baseline", "new")).To(Succeed())
 			for _, d := range [][2]string{{ns, "free"}, {ns, "new"}, {before, "baseline"}} {
 				w.rolledOut(ctx, d[0], d[1])
 			}
-			By("scaling what is blocked")
+			By("scaling a blocked workload")
 			w.kubectl(ctx, "-n", ns, "scale", "deployment", "blocked", "--replicas=3")
 			w.kubectl(ctx, "-n", ns, "annotate", "deployment", "blocked", "note=x")
 			w.rolledOut(ctx, ns, "blocked")
-			By("releasing what is blocked")
+			By("releasing a blocked workload")
 			_, err := w.tryKubectl(ctx, "-n", ns, "rollout", "restart", "deployment/blocked")
 			Expect(err).To(HaveOccurred())
-			By("repairing what is blocked")
-			Expect(w.patchDeployment(ctx, ns, "repaired", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)).To(Succeed())
+			By("releasing an override")
+			Expect(w.patchDeployment(ctx, ns, "repaired", repair("repair"))).To(Succeed())
 			w.rolledOut(ctx, ns, "repaired")
 		})
 
-		By("recording and verifying what slipped through, without another restart")
+		By("recording and verifying the releases that admission missed, without another restart")
 		for _, d := range [][2]string{{ns, "free"}, {ns, "new"}, {ns, "repaired"}, {before, "baseline"}} {
 			pods := w.podUIDs(ctx, Default, d[0], d[1])
 			change := w.eventuallyState(ctx, d[0], d[1], v1alpha1.ChangeWorkloadSuccess)

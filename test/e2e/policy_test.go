@@ -39,7 +39,7 @@ import (
 
 const staysUp = controlplane.ManagerNamespace + "/default/stays-up"
 
-// healthPolicy is a policy of a namespace with one check of the health of pods.
+// healthPolicy returns a policy of a namespace with one check of the health of pods.
 func healthPolicy(ns, name string, with func(*v1alpha1.PolicyCheck)) *v1alpha1.DefensePolicy {
 	p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 	p.Spec.Checks = []v1alpha1.PolicyCheck{{
@@ -49,7 +49,7 @@ func healthPolicy(ns, name string, with func(*v1alpha1.PolicyCheck)) *v1alpha1.D
 	return p
 }
 
-// atAdmission is a policy of a namespace that refuses by a rule.
+// atAdmission returns a policy of a namespace that refuses releases by a rule.
 func atAdmission(ns, name, rule string) *v1alpha1.DefensePolicy {
 	p := healthPolicy(ns, name, func(c *v1alpha1.PolicyCheck) {
 		c.PodHealth, c.Stage = nil, v1alpha1.StageAdmission
@@ -59,7 +59,7 @@ func atAdmission(ns, name, rule string) *v1alpha1.DefensePolicy {
 	return p
 }
 
-// newDefensePolicy makes a policy, and waits until it is accepted, or not.
+// newDefensePolicy creates a policy, and waits until its condition Accepted has a reason.
 func (w *world) newDefensePolicy(ctx context.Context, p *v1alpha1.DefensePolicy, reason string) {
 	GinkgoHelper()
 	Expect(w.api.Create(ctx, p)).To(Succeed())
@@ -71,19 +71,19 @@ func (w *world) newDefensePolicy(ctx context.Context, p *v1alpha1.DefensePolicy,
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// withoutDefaultPolicy turns the default policy off for the time of a spec that lets
-// pods crash for another reason. In the shared world the spec has to be Serial: the
-// policy is that of all others, too.
+// withoutDefaultPolicy turns the default policy off until the end of a spec that lets pods crash for another reason. In the shared world
+// the spec has to be Serial: all specs share the policy.
 func (w *world) withoutDefaultPolicy(ctx context.Context) {
 	GinkgoHelper()
 	set := func(ctx context.Context, mode v1alpha1.PolicyMode) {
-		w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", "dpol", defaults.DefaultName, "--type", "merge", "-p", `{"spec":{"mode":"`+string(mode)+`"}}`)
+		w.kubectl(ctx, "-n", controlplane.ManagerNamespace, "patch", "dpol", defaults.DefaultName, "--type", "merge",
+			"-p", `{"spec":{"mode":"`+string(mode)+`"}}`)
 	}
 	set(ctx, v1alpha1.ModeDisabled)
 	DeferCleanup(set, v1alpha1.ModeEnforce)
 }
 
-// checksOf are the checks of the batches of the current release that have this name.
+// checksOf returns the checks with a name of the batches of the current release.
 func (w *world) checksOf(ctx context.Context, g Gomega, ns, name, check string) (checks []v1alpha1.CheckStatus) {
 	GinkgoHelper()
 	for _, b := range w.batchesOf(ctx, g, w.currentChange(ctx, g, ns, name)) {
@@ -94,8 +94,8 @@ func (w *world) checksOf(ctx context.Context, g Gomega, ns, name, check string) 
 	return checks
 }
 
-// podServer serves HTTP at an address of this machine that may be that of a pod, so that
-// the manager may call it. It counts the requests.
+// podServer serves HTTP at an address of this machine that could be the IP of a pod, so that the manager may call it. It counts the
+// requests.
 func podServer(ctx context.Context, code int) (ip string, port int32, requests *atomic.Int32) {
 	GinkgoHelper()
 	addresses, err := net.InterfaceAddrs()
@@ -127,32 +127,31 @@ func podServer(ctx context.Context, code int) (ip string, port int32, requests *
 		DeferCleanup(server.Close)
 		return of.IP.String(), int32(listener.Addr().(*net.TCPAddr).Port), requests //nolint:errcheck,forcetypeassert // of a TCP listener
 	}
-	Skip("this machine has no address that may be that of a pod")
+	Skip("this machine has no address that could be the IP of a pod")
 	return "", 0, nil
 }
 
-// probed makes a Deployment of a pod that has this IP, and a container with this port,
-// and returns the name of the pod.
+// probed creates a Deployment of one pod that has this IP, and a container with this port. It returns the name of the pod.
 func (w *world) probed(ctx context.Context, ns, ip string, port int32) (name string) {
 	GinkgoHelper()
-	// Such pods have no IP until they are told to go on.
-	w.create(ctx, sleeper(ns, "web").Replicas(1).TemplateLabel(controlplane.BehaviorLabel, controlplane.BehaviorVolume).Container(func(c *corev1.Container) {
-		c.Ports = []corev1.ContainerPort{{ContainerPort: port}}
-	}))
+	// Pods of this behavior have no IP until their label is removed.
+	d := sleeper(ns, "web").Replicas(1).TemplateLabel(controlplane.BehaviorLabel, controlplane.BehaviorVolume)
+	w.create(ctx, d.Container(func(c *corev1.Container) { c.Ports = []corev1.ContainerPort{{ContainerPort: port}} }))
 	Eventually(func(g Gomega) {
 		pods := w.podsOf(ctx, g, ns, "web")
 		g.Expect(pods).To(HaveLen(1))
 		for _, pod := range pods {
 			g.Expect(pod.Spec.NodeName).NotTo(BeEmpty())
 			name = pod.Name
-			w.kubectl(ctx, "-n", ns, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", `{"status":{"podIP":"`+ip+`","podIPs":[{"ip":"`+ip+`"}]}}`)
+			w.kubectl(ctx, "-n", ns, "patch", "pod", name, "--subresource=status", "--type=merge",
+				"-p", `{"status":{"podIP":"`+ip+`","podIPs":[{"ip":"`+ip+`"}]}}`)
 			w.kubectl(ctx, "-n", ns, "label", "pod", name, controlplane.BehaviorLabel+"-")
 		}
 	}).WithContext(ctx).Should(Succeed())
 	return name
 }
 
-// probePolicy is a policy of a namespace that calls what is on a port.
+// probePolicy returns a policy of a namespace that probes pods.
 func probePolicy(ns string, probe v1alpha1.ProbeCheck) *v1alpha1.DefensePolicy {
 	return healthPolicy(ns, "answers", func(c *v1alpha1.PolicyCheck) {
 		probe.Interval, probe.Successes, probe.Failures = &metav1.Duration{Duration: time.Second}, 3, 3
@@ -163,7 +162,7 @@ func probePolicy(ns string, probe v1alpha1.ProbeCheck) *v1alpha1.DefensePolicy {
 var _ = Describe("policies", func() {
 	w := inSharedWorld()
 
-	It("refuse a release at once, and nothing that is none, or goes back", func(ctx SpecContext) {
+	It("refuse a release at once, but no other change, no undo and no rollback", func(ctx SpecContext) {
 		ns, other := w.newNamespace(ctx, true), w.newNamespace(ctx, true)
 		for _, name := range []string{"web", "api"} {
 			w.create(ctx, sleeper(ns, name).Replicas(2))
@@ -179,7 +178,8 @@ var _ = Describe("policies", func() {
 		w.newDefensePolicy(ctx, atAdmission(other, "nothing", "false"), v1alpha1.ReasonInForce)
 		By("refusing")
 		refused := func(name string) string {
-			return `admission webhook "pdeployment.kb.io" denied the request: deployment ` + name + " is refused by the check " + ns + "/first-only/health: this is not for " + ns + "; ask the platform"
+			return `admission webhook "pdeployment.kb.io" denied the request: deployment ` + name + " is refused by the check " +
+				ns + "/first-only/health: this is not for " + ns + "; ask the platform"
 		}
 		patch := `{"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`
 		Eventually(func(g Gomega) {
@@ -191,11 +191,11 @@ var _ = Describe("policies", func() {
 		Expect(err).To(HaveOccurred())
 		Expect(out).To(ContainSubstring(refused("web")))
 		Expect(w.api.Create(ctx, sleeper(ns, "new").TemplateLabel("test", "third").Obj())).To(MatchError(ContainSubstring(refused("new"))))
-		By("scaling and labelling what would not be released again")
+		By("scaling and labelling a version that would be refused")
 		w.kubectl(ctx, "-n", ns, "scale", "deployment", "web", "--replicas=3")
 		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", "team=x")
 		w.rolledOut(ctx, ns, "web")
-		By("refusing everything, and going back")
+		By("refusing everything, and undoing")
 		p.Spec.Checks[0].Cel.Rules[0].Expression = "false"
 		Expect(w.api.Update(ctx, p)).To(Succeed())
 		patch = `{"spec":{"template":{"metadata":{"labels":{"test":"123"}}}}}`
@@ -215,16 +215,20 @@ var _ = Describe("policies", func() {
 	It("call pods, and suspend a release whose pods answer badly", func(ctx SpecContext) {
 		ip, port, requests := podServer(ctx, http.StatusServiceUnavailable)
 		ns := w.newNamespace(ctx, true)
-		w.newDefensePolicy(ctx, probePolicy(ns, v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/healthz"}}), v1alpha1.ReasonInForce)
+		probe := v1alpha1.ProbeCheck{HTTP: &v1alpha1.HTTPProbe{Port: port, Path: "/healthz"}}
+		w.newDefensePolicy(ctx, probePolicy(ns, probe), v1alpha1.ReasonInForce)
 		pod := w.probed(ctx, ns, ip, port)
 		change := w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
 		Expect(w.checksOf(ctx, Default, ns, "web", ns+"/answers/healthz")).To(ConsistOf(And(
 			HaveField("Phase", v1alpha1.CheckFailed), HaveField("Reason", "HTTP503"), HaveField("FailedPods", ConsistOf(pod)))))
-		told := fmt.Sprintf("pod %s: GET /healthz on port %d was answered 503, and not 200-399, 3 times in a row", pod, port)
-		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(And(HaveField("Pod", pod), HaveField("Message", ns+"/answers/healthz: "+told))))
+		message := fmt.Sprintf("pod %s: GET /healthz on port %d was answered 503, and not 200-399, 3 times in a row", pod, port)
+		Expect(change.Status.DefenseCheckFailPods).To(ConsistOf(And(
+			HaveField("Pod", pod), HaveField("Message", ns+"/answers/healthz: "+message))))
 		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).To(HaveKey(v1alpha1.SuspendLabel))
 		Eventually(func(g Gomega) {
-			g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventCheckFailed, "-o", "jsonpath={.items[*].message}")).To(ContainSubstring(told))
+			events := w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.EventCheckFailed,
+				"-o", "jsonpath={.items[*].message}")
+			g.Expect(events).To(ContainSubstring(message))
 		}).WithContext(ctx).Should(Succeed())
 		Expect(requests.Load()).To(BeEquivalentTo(3))
 	})

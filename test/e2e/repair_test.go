@@ -32,8 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// stuck is a StatefulSet whose pods are made one after the other, with a release that
-// never gets ready, which was rolled back.
+// stuck creates a StatefulSet with OrderedReady whose release never gets ready, and waits until it is rolled back.
 func (w *world) stuck(ctx context.Context, release string, before ...client.Object) (n native, first *v1alpha1.ChangeWorkload) {
 	GinkgoHelper()
 	n = native{w, "statefulset", w.newNamespace(ctx, true)}
@@ -50,7 +49,7 @@ func (w *world) stuck(ctx context.Context, release string, before ...client.Obje
 	return n, first
 }
 
-// back waits until the workload is at a version that was restored.
+// back waits until a version is restored.
 func (n native) back(ctx context.Context, to *v1alpha1.ChangeWorkload) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -60,8 +59,8 @@ func (n native) back(ctx context.Context, to *v1alpha1.ChangeWorkload) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// repairs waits until so many pods were evicted, and the rest happened by itself.
-func (n native) repairs(ctx context.Context, evicted int) {
+// recovers waits until the workload is verified after so many evictions, without any other help.
+func (n native) recovers(ctx context.Context, evicted int) {
 	GinkgoHelper()
 	n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 	n.running(ctx)
@@ -86,8 +85,8 @@ func (n native) eventsOf(ctx context.Context, g Gomega, reason string) (messages
 	return messages
 }
 
-// blocked waits until the release says why a pod stays, and returns what it says.
-func (n native) blocked(ctx context.Context, reason string) (told string) {
+// blocked waits until the release reports why a pod is not evicted, and returns the message.
+func (n native) blocked(ctx context.Context, reason string) (message string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		c := n.change(ctx, v1alpha1.ChangeWorkloadRunning)
@@ -96,9 +95,9 @@ func (n native) blocked(ctx context.Context, reason string) (told string) {
 		g.Expect(said.Status).To(Equal(metav1.ConditionTrue))
 		g.Expect(said.Reason).To(Equal(reason), said.Message)
 		g.Expect(n.eventsOf(ctx, g, v1alpha1.ConditionEvictionBlocked)).To(HaveLen(1)) // events are sent in the background
-		told = said.Message
+		message = said.Message
 	}, 2*time.Minute).WithContext(ctx).Should(Succeed())
-	return told
+	return message
 }
 
 func budget(name string, change func(*policyv1.PodDisruptionBudgetSpec)) *policyv1.PodDisruptionBudget {
@@ -114,7 +113,7 @@ func everyPod(s *policyv1.PodDisruptionBudgetSpec) {
 }
 
 const (
-	// noImage never leaves Pending, crashLoop runs and is not ready.
+	// noImage never leaves Pending; crashLoop runs and is not ready.
 	noImage   = `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo"}]}}}}`
 	crashLoop = `{"spec":{"template":{"metadata":{"labels":{"kwok.altershield/behavior":"crash-loop"}}}}}`
 )
@@ -122,15 +121,15 @@ const (
 var _ = Describe("a StatefulSet that waits for a pod of a version that was rolled back", func() {
 	w := inSharedWorld()
 
-	It("tells whom a budget is in the way of how to get on", func(ctx SpecContext) {
+	It("reports the command that deletes a pod if a budget prevents its eviction", func(ctx SpecContext) {
 		n, _ := w.stuck(ctx, crashLoop, budget("sleep", everyPod))
-		told := n.blocked(ctx, v1alpha1.ReasonDisruptionBudget)
-		Expect(told).To(ContainSubstring("The disruption budget sleep needs 3 healthy pods and has 2 currently"))
-		_, command, found := strings.Cut(told, "yourself: kubectl ")
-		Expect(found).To(BeTrue(), told)
+		message := n.blocked(ctx, v1alpha1.ReasonDisruptionBudget)
+		Expect(message).To(ContainSubstring("The disruption budget sleep needs 3 healthy pods and has 2 currently"))
+		_, command, found := strings.Cut(message, "yourself: kubectl ")
+		Expect(found).To(BeTrue(), message)
 		Consistently(func(g Gomega) { n.change(ctx, v1alpha1.ChangeWorkloadRunning) }, 15*time.Second).WithContext(ctx).Should(Succeed())
 		w.kubectl(ctx, strings.Fields(command)...)
-		n.repairs(ctx, 0)
+		n.recovers(ctx, 0)
 		c := n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 		Eventually(func(g Gomega) {
 			c = n.change(ctx, v1alpha1.ChangeWorkloadSuccess)
@@ -138,14 +137,14 @@ var _ = Describe("a StatefulSet that waits for a pod of a version that was rolle
 		}).WithContext(ctx).Should(Succeed())
 	})
 
-	It("tells of two budgets, which no eviction passes", func(ctx SpecContext) {
+	It("reports two budgets, which no eviction passes", func(ctx SpecContext) {
 		one := intstr.FromInt32(1)
-		n, _ := w.stuck(ctx, crashLoop, budget("one", everyPod), budget("two", func(s *policyv1.PodDisruptionBudgetSpec) { s.MaxUnavailable = &one }))
+		two := budget("two", func(s *policyv1.PodDisruptionBudgetSpec) { s.MaxUnavailable = &one })
+		n, _ := w.stuck(ctx, crashLoop, budget("one", everyPod), two)
 		Expect(n.blocked(ctx, v1alpha1.ReasonNotEvicted)).To(ContainSubstring("more than one PodDisruptionBudget"))
 		w.kubectl(ctx, "-n", n.namespace, "delete", "poddisruptionbudget", "one")
-		// Their controller counts for one of the two, whichever, and for the other only when
-		// something of it changes.
-		w.kubectl(ctx, "-n", n.namespace, "annotate", "poddisruptionbudget", "two", "e2e/counted=anew")
-		n.repairs(ctx, 1)
+		// The disruption controller counts the pods for either of the two budgets, and for the other one only after a change of it.
+		w.kubectl(ctx, "-n", n.namespace, "annotate", "poddisruptionbudget", "two", "e2e/counted=again")
+		n.recovers(ctx, 1)
 	})
 })

@@ -41,8 +41,7 @@ func afterAWhile(d *appsv1.Deployment) {
 	override("rollback", "5s")(d)
 }
 
-// withoutHurry gives what is released next all the time it may need on a busy
-// machine.
+// withoutHurry gives the next release enough time on a busy machine.
 func (w *world) withoutHurry(ctx context.Context, ns, name string) {
 	GinkgoHelper()
 	w.kubectl(ctx, "-n", ns, "annotate", "deployment", name, "--overwrite", v1alpha1.SettingAnnotationPrefix+"rollback=10m")
@@ -53,14 +52,13 @@ func (w *world) setImage(ctx context.Context, ns, name, image string) error {
 	return w.patchContainers(ctx, ns, name, fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":%q}]}}}}`, image))
 }
 
-// patchContainers changes containers by name, and leaves what is not named.
+// patchContainers patches containers by name, and keeps the others.
 func (w *world) patchContainers(ctx context.Context, ns, name, patch string) error {
 	d := wrappers.MakeDeployment(ns, name).Obj()
 	return w.api.Patch(ctx, d, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
 }
 
-// rolledBackTo waits until a Deployment is back at a version and that is
-// verified.
+// rolledBackTo waits until a Deployment is back at a version, and verified.
 func (w *world) rolledBackTo(ctx context.Context, ns, name, version string) *appsv1.Deployment {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -94,25 +92,26 @@ var _ = Describe("a rollback", func() {
 		refused := func(why string) {
 			GinkgoHelper()
 			Eventually(func(g Gomega) {
-				g.Expect(w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.ReasonRollbackRefused)).To(ContainSubstring(why))
+				events := w.kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason="+v1alpha1.ReasonRollbackRefused)
+				g.Expect(events).To(ContainSubstring(why))
 			}).WithContext(ctx).Should(Succeed())
 		}
-		By("refusing what cannot be")
+		By("refusing impossible requests")
 		request(second)
 		refused("version " + second + " is the current one")
 		request("nonsense")
 		refused("the history has no successful version nonsense")
 		Expect(w.getDeployment(ctx, Default, ns, "web").Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "2"))
-		By("going back to the newest one")
+		By("rolling back to the newest version")
 		request("last-success")
 		d := w.rolledBackTo(ctx, ns, "web", first)
 		Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.QuarantinedAnnotation, second))
 		Expect(d.Spec.Template.Labels).To(HaveKeyWithValue("test", "123"))
-		By("refusing to go where it was rolled back from")
+		By("refusing the version that was rolled back")
 		request(second)
 		refused("version " + second + " was rolled back at ")
 		By("overriding the quarantine, which ends it")
-		Expect(w.patchDeployment(ctx, ns, "web", `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"second"}}}}}`)).To(Succeed())
+		Expect(w.patchDeployment(ctx, ns, "web", repair("second"))).To(Succeed())
 		Expect(w.verified(ctx, ns, "web").Spec.Reversion).To(Equal(second))
 		d = w.getDeployment(ctx, Default, ns, "web")
 		Expect(d.Annotations).NotTo(HaveKey(v1alpha1.QuarantinedAnnotation))
@@ -133,7 +132,7 @@ func (w *world) failFirst(ctx context.Context, ns, name string) *v1alpha1.Change
 	return change
 }
 
-// quarantined is what a workload says of a version that was rolled back.
+// quarantined is an entry of the annotation with the reasons of quarantines.
 type quarantined struct {
 	Time                                time.Time
 	Pod, Container                      string
@@ -141,7 +140,7 @@ type quarantined struct {
 	Release                             int64
 }
 
-// quarantineOf is what a workload says of the versions that were rolled back.
+// quarantineOf returns the versions of a workload that are in quarantine.
 func (w *world) quarantineOf(ctx context.Context, g Gomega, ns, name string) map[string]quarantined {
 	GinkgoHelper()
 	annotations := w.getDeployment(ctx, g, ns, name).Annotations
@@ -159,7 +158,7 @@ func (w *world) quarantineOf(ctx context.Context, g Gomega, ns, name string) map
 	return found
 }
 
-// isRollback says that a request sets the template of a Deployment back.
+// isRollback reports whether a request restores the template of a Deployment.
 func isRollback(r *http.Request, ns string) bool {
 	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/namespaces/"+ns+"/deployments/") {
 		return false

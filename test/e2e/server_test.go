@@ -44,9 +44,8 @@ const (
 	callbackPath   = altershield.CallbackPath
 )
 
-// inServerWorld gives a container, which is Ordered, a world of its own in which two
-// replicas of the manager are connected to a simulator of AlterShield Server. Settings,
-// outages and faults are the container's own, too.
+// inServerWorld gives an Ordered container a world of its own in which two replicas of the manager are connected to a simulator of
+// AlterShield Server. Settings, outages and faults are the container's own, too.
 func inServerWorld() (w *world, server func() *simulator.Simulator, managers func() []*controlplane.Manager) {
 	var sim *simulator.Simulator
 	var started []*controlplane.Manager
@@ -76,8 +75,7 @@ func inServerWorld() (w *world, server func() *simulator.Simulator, managers fun
 	return w, func() *simulator.Simulator { return sim }, func() []*controlplane.Manager { return started }
 }
 
-// simulate starts a simulator of AlterShield Server, until the end of the container
-// or spec. Its journal is reported where a spec fails.
+// simulate starts a simulator of AlterShield Server, until the end of the container or spec. Its journal is reported if a spec fails.
 func (w *world) simulate(o simulator.Options) *simulator.Simulator {
 	GinkgoHelper()
 	o.Token, o.OnEntry = serverToken, w.acknowledged
@@ -97,7 +95,7 @@ func serverArgs(url string) []string {
 	return []string{"--altershield-url=" + url, "--altershield-token-file=" + file, "--altershield-admission-scene=" + admissionScene}
 }
 
-// journalOf is the journal of the one order of a namespace's only release.
+// journalOf returns the journal of the order of a release.
 func journalOf(sim *simulator.Simulator, change *v1alpha1.ChangeWorkload) simulator.Journal {
 	return sim.Journal().Of(change.Status.OrderID)
 }
@@ -120,15 +118,15 @@ func (w *world) orderEnded(ctx context.Context, ns, name string) *v1alpha1.Chang
 	return change
 }
 
-// batchStart is what a batch's start says of its place.
+// batchStart is the place of a batch in its order, as the start of the batch reports it.
 type batchStart struct {
 	Number, Total int
 	Last          string
 	Pods          int
 }
 
-// expectWholeOrder checks that a release was reported exactly: one order, its
-// start, each batch once, the end of the order's node, the end of the order.
+// expectWholeOrder checks that a release was reported exactly: one order, its start, each batch once, the end of the order entry, and the
+// end of the order.
 func expectWholeOrder(sim *simulator.Simulator, change *v1alpha1.ChangeWorkload, want []batchStart) {
 	GinkgoHelper()
 	journal := journalOf(sim, change)
@@ -175,9 +173,8 @@ var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func
 		expectWholeOrder(sim(), change, oneByOne)
 		Eventually(func(g Gomega) {
 			for _, e := range journalOf(sim(), change).Callbacks() {
-				// A copy of what is under way, or done, is refused as a replay by the
-				// replica that has seen it. One that the API server is too slow to store in
-				// the time that the server waits is polled for. Nothing else is refused.
+				// The replica that has received a callback refuses copies as a replay. A verdict that the API server stores too late is polled for.
+				// Nothing else is refused.
 				g.Expect(e.Outcome).To(Or(Equal("200"), Equal("401"), Equal("503")), e.String())
 			}
 		}).WithContext(ctx).Should(Succeed())
@@ -196,7 +193,8 @@ var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func
 		Eventually(func(g Gomega) { g.Expect(w.revisionsOf(ctx, g, ns, "web")).To(HaveLen(3)) }).WithContext(ctx).Should(Succeed())
 		put := func(replica int, body string, headers http.Header) (int, string) {
 			GinkgoHelper()
-			return request(ctx, http.MethodPut, managers()[replica].CallbackAddress()+"/openapi/altershield/deployment/rollback", []byte(body), headers)
+			url := managers()[replica].CallbackAddress() + "/openapi/altershield/deployment/rollback"
+			return request(ctx, http.MethodPut, url, []byte(body), headers)
 		}
 		of := func(name, version string) string {
 			return fmt.Sprintf(`{"namespace":%q,"deploymentName":%q,"version":%q}`, ns, name, version)
@@ -227,7 +225,7 @@ var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func
 		status, body = put(1, of("web", ""), headers)
 		Expect(status).To(Equal(http.StatusConflict), body)
 		Expect(body).To(ContainSubstring("was accepted already"))
-		By("asking anew")
+		By("sending another request")
 		Eventually(func(g Gomega) {
 			status, body = put(1, of("web", versions[0]), sign(of("web", versions[0])))
 			g.Expect(status).To(Equal(http.StatusAccepted), body)
@@ -238,7 +236,10 @@ var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func
 
 	It("a verdict that arrives while the leader is away is kept", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
-		sim().Script(simulator.Script{Match: simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost}, Verdict: altershield.VerdictFail, Delay: 3 * time.Second})
+		sim().Script(simulator.Script{
+			Match:   simulator.Match{Workload: ns, CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+			Verdict: altershield.VerdictFail, Delay: 3 * time.Second,
+		})
 		// The other replica gets all callbacks.
 		sim().SetCallbackURLs(managers()[1].CallbackAddress() + callbackPath)
 		w.create(ctx, sleeper(ns, "web"))
@@ -253,7 +254,7 @@ var _ = Describe("with AlterShield Server", Ordered, SpecPriority(longest), func
 	})
 })
 
-// signature are the headers of a request the server signed.
+// signature returns the headers of a request that the server signed.
 func signature(token string, content []byte, at time.Time) http.Header {
 	ts := altershield.Timestamp(at)
 	h := http.Header{}

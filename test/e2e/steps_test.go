@@ -37,7 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// newNamespace makes a namespace of its own for a spec.
+// newNamespace creates a namespace for a spec.
 func (w *world) newNamespace(ctx context.Context, enrol bool) string {
 	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
@@ -62,8 +62,7 @@ func sleeper(namespace, name string) *wrappers.DeploymentWrapper {
 		Container(func(c *corev1.Container) { c.Name, c.ReadinessProbe = "sleep", readinessProbe() })
 }
 
-// readinessProbe is one that passes when kwok says so: a pod without one would have
-// to settle.
+// readinessProbe returns a probe that passes when kwok reports it: a pod without a probe would have to settle.
 func readinessProbe() *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/true"}}}}
 }
@@ -76,9 +75,8 @@ func (w *world) create(ctx context.Context, d *wrappers.DeploymentWrapper) *apps
 	return d.Obj()
 }
 
-// createAdmitted creates a Deployment that the mutating webhook has seen. On a machine
-// that has far too much to do the webhook may answer too late, and the API server
-// goes on without it.
+// createAdmitted creates a Deployment that the mutating webhook has seen. On a busy machine the webhook may answer too late, and the API
+// server goes on without it.
 func (w *world) createAdmitted(ctx context.Context, d *wrappers.DeploymentWrapper) {
 	GinkgoHelper()
 	for {
@@ -110,7 +108,7 @@ func (w *world) patchDeployment(ctx context.Context, namespace, name, patch stri
 	return w.api.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// changesOf are the releases of a namespace, by name.
+// changesIn returns the releases of a namespace, by name.
 func (w *world) changesIn(ctx context.Context, g Gomega, namespace string) map[string]*v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var list v1alpha1.ChangeWorkloadList
@@ -122,7 +120,7 @@ func (w *world) changesIn(ctx context.Context, g Gomega, namespace string) map[s
 	return changes
 }
 
-// batchesOf are the batches of a release.
+// batchesOf returns the batches of a release.
 func (w *world) batchesOf(ctx context.Context, g Gomega, change *v1alpha1.ChangeWorkload) []v1alpha1.ChangePod {
 	GinkgoHelper()
 	var list v1alpha1.ChangePodList
@@ -136,7 +134,7 @@ func (w *world) batchesOf(ctx context.Context, g Gomega, change *v1alpha1.Change
 	return batches
 }
 
-// currentChange is the release a Deployment's own record names.
+// currentChange returns the release of a Deployment's recorded version.
 func (w *world) currentChange(ctx context.Context, g Gomega, namespace, name string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	version := w.getDeployment(ctx, g, namespace, name).Labels[v1alpha1.VersionLabel]
@@ -146,15 +144,17 @@ func (w *world) currentChange(ctx context.Context, g Gomega, namespace, name str
 	return change
 }
 
-// eventuallyState waits until the current release of a Deployment is in a state
-// and returns it.
-func (w *world) eventuallyState(ctx context.Context, namespace, name string, state v1alpha1.ChangeWorkloadStatusType) *v1alpha1.ChangeWorkload {
+// eventuallyState waits until the current release of a Deployment is in a state, and returns it.
+func (w *world) eventuallyState(
+	ctx context.Context, namespace, name string, state v1alpha1.ChangeWorkloadStatusType,
+) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var change *v1alpha1.ChangeWorkload
 	Eventually(func(g Gomega) {
 		change = w.currentChange(ctx, g, namespace, name)
 		g.Expect(change.Status.Status).To(Equal(state))
-		g.Expect(w.getDeployment(ctx, g, namespace, name).Labels).To(HaveKeyWithValue(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed))
+		labels := w.getDeployment(ctx, g, namespace, name).Labels
+		g.Expect(labels).To(HaveKeyWithValue(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed))
 	}).WithContext(ctx).Should(Succeed())
 	return change
 }
@@ -184,7 +184,7 @@ func (w *world) block(ctx context.Context, namespace, name string) *v1alpha1.Cha
 	return change
 }
 
-// eventsOf are the reasons of the events told of a Deployment.
+// eventsOf returns the reasons of the operator's events on a Deployment.
 func (w *world) eventsOf(ctx context.Context, g Gomega, namespace, name string) []string {
 	GinkgoHelper()
 	var list corev1.EventList
@@ -198,7 +198,7 @@ func (w *world) eventsOf(ctx context.Context, g Gomega, namespace, name string) 
 	return reasons
 }
 
-// podUIDs are the pods of a Deployment that are not on their way out.
+// podUIDs returns the UIDs of the pods of a Deployment that are not terminating.
 func (w *world) podUIDs(ctx context.Context, g Gomega, namespace, name string) []types.UID {
 	GinkgoHelper()
 	var list corev1.PodList
@@ -227,7 +227,7 @@ func HaveLines(n int) OmegaMatcher {
 	return WithTransform(func(out string) int { return strings.Count(out, "\n") }, Equal(n))
 }
 
-// denied says that kubectl failed because the block denied the request.
+// denied returns a function that reports whether kubectl failed because the block denied the request.
 func denied(name string) func(string, error) bool {
 	return func(out string, err error) bool {
 		var exit *exec.ExitError

@@ -38,21 +38,20 @@ import (
 )
 
 const (
-	// managerUser is who the manager is to the API server.
+	// managerUser is the user name of the manager.
 	managerUser = "system:serviceaccount:" + controlplane.ManagerNamespace + ":altershieldoperator-controller-manager"
-	// patience is how long a state is waited for. On a quiet machine it takes seconds;
-	// nothing fails because a machine is busy.
+	// patience is the time limit of a wait. On a quiet machine a wait takes seconds; nothing fails because a machine is busy.
 	patience = 3 * time.Minute
-	// longest is the priority of containers that take longest: they begin first.
+	// longest is the priority of the containers that take longest: they begin first.
 	longest = 1
-	// soak is the label of specs that take long: see make test-soak.
+	// soak is the label of long specs: see make test-soak.
 	soak = "soak"
 )
 
 var (
 	// root of the repository.
 	root string
-	// shared is the world of all specs that need none of their own.
+	// shared is the world of all specs that need no world of their own.
 	shared = &world{}
 )
 
@@ -64,8 +63,7 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "e2e")
 }
 
-// meeting is what the other processes are told of the shared world, which is the
-// first one's.
+// meeting is the data of the shared world that its process, the first process, sends to the others.
 type meeting struct {
 	Kubectl, Kubeconfig, KubectlCache string
 	ManagerLog                        string
@@ -82,26 +80,26 @@ var _ = SynchronizedBeforeSuite(func(ctx context.Context) []byte {
 	shared.manager = shared.install(ctx, controlplane.ManagerOptions{})
 	shared.observe(time.Time{})
 	Expect(shared.manager.Start(ctx)).To(Succeed())
-	told, err := json.Marshal(meeting{
+	data, err := json.Marshal(meeting{
 		Kubectl: shared.kubectlPath, Kubeconfig: shared.kubeconfig, KubectlCache: shared.kubectlCache,
 		ManagerLog: shared.manager.LogPath(), Judge: serveJudge(shared.observer),
 	})
 	Expect(err).NotTo(HaveOccurred())
-	return told
-}, func(told []byte) {
+	return data
+}, func(data []byte) {
 	prepare()
-	if shared.cluster != nil { // it is this process's
+	if shared.cluster != nil { // this process started it
 		return
 	}
 	var m meeting
-	Expect(json.Unmarshal(told, &m)).To(Succeed())
+	Expect(json.Unmarshal(data, &m)).To(Succeed())
 	shared.kubectlPath, shared.kubeconfig, shared.kubectlCache = m.Kubectl, m.Kubeconfig, m.KubectlCache
 	shared.api = clientOf(m.Kubeconfig)
 	shared.watcher = dialJudge(m.Judge)
 	shared.logs = func() []string { return []string{m.ManagerLog} }
 }, NodeTimeout(20*time.Minute))
 
-// prepare is done in each process.
+// prepare prepares each process.
 func prepare() {
 	GinkgoHelper()
 	ctrl.SetLogger(GinkgoLogr)
@@ -125,6 +123,6 @@ var _ = SynchronizedAfterSuite(func() {}, func(ctx context.Context) {
 	shared.expectInvariants(ctx)
 	AddReportEntry("observed", shared.observer.Summary())
 	Expect(shared.observer.Gaps()).To(BeEmpty(), "what happened here was not judged")
-	By("checking that no error in the log is none")
+	By("checking that the log has no errors")
 	expectNoErrors(shared.manager.LogPath())
 }, NodeTimeout(10*time.Minute))

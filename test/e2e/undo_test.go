@@ -41,12 +41,11 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// policy is an admission policy of somebody else's: it denies what the operator
-// writes to the Deployments of a namespace.
+// policy is a third-party admission policy: it denies the operator's writes to the Deployments of a namespace.
 type policy struct {
 	mu     sync.Mutex
 	denies func(*admissionv1.AdmissionRequest) *metav1.Status
-	// denied counts what it denied.
+	// denied is the number of denied requests.
 	denied int
 }
 
@@ -82,17 +81,18 @@ func (p *policy) count() int {
 
 func letsPass(*admissionv1.AdmissionRequest) *metav1.Status { return nil }
 
-// withCode denies what the operator itself writes.
+// withCode denies the operator's own writes.
 func withCode(code int32, reason metav1.StatusReason) func(*admissionv1.AdmissionRequest) *metav1.Status {
 	return func(r *admissionv1.AdmissionRequest) *metav1.Status {
 		if r.UserInfo.Username != managerUser {
 			return nil
 		}
-		return &metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: "request " + string(r.UID) + " is against the rules"}
+		message := "request " + string(r.UID) + " is against the rules"
+		return &metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}
 	}
 }
 
-// newPolicy installs a policy for the Deployments of a namespace, for a spec.
+// newPolicy installs a policy for the Deployments of a namespace, until the end of a spec.
 func (w *world) newPolicy(ctx context.Context, ns string) *policy {
 	GinkgoHelper()
 	p := &policy{denies: letsPass}
@@ -121,10 +121,12 @@ func (w *world) newPolicy(ctx context.Context, ns string) *policy {
 	return p
 }
 
-var _ = Describe("a policy of somebody else's", func() {
+var _ = Describe("a third-party policy", func() {
 	w := inSharedWorld()
 
-	DescribeTable("that denies the block is told of, and asked again ever more rarely", func(ctx SpecContext, code int32, reason metav1.StatusReason) {
+	DescribeTable("that denies the block is reported, and the block is retried more and more rarely", func(
+		ctx SpecContext, code int32, reason metav1.StatusReason,
+	) {
 		ns := w.newNamespace(ctx, true)
 		p := w.newPolicy(ctx, ns)
 		w.create(ctx, sleeper(ns, "web").Replicas(2))
@@ -133,12 +135,13 @@ var _ = Describe("a policy of somebody else's", func() {
 		w.setVerdict(ctx, change, "unpass")
 		Eventually(func(g Gomega) {
 			change = w.currentChange(ctx, g, ns, "web")
-			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend), "the verdict counts all the same")
+			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuspend), "the verdict counts")
 			blocked := conditionOf(change.Status.Conditions, v1alpha1.ConditionBlocked)
 			g.Expect([]string{string(blocked.Status), blocked.Reason}).To(Equal([]string{"False", v1alpha1.ReasonWriteDenied}))
 			denied := conditionOf(change.Status.Conditions, v1alpha1.ConditionDefended)
 			g.Expect([]string{string(denied.Status), denied.Reason}).To(Equal([]string{"False", v1alpha1.ReasonWriteDenied}))
-			g.Expect(denied.Message).To(And(ContainSubstring(`admission webhook "policy.example.com" denied the request`), ContainSubstring("is against the rules")))
+			g.Expect(denied.Message).To(And(
+				ContainSubstring(`admission webhook "policy.example.com" denied the request`), ContainSubstring("is against the rules")))
 			g.Expect(w.eventsOf(ctx, g, ns, "web")).To(ContainElement(v1alpha1.ReasonWriteDenied))
 		}).WithContext(ctx).Should(Succeed())
 		By("trying again after 1, 1, 2, 4, 8 seconds")
@@ -161,8 +164,7 @@ var _ = Describe("a policy of somebody else's", func() {
 	)
 })
 
-// wentBack waits until a Deployment is back at a version by an undo from
-// another one, and free again.
+// wentBack waits until a Deployment is back at a version by an undo of another version, and is not blocked.
 func (w *world) wentBack(ctx context.Context, ns, name, from, to string) {
 	GinkgoHelper()
 	d := w.getDeployment(ctx, Default, ns, name)
@@ -188,38 +190,39 @@ var _ = Describe("an undo", func() {
 		Expect(history).To(HaveLen(1))
 		good := history[0].Labels[v1alpha1.VersionLabel]
 		Expect(w.getDeployment(ctx, Default, ns, "web").Spec.Paused).To(BeTrue())
-		By("denying what is neither good nor a repair, with the ways that are open")
+		By("denying a version that is neither good nor an override, with the next steps")
 		out, err := w.tryKubectl(ctx, "-n", ns, "set", "image", "deployment/web", "sleep=busybox:3")
 		Expect(denied("web")(out, err)).To(BeTrue(), out)
-		Expect(out).To(And(ContainSubstring("To undo the release: apply version "+good+" again"), ContainSubstring("rollback-to=last-success"), Not(ContainSubstring("rollout undo"))))
+		Expect(out).To(And(ContainSubstring("To undo the release: apply version "+good+" again"),
+			ContainSubstring("rollback-to=last-success"), Not(ContainSubstring("rollout undo"))))
 		out, err = w.tryKubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
 		Expect(err).To(HaveOccurred())
 		Expect(out).To(ContainSubstring("paused"))
 		By("reverting in Git")
 		Expect(w.patchTemplate(ctx, ns, "web", "123")).To(Succeed())
 		w.wentBack(ctx, ns, "web", bad, good)
-		By("applying the bad one again")
+		By("applying the bad version again")
 		Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(MatchError(ContainSubstring("was rolled back at ")))
 		w.restful(ctx, ns)
 	})
 
-	It("is kubectl rollout undo where the rollout was complete, for a failed release only, and not past a user's block", func(ctx SpecContext) {
+	It("is kubectl rollout undo of a failed release whose rollout is complete, and does not pass a user's block", func(ctx SpecContext) {
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web").Replicas(2))
 		good := w.verified(ctx, ns, "web").Spec.Reversion
 		Expect(w.patchTemplate(ctx, ns, "web", "bad")).To(Succeed())
 		bad := w.verified(ctx, ns, "web").Spec.Reversion
-		By("a user's own block")
+		By("keeping a user's own block")
 		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.SuspendLabel+"=1")
 		out, err := w.tryKubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
 		Expect(denied("web")(out, err)).To(BeTrue(), out)
 		w.kubectl(ctx, "-n", ns, "label", "deployment", "web", v1alpha1.IgnoredSuspendLabel+"=true", v1alpha1.SuspendLabel+"-")
-		By("the operator's")
+		By("passing the operator's block")
 		w.setVerdict(ctx, w.currentChange(ctx, Default, ns, "web"), "unpass")
 		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
 		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
 		w.wentBack(ctx, ns, "web", bad, good)
-		By("a normal release to a known good version")
+		By("releasing a known good version normally")
 		Expect(w.patchTemplate(ctx, ns, "web", "next")).To(Succeed())
 		w.verified(ctx, ns, "web")
 		w.kubectl(ctx, "-n", ns, "rollout", "undo", "deployment/web")
@@ -229,10 +232,10 @@ var _ = Describe("an undo", func() {
 	})
 })
 
-var _ = Describe("what is applied after a rollback", func() {
+var _ = Describe("a manifest applied after a rollback", func() {
 	w := inSharedWorld()
 
-	// apply applies a Deployment in one way or the other.
+	// apply applies a Deployment by kubectl, with further flags.
 	apply := func(ctx context.Context, ns string, how []string, change func(*appsv1.Deployment)) (string, error) {
 		GinkgoHelper()
 		d := sleeper(ns, "web").Replicas(2).With(slowly).With(afterAWhile).With(change).Obj()
@@ -245,7 +248,7 @@ var _ = Describe("what is applied after a rollback", func() {
 	}
 	bad := func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "busybo" }
 
-	DescribeTable("is what the manifest says, without a conflict", func(ctx SpecContext, how ...string) {
+	DescribeTable("is released as it is, without a conflict", func(ctx SpecContext, how ...string) {
 		ns := w.newNamespace(ctx, true)
 		out, err := apply(ctx, ns, how, func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "OLD", Value: "1"}}
@@ -253,10 +256,10 @@ var _ = Describe("what is applied after a rollback", func() {
 		})
 		Expect(err).NotTo(HaveOccurred(), out)
 		w.verified(ctx, ns, "web")
-		By("adding to it by another tool, which is a release")
+		By("adding a variable by another tool, which is a release")
 		w.kubectl(ctx, "-n", ns, "set", "env", "deployment/web", "-c", "sleep", "KEEP=1")
 		good := w.verified(ctx, ns, "web")
-		By("applying what does not come up")
+		By("applying a version that does not come up")
 		out, err = apply(ctx, ns, how, func(d *appsv1.Deployment) {
 			bad(d)
 			d.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "NEW", Value: "1"}}
@@ -270,7 +273,7 @@ var _ = Describe("what is applied after a rollback", func() {
 			d.Spec.Template.Spec.Containers[0].Image = "busybox:fix"
 			d.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "NEW", Value: "1"}}
 		}
-		// The fields are handed back in a second write.
+		// A second write gives the fields back.
 		Eventually(func() error {
 			out, err := apply(ctx, ns, how, fix)
 			if err != nil {

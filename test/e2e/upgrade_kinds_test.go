@@ -36,19 +36,19 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// newKinds are workloads of all kinds in namespaces that are enrolled, while a version
-// that knows Deployments only is followed by one that knows the others.
+// newKinds has workloads of all kinds in enrolled namespaces, for an upgrade from a version that defends only Deployments to a version that
+// defends the other kinds as well.
 type newKinds struct {
 	*world
 	ns string
-	// at rest, and rolling, a StatefulSet that waits in the middle of its rollout.
+	// set and daemon are at rest; rolling is a StatefulSet that waits in the middle of its rollout.
 	set, daemon, rolling native
-	// pods, and how often a container of each was restarted; templates by workload.
+	// pods has the restarts of each pod; templates are by workload.
 	pods      map[types.UID]int32
 	templates map[string]any
 }
 
-// before brings them up.
+// before creates the workloads.
 func (k *newKinds) before(ctx context.Context) {
 	GinkgoHelper()
 	k.ns = k.newNamespace(ctx, true)
@@ -65,8 +65,8 @@ func (k *newKinds) before(ctx context.Context) {
 	for _, n := range []native{k.set, k.daemon} {
 		Expect(k.api.Create(ctx, n.manifest(nil))).To(Succeed())
 	}
-	// In order, it would wait for its old pods to be available for an hour, too.
-	Expect(k.api.Create(ctx, k.rolling.manifest(func(spec map[string]any) { spec["podManagementPolicy"] = "Parallel" }))).To(Succeed())
+	// With OrderedReady, it would also wait an hour for its old pods to be available.
+	Expect(k.api.Create(ctx, k.rolling.manifest(parallel))).To(Succeed())
 	k.eventuallyState(ctx, k.ns, "resting", v1alpha1.ChangeWorkloadSuccess)
 	for _, name := range []string{"blocked", "owned"} {
 		k.block(ctx, k.ns, name)
@@ -82,7 +82,7 @@ func (k *newKinds) before(ctx context.Context) {
 	Expect(k.pods).To(HaveLen(3*2 + 3*3))
 }
 
-// newPods are those of the StatefulSet in the middle of its rollout.
+// newPods counts the new pods of the StatefulSet in the middle of its rollout.
 func (k *newKinds) newPods(ctx context.Context, g Gomega) (found int) {
 	GinkgoHelper()
 	for _, pod := range k.rolling.pods(ctx, g) {
@@ -119,14 +119,14 @@ func (k *newKinds) seen(ctx context.Context, g Gomega) (pods map[types.UID]int32
 	return pods, templates
 }
 
-// check: whichever versions run, nothing restarts, nothing is written into a template, no
-// release is made up, and blocks stay. What is not blocked may be released: it is tried.
+// check returns a function that checks the workloads while any versions run: nothing restarts, no template is written, no release is
+// invented, and blocks stay. A dry run checks that other releases pass.
 func (k *newKinds) check(ctx context.Context) func(step string) {
 	return func(step string) {
 		GinkgoHelper()
 		By(step)
 		pods, templates := k.seen(ctx, Default)
-		Expect(pods).To(Equal(k.pods), "pods that nobody released")
+		Expect(pods).To(Equal(k.pods), "pods without a release")
 		Expect(templates).To(Equal(k.templates))
 		k.noneOfOthers(ctx)
 		for _, name := range []string{"blocked", "owned"} {
@@ -134,7 +134,8 @@ func (k *newKinds) check(ctx context.Context) func(step string) {
 			Expect(d.Labels).To(HaveKey(v1alpha1.SuspendLabel), name)
 			Expect(d.Spec.Paused).To(BeFalse())
 		}
-		(&onUpgrade{world: k.world, ns: k.ns}).denied(ctx, "blocked", `{"spec":{"template":{"metadata":{"labels":{"test":"denied"}}}}}`, "is suspended")
+		u := &onUpgrade{world: k.world, ns: k.ns}
+		u.denied(ctx, "blocked", `{"spec":{"template":{"metadata":{"labels":{"test":"denied"}}}}}`, "is suspended")
 		for _, n := range []native{k.set, k.daemon, k.rolling} {
 			patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"metadata":{"labels":{"test":"tried"}}}}}`))
 			Expect(k.api.Patch(ctx, n.manifest(nil), patch, client.DryRunAll)).To(Succeed())
@@ -154,27 +155,28 @@ func (k *newKinds) noneOfOthers(ctx context.Context) {
 	}
 }
 
-// released: with the version that knows all kinds, the next template of each is a
-// release, and blocks are lifted as the changelog says.
+// released checks the version that defends all kinds: the next template of each workload is a release, and blocks are lifted as the
+// changelog describes.
 func (k *newKinds) released(ctx context.Context) {
 	GinkgoHelper()
 	By("being baselines")
 	Eventually(func(g Gomega) {
 		var blocking v1alpha1.OpsConfigInfo
-		g.Expect(k.api.Get(ctx, types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: settings.NameBlocking}, &blocking)).To(Succeed())
+		key := types.NamespacedName{Namespace: controlplane.ManagerNamespace, Name: settings.NameBlocking}
+		g.Expect(k.api.Get(ctx, key, &blocking)).To(Succeed())
 		for _, name := range []string{v1alpha1.ConditionDefendsStatefulSet, v1alpha1.ConditionDefendsDaemonSet} {
 			g.Expect(meta.IsStatusConditionTrue(blocking.Status.Conditions, name)).To(BeTrue(), name)
 		}
 	}).WithContext(ctx).Should(Succeed())
-	// A look at each of them again comes to the same.
-	k.kubectl(ctx, "-n", k.ns, "annotate", "statefulset/sleep", "daemonset/sleep", "look=again")
-	k.kubectl(ctx, "-n", k.rolling.namespace, "annotate", "statefulset/sleep", "look=again")
+	// When the operator reads each of them again, it records nothing.
+	k.kubectl(ctx, "-n", k.ns, "annotate", "statefulset/sleep", "daemonset/sleep", "read=again")
+	k.kubectl(ctx, "-n", k.rolling.namespace, "annotate", "statefulset/sleep", "read=again")
 	Consistently(func(g Gomega) {
 		g.Expect(k.changesIn(ctx, g, k.rolling.namespace)).To(BeEmpty())
 		g.Expect(k.changesIn(ctx, g, k.ns)).To(HaveLen(3))
 	}).WithContext(ctx).Should(Succeed())
 	k.check(ctx)("known, and left as they are")
-	By("going on where it waited")
+	By("finishing the rollout")
 	Expect(k.rolling.patch(ctx, `{"spec":{"minReadySeconds":0}}`)).To(Succeed())
 	Eventually(func(g Gomega) { g.Expect(k.newPods(ctx, g)).To(Equal(3)) }).WithContext(ctx).Should(Succeed())
 	k.rolling.running(ctx)
@@ -193,7 +195,7 @@ func (k *newKinds) released(ctx context.Context) {
 	By("lifting blocks")
 	Expect(k.patchDeployment(ctx, k.ns, "blocked", repair("good"))).To(Succeed())
 	k.eventuallyState(ctx, k.ns, "blocked", v1alpha1.ChangeWorkloadSuccess)
-	Expect(k.patchTemplate(ctx, k.ns, "owned", "next")).To(Succeed(), "a block of what is owned denies nothing")
+	Expect(k.patchTemplate(ctx, k.ns, "owned", "next")).To(Succeed(), "a block of an owned workload denies nothing")
 	k.eventuallyState(ctx, k.ns, "owned", v1alpha1.ChangeWorkloadSuccess)
 	for _, name := range []string{"blocked", "owned"} {
 		Eventually(func(g Gomega) {
@@ -202,7 +204,7 @@ func (k *newKinds) released(ctx context.Context) {
 	}
 }
 
-// left is what a version that knows Deployments only makes of it: nothing.
+// left checks that a version that defends only Deployments changes nothing.
 func (k *newKinds) left(ctx context.Context) {
 	GinkgoHelper()
 	var uids []types.UID
@@ -216,7 +218,7 @@ func (k *newKinds) left(ctx context.Context) {
 	}
 	before := k.changesIn(ctx, Default, k.set.namespace)
 	for _, n := range []native{k.set, k.daemon} {
-		Expect(n.release(ctx, "unknown")).To(Succeed(), "of a kind that is not known any more")
+		Expect(n.release(ctx, "unknown")).To(Succeed(), "a kind that this version does not defend")
 		Eventually(func(g Gomega) {
 			for _, pod := range n.pods(ctx, g) {
 				g.Expect(pod.Labels).To(HaveKeyWithValue("test", "unknown"))

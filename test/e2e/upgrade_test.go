@@ -44,13 +44,11 @@ import (
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
-// older is the commit that is upgraded from, and gone back to. Before the first
-// release it is one of long ago, whose kinds lack much of what there is now. After a
-// release it is that of the release.
+// older is the commit to upgrade from, and to go back to. Before the first release it is an old commit, whose kinds lack many fields. After
+// a release it is the commit of the release.
 const older = "d05c0766042fa09917cd381aac2c423d9a401396"
 
-// olderTree brings the older commit out of the history of the repository, and builds
-// its manager as make build does.
+// olderTree extracts the older commit from the history of the repository, and builds its manager as make build does.
 func olderTree(ctx context.Context) string {
 	GinkgoHelper()
 	if _, err := os.Stat(filepath.Join(root, ".git")); errors.Is(err, os.ErrNotExist) {
@@ -102,8 +100,7 @@ func unpack(archive []byte, dir string) error {
 	}
 }
 
-// service is one address before several replicas, as the Service of the webhooks is:
-// each connection goes to one that is ready, in turns.
+// service is one address in front of several replicas, like the Service of the webhooks. Each connection goes to a ready replica, in turns.
 type service struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -160,16 +157,14 @@ func (s *service) set(ready []string) {
 	s.ready = ready
 }
 
-// rollout is the operator as its Deployment has it: replicas of versions that follow
-// one another, behind one Service, one of which leads.
+// rollout is the operator as its Deployment rolls it out: replicas of successive versions behind one Service. One replica leads.
 type rollout struct {
 	*world
 	service *service
 	running []*controlplane.Manager
 }
 
-// apply installs the manifests of a version, as kubectl apply does before the first
-// replica of it starts, and prepares its two replicas.
+// apply installs the manifests of a version, as kubectl apply does before its first replica starts, and prepares its two replicas.
 func (r *rollout) apply(ctx context.Context, tree, name string) (replicas []*controlplane.Manager) {
 	GinkgoHelper()
 	for i := range 2 {
@@ -179,12 +174,13 @@ func (r *rollout) apply(ctx context.Context, tree, name string) (replicas []*con
 		Expect(err).NotTo(HaveOccurred())
 		replicas = append(replicas, m)
 	}
-	// The certificates of the operator's own are those of all versions, too.
+	// The webhook configurations trust the certificates of all replicas.
 	var authorities []byte
 	for _, m := range append(slices.Clone(r.running), replicas...) {
 		authorities = append(authorities, m.WebhookCA()...)
 	}
-	manifests, err := controlplane.WebhookManifests(filepath.Join(tree, "config", "webhook", "manifests.yaml"), r.service.listener.Addr().String(), authorities)
+	manifests, err := controlplane.WebhookManifests(
+		filepath.Join(tree, "config", "webhook", "manifests.yaml"), r.service.listener.Addr().String(), authorities)
 	Expect(err).NotTo(HaveOccurred())
 	path := filepath.Join(GinkgoT().TempDir(), "webhooks.yaml")
 	Expect(os.WriteFile(path, manifests, 0o600)).To(Succeed())
@@ -201,7 +197,7 @@ func (r *rollout) start(ctx context.Context, m *controlplane.Manager) {
 	r.route()
 }
 
-// stopFirst ends the replica that runs for longest. It leaves the Service first.
+// stopFirst stops the oldest replica. It leaves the Service first.
 func (r *rollout) stopFirst() {
 	GinkgoHelper()
 	m := r.running[0]
@@ -228,8 +224,7 @@ func (r *rollout) route() {
 	r.service.set(ready)
 }
 
-// replace lets another version take over, one replica after the other, and checks at
-// each step that all goes on.
+// replace lets another version take over, one replica after the other, and checks each step.
 func (r *rollout) replace(ctx context.Context, replicas []*controlplane.Manager, check func(step string)) {
 	GinkgoHelper()
 	for i, m := range replicas {
@@ -240,21 +235,21 @@ func (r *rollout) replace(ctx context.Context, replicas []*controlplane.Manager,
 	}
 }
 
-// onUpgrade are the workloads that live through an upgrade, in a namespace.
+// onUpgrade has the workloads that live through an upgrade, in a namespace.
 type onUpgrade struct {
 	*world
 	ns       string
 	releases int
-	// pods of the workload that nobody releases.
+	// pods are the pods of the workload that has no release.
 	pods []types.UID
 }
 
-// check looks whether all goes on as it must, whichever versions run.
+// check returns a function that checks that the workloads and their releases go on while any versions run.
 func (u *onUpgrade) check(ctx context.Context) func(step string) {
 	return func(step string) {
 		GinkgoHelper()
 		By(step)
-		Expect(u.podUIDs(ctx, Default, u.ns, "steady")).To(ConsistOf(u.pods), "pods that nobody released")
+		Expect(u.podUIDs(ctx, Default, u.ns, "steady")).To(ConsistOf(u.pods), "pods without a release")
 		u.denied(ctx, "blocked", `{"spec":{"template":{"metadata":{"labels":{"test":"denied"}}}}}`, "is suspended")
 		u.denied(ctx, "undone", `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybo"}]}}}}`, "was rolled back at ")
 		d := u.getDeployment(ctx, Default, u.ns, "halted")
@@ -271,8 +266,8 @@ func (u *onUpgrade) check(ctx context.Context) func(step string) {
 	}
 }
 
-// denied checks that a release is denied, and why. It is tried only. On a busy machine
-// a webhook may answer too late, and then the API server says something else.
+// denied checks by a dry run that a release is denied, and why. On a busy machine a webhook may answer too late. Then the API server
+// returns another error, and it tries again.
 func (u *onUpgrade) denied(ctx context.Context, name, patch, why string) {
 	GinkgoHelper()
 	Eventually(func() error {
@@ -281,8 +276,7 @@ func (u *onUpgrade) denied(ctx context.Context, name, patch, why string) {
 	}).WithContext(ctx).Should(MatchError(ContainSubstring(why)), name)
 }
 
-// before makes what is there at an upgrade: something that rests, something blocked,
-// halted, rolled back and in quarantine.
+// before creates workloads that are at rest, blocked, halted, and rolled back with a version in quarantine.
 func (u *onUpgrade) before(ctx context.Context) {
 	GinkgoHelper()
 	for _, name := range []string{"steady", "blocked", "busy"} {
@@ -305,22 +299,22 @@ func (u *onUpgrade) before(ctx context.Context) {
 	Expect(u.pods).To(HaveLen(2))
 }
 
-// inTheAir begins what another version has to end: a release that waits in the
-// middle, and one whose pods never come up. The function ends both.
+// inTheAir begins two releases that another version has to end: a rollout that waits in the middle, and pods that never come up. The
+// returned function ends both.
 func (u *onUpgrade) inTheAir(ctx context.Context) (land func()) {
 	GinkgoHelper()
 	ns := u.newNamespace(ctx, true)
 	p := u.startPorter(ns)
 	u.create(ctx, inFlight(ns, "moving").Replicas(4))
-	u.create(ctx, sleeper(ns, "hanging").Replicas(2).With(slowly, override("rollback", "1h")))
+	u.create(ctx, sleeper(ns, "stuck").Replicas(2).With(slowly, override("rollback", "1h")))
 	u.eventuallyState(ctx, ns, "moving", v1alpha1.ChangeWorkloadSuccess)
-	good := u.eventuallyState(ctx, ns, "hanging", v1alpha1.ChangeWorkloadSuccess)
+	good := u.eventuallyState(ctx, ns, "stuck", v1alpha1.ChangeWorkloadSuccess)
 	p.let(2)
 	Expect(u.patchTemplate(ctx, ns, "moving", "second")).To(Succeed())
-	Expect(u.setImage(ctx, ns, "hanging", "busybo")).To(Succeed())
+	Expect(u.setImage(ctx, ns, "stuck", "busybo")).To(Succeed())
 	moving := u.eventuallyBatches(ctx, ns, "moving", 2)[0].Spec.ChangeWorkloadID
 	Eventually(func(g Gomega) {
-		g.Expect(u.currentChange(ctx, g, ns, "hanging").Spec.Reversion).NotTo(Equal(good.Spec.Reversion))
+		g.Expect(u.currentChange(ctx, g, ns, "stuck").Spec.Reversion).NotTo(Equal(good.Spec.Reversion))
 	}).WithContext(ctx).Should(Succeed())
 	return func() {
 		GinkgoHelper()
@@ -329,17 +323,17 @@ func (u *onUpgrade) inTheAir(ctx context.Context) (land func()) {
 		Expect(change.Name).To(Equal(moving))
 		Expect(change.Status.PassCount).To(Equal(int32(4)), "each pod was verified once")
 		Expect(u.batchesOf(ctx, Default, change)).To(HaveLen(4))
-		u.kubectl(ctx, "-n", ns, "annotate", "deployment", "hanging", "--overwrite", v1alpha1.SettingAnnotationPrefix+"rollback=5s")
+		u.kubectl(ctx, "-n", ns, "annotate", "deployment", "stuck", "--overwrite", v1alpha1.SettingAnnotationPrefix+"rollback=5s")
 		Eventually(func(g Gomega) {
-			d := u.getDeployment(ctx, g, ns, "hanging")
+			d := u.getDeployment(ctx, g, ns, "stuck")
 			g.Expect(d.Labels).To(HaveKeyWithValue(v1alpha1.VersionLabel, good.Spec.Reversion))
 			g.Expect(d.Annotations).To(HaveKeyWithValue(v1alpha1.ReleaseAnnotation, "3"))
 		}).WithContext(ctx).Should(Succeed())
-		u.eventuallyState(ctx, ns, "hanging", v1alpha1.ChangeWorkloadSuccess)
+		u.eventuallyState(ctx, ns, "stuck", v1alpha1.ChangeWorkloadSuccess)
 	}
 }
 
-// after is the end of what was there before: repairs lift blocks and pauses.
+// after lifts the blocks and the pause by override releases.
 func (u *onUpgrade) after(ctx context.Context) {
 	GinkgoHelper()
 	for _, name := range []string{"blocked", "halted"} {
@@ -401,14 +395,13 @@ var _ = Describe("an upgrade", Ordered, SpecPriority(longest), Label(soak), func
 		u.after(ctx)
 	}, SpecTimeout(5*patience))
 
-	It("from one that knows Deployments only restarts nothing of other kinds, and makes up no release of them", func(ctx SpecContext) {
-		// Those of another spec ended with it.
+	It("from a version that defends only Deployments restarts nothing of other kinds, and invents no release of them", func(ctx SpecContext) {
+		// The replicas of another spec ended with it.
 		w.observer.OperatorStops()
 		for len(r.running) > 0 {
 			r.stopFirst()
 		}
-		// One that knows the other kinds ran here, too. Since when it did this setting says,
-		// which is made anew.
+		// A version that defends all kinds ran here as well. This setting has the time since when: the operator creates it again.
 		blocking := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: controlplane.ManagerNamespace, Name: settings.NameBlocking}}
 		Expect(client.IgnoreNotFound(w.api.Delete(ctx, blocking))).To(Succeed())
 		for _, m := range r.apply(ctx, tree, "older-beside-kinds") {

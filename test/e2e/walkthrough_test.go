@@ -30,9 +30,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
-// walkthrough plays the walkthrough in a namespace, but for its last step, which
-// the specs of rollbacks tell at length. The manager may be killed meanwhile if it
-// is restless.
+// walkthrough plays the walkthrough in a namespace, without its last step, which the specs of rollbacks cover. If restless, the manager may
+// be killed meanwhile.
 func (w *world) walkthrough(ctx context.Context, ns string, restless bool) {
 	GinkgoHelper()
 	player := w.player(ns)
@@ -61,7 +60,7 @@ var _ = Describe("the walkthrough", func() {
 		ns := w.newNamespace(ctx, true)
 		w.walkthrough(ctx, ns, false)
 
-		By("showing what the documentation shows")
+		By("printing the columns of the documentation")
 		out := w.kubectl(ctx, "-n", ns, "get", "changeworkloads")
 		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "STATUS", "CREATETIME", "AGE"}))
 		out = w.kubectl(ctx, "-n", ns, "get", "changepods")
@@ -69,7 +68,7 @@ var _ = Describe("the walkthrough", func() {
 		out = w.kubectl(ctx, "-n", "altershieldoperator-system", "get", "opsconfiginfo")
 		Expect(strings.Fields(strings.Split(out, "\n")[0])).To(Equal([]string{"NAME", "TYPE", "ENABLED", "CONTENT", "AGE"}))
 
-		By("telling each turn once")
+		By("reporting each step once")
 		Eventually(func(g Gomega) {
 			g.Expect(w.eventsOf(ctx, g, ns, "sleep")).To(ConsistOf(
 				"ReleaseStarted", "ReleaseSucceeded", "ReleaseSuspended",
@@ -81,7 +80,7 @@ var _ = Describe("the walkthrough", func() {
 		w.restful(ctx, ns)
 	})
 
-	It("is what make demo tells", Label(soak), func(ctx SpecContext) {
+	It("is what make demo plays", Label(soak), func(ctx SpecContext) {
 		demo := exec.CommandContext(ctx, "make", "-s", "-C", root, "demo", "ARGS=--once")
 		output, err := demo.CombinedOutput()
 		out := string(output)
@@ -96,15 +95,14 @@ var _ = Describe("the walkthrough", func() {
 		Expect(out).To(MatchRegexp(`RolledBack .*: to version \w{32}: .*: ` + staysUp + `: pod web-`))
 		Expect(out).To(Or(
 			MatchRegexp(`ReleaseSuspended .*: shop/answers/smoke: pod web-\S+: GET /healthz on port \d+ was answered 503`),
-			ContainSubstring("This machine has no address that could stand for one")))
+			ContainSubstring("This machine has no address that could stand for the IP of a pod")))
 	}, SpecTimeout(10*time.Minute))
 })
 
 var _ = Describe("the walkthrough, with a manager that is killed all along,", Ordered, Label(soak), func() {
 	w := inOwnWorld()
 
-	// The manager is killed and started again all along, a little later after
-	// each start than the time before, so that every step is hit somewhere.
+	// The manager is killed again and again, each time a little later after its start, so that a kill hits every step.
 	for round := range 3 {
 		It(fmt.Sprintf("survives kill -9 of the manager at any moment, round %d", round+1), func(ctx SpecContext) {
 			ns := w.newNamespace(ctx, true)
@@ -157,8 +155,11 @@ var _ = Describe("the walkthrough of another kind", func() {
 			Expect(of.WriteSamples(root, samples)).To(Succeed())
 			player := w.player(w.newNamespace(ctx, false))
 			player.Of = of
-			steps := []walkthrough.Step{walkthrough.Release, walkthrough.Fail, walkthrough.Blocked, walkthrough.Repair, walkthrough.GoOn, walkthrough.Sooner(walkthrough.NeverStarts)}
-			Expect(player.Play(ctx, of.Told(samples, steps...)...)).To(Succeed())
+			steps := []walkthrough.Step{
+				walkthrough.Release, walkthrough.Fail, walkthrough.Blocked, walkthrough.Repair, walkthrough.GoOn,
+				walkthrough.Sooner(walkthrough.NeverStarts),
+			}
+			Expect(player.Play(ctx, of.Adapt(samples, steps...)...)).To(Succeed())
 		})
 	}
 })

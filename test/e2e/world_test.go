@@ -43,55 +43,53 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// world is a control plane with the operator on it, and who watches both.
+// world is a control plane with the operator and an observer.
 type world struct {
 	kubectlPath, kubeconfig, kubectlCache string
 	api                                   client.Client
-	// watcher judges all that happens.
+	// watcher judges all changes.
 	watcher judge
-	// logs are the logs of managers, which may tell why a spec failed.
+	// logs returns the paths of managers' logs, for the report of a failed spec.
 	logs func() []string
 
-	// What follows is there only in the process whose control plane it is.
+	// The next fields are set only in the process that started the control plane.
 	cluster  *controlplane.ControlPlane
 	observer *observer.Observer
-	// manager is the stand-alone one, where there is one.
+	// manager is the stand-alone manager, or nil.
 	manager *controlplane.Manager
-	// own: no other process uses this world.
+	// own reports whether no other process uses this world.
 	own bool
-	// kills is how often a manager was killed or stopped in the middle of its work. The audit log may lack the version
-	// that a request wrote whose client ended.
+	// kills is the number of times that a manager was killed or stopped in the middle of its work. The audit log may lack the version that the
+	// last request of such a manager wrote.
 	kills int
-	// replaced is how often the operator's kinds were replaced. The API server ends the watches of a kind that it replaces, and has
-	// no earlier versions for them.
+	// replaced is the number of times that the operator's kinds were replaced. The API server ends the watches of a kind that it replaces, and
+	// has no earlier versions for them.
 	replaced int
-	// exempt are the invariants that need not hold at present, with the reasons.
+	// exempt has the invariants that need not hold at present, with the reasons.
 	exempt map[observer.Invariant]string
-	// clean are logs that must hold no errors at the end.
+	// clean has the paths of logs that must hold no errors at the end.
 	clean []string
 
-	// mu guards what the invariants need to know of the current spec; a verdict
-	// that is acknowledged after its end counts for the next one.
+	// mu guards the data of the current spec for the invariants. A verdict that is acknowledged after its end counts for the next spec.
 	mu sync.Mutex
-	// namespaces it made.
+	// namespaces are the namespaces of the spec.
 	namespaces []string
-	// unfinished says why it leaves releases that do not end.
+	// unfinished is the reason why the spec leaves releases that do not end.
 	unfinished string
 	// delivered are the verdicts that were acknowledged.
 	delivered []observer.Delivered
-	// journal is that of the world's AlterShield Server, where there is one.
+	// journal returns the journal of the world's AlterShield Server, or is nil.
 	journal func() string
 }
 
-// inSharedWorld is where specs live that keep to namespaces of their own. It is for
-// the first line of a container.
+// inSharedWorld returns the world of specs that keep to namespaces of their own. It is for the first line of a container.
 func inSharedWorld() *world {
 	shared.judgeSpecs()
 	return shared
 }
 
-// inOwnWorld gives a container, which is Ordered, a control plane of its own with a
-// stand-alone manager, with further flags. There, settings may change and managers stop.
+// inOwnWorld gives an Ordered container a control plane of its own with a stand-alone manager, with further flags. There, settings may
+// change and managers stop.
 func inOwnWorld(flags ...string) *world {
 	w := inWorldWithoutManager(flags...)
 	BeforeAll(func(ctx SpecContext) {
@@ -100,8 +98,7 @@ func inOwnWorld(flags ...string) *world {
 	return w
 }
 
-// inWorldWithoutManager is a world of a container's own where no manager was
-// started yet, which has further flags.
+// inWorldWithoutManager gives a container a world of its own, with a manager that is not started yet and has further flags.
 func inWorldWithoutManager(flags ...string) *world {
 	w := &world{own: true}
 	BeforeAll(func(ctx SpecContext) {
@@ -133,7 +130,7 @@ func (w *world) start(ctx context.Context) {
 	w.use(c)
 }
 
-// use makes a control plane that of the world.
+// use sets the control plane of the world.
 func (w *world) use(c *controlplane.ControlPlane) {
 	GinkgoHelper()
 	w.cluster = c
@@ -148,7 +145,7 @@ func (w *world) install(ctx context.Context, o controlplane.ManagerOptions) *con
 	o.Root = root
 	m, err := w.cluster.InstallManager(ctx, o)
 	Expect(err).NotTo(HaveOccurred())
-	if !w.own { // the specs of all roll back more than any cluster would
+	if !w.own { // all specs together roll back more than any cluster would
 		limit := wrappers.MakeOpsConfigInfo(controlplane.ManagerNamespace, "limit", v1alpha1.TypeLimit).Off("5/10m").Obj()
 		Expect(client.IgnoreAlreadyExists(w.api.Create(ctx, limit))).To(Succeed())
 	}
@@ -159,12 +156,12 @@ func (w *world) install(ctx context.Context, o controlplane.ManagerOptions) *con
 	return m
 }
 
-// observe judges all that happens on the control plane, which has the operator's
-// kinds, since some time.
+// observe judges all changes on the control plane since some time. The control plane has the operator's kinds.
 func (w *world) observe(since time.Time) {
 	GinkgoHelper()
 	o, err := observer.Start(observer.Options{
-		Config: w.cluster.RESTConfig(), AuditLog: w.cluster.AuditLog(), Since: since, Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
+		Config: w.cluster.RESTConfig(), AuditLog: w.cluster.AuditLog(), Since: since,
+		Operator: managerUser, OperatorNamespace: controlplane.ManagerNamespace,
 	})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() {
@@ -175,7 +172,8 @@ func (w *world) observe(since time.Time) {
 		Expect(w.withoutExempt(o.Violations())).To(BeEmpty(), "violated invariants after the last spec")
 		all := o.Gaps()
 		gaps := slices.DeleteFunc(slices.Clone(all), func(gap string) bool { return w.replaced > 0 && strings.Contains(gap, " was lost: ") })
-		Expect(len(all)-len(gaps)).To(BeNumerically("<=", w.replaced*ownKinds), "histories that were lost, and watches of kinds that were replaced")
+		Expect(len(all)-len(gaps)).To(BeNumerically("<=", w.replaced*ownKinds),
+			"histories that were lost, and watches of kinds that were replaced")
 		seen := len(gaps)
 		gaps = slices.DeleteFunc(gaps, func(gap string) bool { return w.kills > 0 && strings.HasPrefix(gap, "no request is known that wrote ") })
 		Expect(gaps).To(BeEmpty(), "what happened here was not judged")
@@ -184,10 +182,10 @@ func (w *world) observe(since time.Time) {
 	w.observer, w.watcher = o, ownJudge{o}
 }
 
-// ownKinds is how many kinds of the operator's own an observer watches.
+// ownKinds is the number of the operator's own kinds that an observer watches.
 const ownKinds = 3
 
-// clientOf is a client for a control plane that knows the operator's kinds.
+// clientOf returns a client for a control plane that knows the operator's kinds.
 func clientOf(kubeconfig string) client.Client {
 	GinkgoHelper()
 	scheme := runtime.NewScheme()
@@ -201,7 +199,7 @@ func clientOf(kubeconfig string) client.Client {
 	return made
 }
 
-// judgeSpecs checks of each spec of a container what must hold whatever it does.
+// judgeSpecs checks the invariants in each spec of a container.
 func (w *world) judgeSpecs() {
 	BeforeEach(func() {
 		w.mu.Lock()
@@ -230,7 +228,7 @@ func (w *world) judgeSpec(ctx context.Context) {
 	} else if len(namespaces) == 0 {
 		return
 	}
-	// What was acknowledged by then is stored by now.
+	// Verdicts acknowledged before this call are stored by now.
 	w.expectInvariants(ctx, namespaces...)
 	Expect(w.watcher.CheckDelivered(delivered)).To(BeEmpty(), "violated invariants")
 	if CurrentSpecReport().Failed() || unfinished != "" {
@@ -243,8 +241,7 @@ func (w *world) judgeSpec(ctx context.Context) {
 	w.expectInvariants(ctx, namespaces...)
 }
 
-// expectInvariants fails the spec in which an invariant was violated, in some
-// namespaces or, where none is named, anywhere.
+// expectInvariants fails the spec if an invariant was violated, in some namespaces or, without names, anywhere.
 func (w *world) expectInvariants(ctx context.Context, namespaces ...string) {
 	GinkgoHelper()
 	Expect(w.watcher.Settle(ctx)).To(Succeed())
@@ -258,7 +255,7 @@ func (w *world) withoutExempt(violations []observer.Violation) []observer.Violat
 	return slices.DeleteFunc(violations, func(v observer.Violation) bool { return w.exempt[v.Invariant] != "" })
 }
 
-// leaveUnfinished says that a spec ends while releases of its own cannot.
+// leaveUnfinished marks a spec that ends while its releases cannot end.
 func (w *world) leaveUnfinished(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,8 +263,8 @@ func (w *world) leaveUnfinished(why string) {
 	AddReportEntry("leaves releases unfinished", why)
 }
 
-// acknowledged keeps the verdicts whose callbacks were acknowledged, for the end
-// of the spec. It is told of each entry of a simulator's journal.
+// acknowledged keeps the verdicts whose callbacks were acknowledged, for the end of the spec. It is called with each entry of a simulator's
+// journal.
 func (w *world) acknowledged(e simulator.Entry) {
 	if e.Callback == nil || e.Answer == nil || !e.Answer.Success || e.Callback.CheckType == altershield.CheckAction {
 		return
@@ -281,8 +278,7 @@ func (w *world) acknowledged(e simulator.Entry) {
 	})
 }
 
-// explain reports what there is to know of a spec that failed: what its
-// namespaces hold, what was told of it, what the managers said.
+// explain reports a spec that failed: the objects and events in its namespaces, and the logs of the managers.
 func (w *world) explain(ctx context.Context) {
 	w.mu.Lock()
 	namespaces, journal := slices.Clone(w.namespaces), w.journal
@@ -317,7 +313,7 @@ func (w *world) explain(ctx context.Context) {
 	}
 }
 
-// endOf keeps reports readable: the end of what is long.
+// endOf returns the end of a long text, so that reports stay readable.
 func endOf(text string) string {
 	const most = 20_000
 	if len(text) > most {
@@ -326,8 +322,7 @@ func endOf(text string) string {
 	return text
 }
 
-// about are the lines of a manager's log from since some time that concern some
-// namespaces, and its errors.
+// about returns the lines of a manager's log since some time that concern some namespaces, and its errors.
 func about(lines []string, since time.Time, namespaces []string, all bool) []string {
 	return slices.DeleteFunc(lines, func(line string) bool {
 		if at := loggedAt(line); !at.IsZero() && at.Before(since) {
@@ -338,7 +333,7 @@ func about(lines []string, since time.Time, namespaces []string, all bool) []str
 	})
 }
 
-// kubectlCmd is a kubectl command run as the administrator.
+// kubectlCmd returns a kubectl command that runs as the administrator.
 func (w *world) kubectlCmd(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, w.kubectlPath, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.kubeconfig, "KUBECACHEDIR="+w.kubectlCache)
@@ -360,8 +355,8 @@ func (w *world) tryKubectl(ctx context.Context, args ...string) (string, error) 
 	return string(out), err
 }
 
-// withoutManager does something while the manager is down. That of the shared world is
-// the first process's: the spec has to be Serial there.
+// withoutManager does something while the manager is down. The manager of the shared world belongs to the first process: there, the spec
+// has to be Serial.
 func (w *world) withoutManager(ctx context.Context, do func()) {
 	GinkgoHelper()
 	Expect(w.manager).NotTo(BeNil(), "the manager is another process's: make the spec Serial")
@@ -381,8 +376,7 @@ func (w *world) managerWrites(namespace string) int {
 	return len(w.writesIn(namespace))
 }
 
-// writesIn are the managers' writes in a namespace, of some resource only where one
-// is named.
+// writesIn returns the managers' writes in a namespace, of the named resources only if any are named.
 func (w *world) writesIn(namespace string, resource ...string) []observer.Request {
 	GinkgoHelper()
 	writes, err := w.watcher.WritesIn(namespace)
@@ -400,8 +394,7 @@ func (w *world) rests(ctx context.Context, quiet time.Duration) {
 	}, quiet)
 }
 
-// resting waits until no more is written for a while, of which writes is the count
-// so far.
+// resting waits until writes, the number of writes so far, has not grown for a while.
 func resting(ctx context.Context, writes func() int, quiet time.Duration) {
 	GinkgoHelper()
 	before, since := writes(), time.Now()

@@ -29,8 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// kindStory is a story of a workload of another kind, in a namespace of its own. It goes on
-// beside all that is watched.
+// kindStory is a story of a workload of another kind, in a namespace of its own. It plays beside the rows.
 type kindStory struct {
 	name, ns string
 	of       walkthrough.Workload
@@ -52,7 +51,7 @@ func kindStories() (stories []*kindStory) {
 	return stories
 }
 
-// begin tells it. It goes on when the node of the suite that calls it is over.
+// begin plays the story. It goes on when the node of the suite that calls it is over.
 func (s *kindStory) begin(ctx context.Context) {
 	Expect(api.Create(ctx, wrappers.MakeNamespace(s.ns).Obj())).To(Succeed())
 	go func() {
@@ -76,5 +75,5 @@ func (s *kindStory) play(ctx context.Context) error {
 			return tryKubectl(ctx, append([]string{"-n", s.ns}, args...)...)
 		},
 	}
-	return player.Play(ctx, s.of.Told(samples, s.steps...)...)
+	return player.Play(ctx, s.of.Adapt(samples, s.steps...)...)
 }

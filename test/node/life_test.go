@@ -39,8 +39,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/nodes"
 )
 
-// life is what happens to the operator, and to the nodes it runs on, while
-// releases are under way.
+// life has the specs in which the operator, or a node it runs on, fails while releases are in progress.
 func life() {
 	var flight *inFlight
 
@@ -58,7 +57,7 @@ func life() {
 			expectFinished(ctx, flight.ns)
 		}
 	}, NodeTimeout(4*time.Minute))
-	judgeGaps(map[string][]string{powerCycle: {anyGap}}) // an API server that starts has no version from before for a watch
+	judgeGaps(map[string][]string{powerCycle: {anyGap}}) // an API server that starts has no earlier version for a watch
 
 	It("goes on when the leader's pod is deleted", func(ctx SpecContext) {
 		flight.release(ctx, "deleted")
@@ -74,7 +73,7 @@ func life() {
 		flight.release(ctx, "killed")
 		old := leader(ctx)
 		task(ctx, old, "kill", "-s", "SIGKILL")
-		// The same pod may lead again: it is another process then, and waits as long.
+		// The same pod may lead again, with a new process that waits as long.
 		flight.lands(ctx)
 		ready(ctx)
 		Expect(pod(ctx, operatorNamespace, old).Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">", 0))
@@ -98,8 +97,8 @@ func life() {
 		ready(ctx)
 	}, SpecTimeout(8*time.Minute))
 
-	It("goes on when the leader's node dies, and when that comes back", func(ctx SpecContext) {
-		// The first node's death is the whole cluster's: the control plane is there.
+	It("goes on when the leader's node dies, and when the node comes back", func(ctx SpecContext) {
+		// The death of the first node is the death of the cluster: the control plane is there.
 		kubectl(ctx, "cordon", "node-1")
 		if old := leader(ctx); pod(ctx, operatorNamespace, old).Spec.NodeName == "node-1" {
 			kubectl(ctx, "-n", operatorNamespace, "delete", "pod", old)
@@ -119,13 +118,13 @@ func life() {
 		flight.lands(ctx)
 	}, SpecTimeout(10*time.Minute))
 
-	It("rolls nothing back that is released just after a node died, and that comes back", func(ctx SpecContext) {
+	It("does not roll back a release just after a node died, and the node comes back", func(ctx SpecContext) {
 		ns := newNamespace(ctx, "dead-node")
 		create(ctx, plain(ns, "patient", 3).MinReadySeconds(5).With(patient))
 		eventuallyState(ctx, ns, "patient", v1alpha1.ChangeWorkloadSuccess)
 		node := withoutLeader(ctx)
 		others := slices.DeleteFunc(nodes.Nodes(), func(name string) bool { return name == node })
-		// The first new pod goes to the node that nobody knows to be dead yet.
+		// The first new pod goes to the dead node, which is not known to be unreachable yet.
 		kubectl(ctx, append([]string{"cordon"}, others...)...)
 		Expect(cluster.Kill(node)).To(Succeed())
 		Expect(patchTemplate(ctx, ns, "patient", "node-died-before")).To(Succeed())
@@ -138,7 +137,7 @@ func life() {
 		}
 		Eventually(waits).WithContext(ctx).Should(Succeed())
 		kubectl(ctx, append([]string{"uncordon"}, others...)...)
-		// What fails would be rolled back at this moment.
+		// A failing release would be rolled back at this moment.
 		Eventually(func(g Gomega) {
 			c := meta.FindStatusCondition(current(ctx, g, ns, "patient").Status.Conditions, v1alpha1.ConditionRolledBack)
 			g.Expect(c).NotTo(BeNil())
@@ -165,11 +164,10 @@ func life() {
 	}, SpecTimeout(10*time.Minute))
 }
 
-// inFlight are Deployments through whose release something happens: one that
-// is released, one that is at rest, and one that is blocked.
+// inFlight has three Deployments: in the middle of a release, at rest, and blocked.
 type inFlight struct{ ns string }
 
-// takeOff brings them up.
+// takeOff creates the Deployments.
 func takeOff(ctx context.Context) *inFlight {
 	GinkgoHelper()
 	f := &inFlight{ns: newNamespace(ctx, "flight")}
@@ -183,7 +181,7 @@ func takeOff(ctx context.Context) *inFlight {
 	return f
 }
 
-// release begins a release, and comes back when it is under way.
+// release begins a release, and returns when it is in progress.
 func (f *inFlight) release(ctx context.Context, value string) {
 	GinkgoHelper()
 	before := getDeployment(ctx, Default, f.ns, "released").Labels[v1alpha1.VersionLabel]
@@ -210,7 +208,7 @@ func (f *inFlight) lands(ctx context.Context) {
 		}).WithContext(ctx).WithTimeout(4*time.Minute).Should(Succeed(), name)
 	}
 	Eventually(func() string {
-		out, _ := tryKubectl(ctx, "-n", f.ns, "rollout", "restart", "deployment/blocked") // denied is what it should be
+		out, _ := tryKubectl(ctx, "-n", f.ns, "rollout", "restart", "deployment/blocked") // it must be denied
 		return out
 	}).WithContext(ctx).Should(ContainSubstring("deployment blocked is suspended"))
 }
@@ -222,15 +220,16 @@ func pod(ctx context.Context, ns, name string) *corev1.Pod {
 	return &p
 }
 
-// operatorPods are the pods of the operator that are not on their way out.
+// operatorPods returns the pods of the operator that are not terminating.
 func operatorPods(ctx context.Context, g Gomega) []corev1.Pod {
 	GinkgoHelper()
 	var list corev1.PodList
-	g.Expect(api.List(ctx, &list, client.InNamespace(operatorNamespace), client.MatchingLabels{"control-plane": "controller-manager"})).To(Succeed())
+	labels := client.MatchingLabels{"control-plane": "controller-manager"}
+	g.Expect(api.List(ctx, &list, client.InNamespace(operatorNamespace), labels)).To(Succeed())
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// ready waits until both replicas of the operator are, and one of them leads.
+// ready waits until both replicas of the operator are ready, and one of them leads.
 func ready(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -258,14 +257,13 @@ func holder(lease *coordinationv1.Lease) string {
 	return name
 }
 
-// leader is the pod that leads.
+// leader returns the name of the leading pod.
 func leader(ctx context.Context) string {
 	GinkgoHelper()
 	return holder(theLease(ctx, Default))
 }
 
-// patient lets pods stay on a node that is not heard of for as long as they do in
-// most clusters; in this one they go sooner.
+// patient lets pods stay on an unreachable node for as long as they do in most clusters. In this cluster the default is shorter.
 func patient(d *appsv1.Deployment) {
 	for _, taint := range []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady} {
 		d.Spec.Template.Spec.Tolerations = append(d.Spec.Template.Spec.Tolerations, corev1.Toleration{
@@ -274,7 +272,7 @@ func patient(d *appsv1.Deployment) {
 	}
 }
 
-// withoutLeader is a node that may die without the leader or the control plane.
+// withoutLeader returns a node that may die without the leader or the control plane.
 func withoutLeader(ctx context.Context) string {
 	GinkgoHelper()
 	of := pod(ctx, operatorNamespace, leader(ctx)).Spec.NodeName
@@ -287,7 +285,7 @@ func withoutLeader(ctx context.Context) string {
 	return ""
 }
 
-// anotherLeads waits for that, and says how long it took.
+// anotherLeads waits until another pod leads, and returns how long it took.
 func anotherLeads(ctx context.Context, old string) time.Duration {
 	GinkgoHelper()
 	began := time.Now()
@@ -295,7 +293,7 @@ func anotherLeads(ctx context.Context, old string) time.Duration {
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// noneLeft waits until no pod is on its way out any more.
+// noneLeft waits until no pod is terminating.
 func noneLeft(ctx context.Context) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

@@ -320,7 +320,7 @@ func (o *observed) watch(ctx context.Context) error {
 }
 
 // came reports whether the outcome is the wanted one.
-func (o *observed) came() bool { return o.outcome == strings.TrimSuffix(o.want, told) }
+func (o *observed) came() bool { return o.outcome == strings.TrimSuffix(o.want, reported) }
 
 // last watches whether the outcome lasts that came, and listens for its cause. A pod of the earlier version that a busy
 // node does not probe in time is not Ready for a moment; the outcome has to last after that.
@@ -390,9 +390,9 @@ func (o *observed) listen(ctx context.Context) error {
 		}
 	}
 	if strings.Contains(strings.Join(said, "\n"), o.tells) {
-		o.outcome += told
+		o.outcome += reported
 	} else {
-		o.outcome += ", not told"
+		o.outcome += ", not reported"
 	}
 	return nil
 }

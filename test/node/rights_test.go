@@ -29,7 +29,7 @@ import (
 )
 
 // unusedRights returns each verb on a resource that a rule gives and that no request of the operator in
-// the audit log has. It looks at neither names nor namespaces. No request has an update of finalizers:
+// the audit log has. It ignores names and namespaces. No request has an update of finalizers:
 // the API server asks for that right when an object blocks the deletion of its owner, and refuses the
 // object otherwise, which the observer finds.
 func unusedRights(g Gomega, rules []rbacv1.PolicyRule) (unused []string) {

@@ -32,31 +32,29 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// row is a release and what becomes of it. A good version runs; then a version
-// is released that comes up late, badly, or not at all.
+// row is a release and its outcome. A good version runs. Then a version is released that comes up late, badly, or not at all.
 type row struct {
 	story    string
 	replicas int32
-	// minReady are the minReadySeconds of both versions.
+	// minReady is the minReadySeconds of both versions.
 	minReady int32
-	// shape makes the version that is released of the good one.
+	// shape makes the released version from the good version.
 	shape func(*appsv1.Deployment)
-	// recreate: the strategy of both versions is Recreate.
+	// recreate sets the strategy of both versions to Recreate.
 	recreate bool
-	// first: there is no good version before it.
+	// first reports whether there is no good version before.
 	first bool
-	// beside are objects that are in the namespace with the good version.
+	// beside has objects in the namespace of the good version.
 	beside string
-	// tells is what the operator has to say of the cause.
+	// tells is a text that the operator must report about the cause.
 	tells string
-	// want is the outcome, within how soon it comes. An outcome that lasts has none: horizon is the time of all of them.
+	// want is the outcome, within the time in which it comes. An outcome that lasts has no time: horizon is the time of all of them.
 	want   string
 	within time.Duration
 }
 
-// An outcome says how the release ended, or that it did not, and whether pods
-// serve: ready, and not restarted lately. Or it says that the release was rolled
-// back, and for what. Where a row says what has to be told, it says whether it is.
+// An outcome has the end of the release, or open, and whether pods serve: pods that are ready, and not restarted lately. Or it has the
+// cause of a rollback. If the row has a text about the cause, the outcome has whether the operator reported it.
 const (
 	fine       = "Success, all serve"
 	waits      = "open, old ones serve"
@@ -64,19 +62,17 @@ const (
 	rolledBack = "rolled back for "
 	crashed    = rolledBack + "a crash loop"
 	unpulled   = rolledBack + "its image"
-	told       = ", told"
+	reported   = ", reported"
 )
 
 // after is how long pods fail before their release is rolled back, by default.
 const after = 2 * time.Minute
 
-// stays says that the outcome is one that nothing follows: it is looked at when the
-// horizon is reached. Others are waited for.
+// stays reports whether nothing follows the outcome. Such an outcome is read when the horizon is reached. Others are waited for.
 func (r *row) stays() bool { return strings.HasPrefix(r.want, "open, ") }
 
-// rows are each way to crash with each number of replicas, and what else may become of a
-// release. Each way to crash occurs with and without a readiness probe, both of them with and
-// without minReadySeconds, and once with Recreate.
+// rows returns each way to crash with each number of replicas, and other outcomes of a release. Each way to crash occurs with and without a
+// readiness probe, both of them with and without minReadySeconds, and once with Recreate.
 func rows() []row {
 	var rows []row
 	for i, c := range []struct {
@@ -129,30 +125,30 @@ func rows() []row {
 		{story: "is never ready", replicas: 2, shape: readiness, want: waits},
 		{story: "is ready after 30 s", replicas: 2, minReady: 5, shape: both(command("sleep 30; "+serves8080), readiness),
 			want: fine, within: twice(2 * 40 * time.Second)},
-		{story: "its init container hangs", replicas: 2, shape: initContainer("sleep infinity"), tells: "still running", want: waits + told},
+		{story: "its init container hangs", replicas: 2, shape: initContainer("sleep infinity"), tells: "still running", want: waits + reported},
 		{story: "its init container takes 150 s", replicas: 1, shape: initContainer("sleep 150"), want: fine, within: twice(150 * time.Second)},
 		{story: "its native sidecar hangs in its startup probe", replicas: 2, shape: sidecar("sleep infinity"), want: waits},
 		{story: "its native sidecar takes 150 s to start", replicas: 1, shape: sidecar("sleep 150; httpd -p 8081; exec sleep infinity"),
 			want: fine, within: twice(150 * time.Second)},
 		{story: "takes a variable from a ConfigMap that is not there", replicas: 2, shape: variableFrom("missing"),
-			tells: `configmap "missing" not found`, want: rolledBack + "CreateContainerConfigError" + told, within: twice(after)},
+			tells: `configmap "missing" not found`, want: rolledBack + "CreateContainerConfigError" + reported, within: twice(after)},
 		{story: "mounts a ConfigMap that is not there", replicas: 2, shape: volumeFrom("missing"),
-			tells: `configmap "missing" not found`, want: waits + told},
+			tells: `configmap "missing" not found`, want: waits + reported},
 		{story: "names an image that cannot be pulled", replicas: 3, shape: image("busybo"), want: unpulled, within: twice(after)},
 		{story: "names an image that cannot be pulled", replicas: 2, recreate: true, shape: image("busybo"),
 			want: unpulled, within: twice(after)},
-		{story: "fits on no node", replicas: 2, shape: onNode("none"), tells: "node", want: waits + told},
+		{story: "fits on no node", replicas: 2, shape: onNode("none"), tells: "node", want: waits + reported},
 		{story: "is refused by Pod Security", replicas: 2, shape: hostNetwork, beside: baseline,
-			tells: "violates PodSecurity", want: waits + told},
+			tells: "violates PodSecurity", want: waits + reported},
 		{story: "is refused by a quota", replicas: 2, shape: command("sleep infinity"), beside: twoPods,
-			tells: "exceeded quota", want: waits + told},
+			tells: "exceeded quota", want: waits + reported},
 	}...)
 }
 
-// twice is the bound of what takes so long by the settings: half of it is for a busy machine.
+// twice doubles a time that follows from the settings: half of the result is for a busy machine.
 func twice(d time.Duration) time.Duration { return 2 * d }
 
-// when is the time of the outcome, as in the table.
+// when returns the time of the outcome, as in the table.
 func (r *row) when() string {
 	if r.stays() {
 		return "still after " + short(horizon)
@@ -160,7 +156,7 @@ func (r *row) when() string {
 	return "within " + short(r.within)
 }
 
-// short is a duration without seconds or minutes that are zero.
+// short returns a duration without seconds or minutes that are zero.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -169,7 +165,7 @@ func short(d time.Duration) string {
 	return s
 }
 
-// minimum is how many pods the strategy keeps available in a rollout: 25 % may be unavailable, rounded down.
+// minimum returns the number of pods that the strategy keeps available in a rollout: 25 % may be unavailable, rounded down.
 func (r *row) minimum() int32 {
 	if r.recreate {
 		return 0
@@ -177,7 +173,7 @@ func (r *row) minimum() int32 {
 	return r.replicas - r.replicas/4
 }
 
-// name of a row, as in the table.
+// name returns the name of a row, as in the table.
 func (r row) name() string {
 	name := fmt.Sprintf("%s, %d replica", r.story, r.replicas)
 	if r.replicas > 1 {
@@ -194,11 +190,12 @@ func (r row) name() string {
 
 // Objects beside a Deployment.
 const (
-	baseline = `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "NS", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}}`
-	twoPods  = `{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "two", "namespace": "NS"}, "spec": {"hard": {"pods": "2"}}}`
+	baseline = `{"apiVersion": "v1", "kind": "Namespace", ` +
+		`"metadata": {"name": "NS", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}}`
+	twoPods = `{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "two", "namespace": "NS"}, "spec": {"hard": {"pods": "2"}}}`
 )
 
-// good is a version that runs.
+// good returns a version that runs.
 func (r row) good(ns string) *appsv1.Deployment {
 	d := plain(ns, "app", r.replicas).MinReadySeconds(r.minReady).Obj()
 	if r.recreate {
@@ -207,7 +204,7 @@ func (r row) good(ns string) *appsv1.Deployment {
 	return d
 }
 
-// plain is a Deployment that runs.
+// plain returns a Deployment that runs.
 func plain(ns, name string, replicas int32) *wrappers.DeploymentWrapper {
 	return wrappers.MakeDeployment(ns, name).Replicas(replicas).Container(func(c *corev1.Container) {
 		c.Image, c.ImagePullPolicy, c.Command = "busybox", corev1.PullIfNotPresent, []string{"/bin/sleep", "infinity"}
@@ -229,7 +226,7 @@ func command(script string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) { app(d).Command = shell(script) }
 }
 
-// crashes is a version that runs a script; a probed one listens first, and is ready then.
+// crashes returns a version that runs a script. A probed version listens first, and is ready then.
 func crashes(script string) func(probed bool) func(*appsv1.Deployment) {
 	return func(probed bool) func(*appsv1.Deployment) {
 		if probed {
@@ -264,7 +261,9 @@ func startupFails(d *appsv1.Deployment) {
 func crashesOnce(d *appsv1.Deployment) {
 	app(d).Command = shell("[ -e /state/crashed ] && exec sleep infinity; touch /state/crashed; sleep 3; exit 1")
 	app(d).VolumeMounts = []corev1.VolumeMount{{Name: "state", MountPath: "/state"}}
-	d.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	d.Spec.Template.Spec.Volumes = []corev1.Volume{{
+		Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+	}}
 }
 
 func memory(limit string) func(*appsv1.Deployment) {
@@ -292,7 +291,9 @@ func sidecar(script string) func(*appsv1.Deployment) {
 
 func variableFrom(name string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) {
-		app(d).EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
+		app(d).EnvFrom = []corev1.EnvFromSource{{
+			ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
+		}}
 	}
 }
 

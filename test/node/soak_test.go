@@ -61,7 +61,9 @@ const (
 	validatingConfiguration = "altershieldoperator-validating-webhook-configuration"
 )
 
-var configurations = []string{"mutatingwebhookconfiguration/" + mutatingConfiguration, "validatingwebhookconfiguration/" + validatingConfiguration}
+var configurations = []string{
+	"mutatingwebhookconfiguration/" + mutatingConfiguration, "validatingwebhookconfiguration/" + validatingConfiguration,
+}
 
 // The specs in which managers end while they write.
 const (
@@ -69,14 +71,13 @@ const (
 	rollingRestarts = "refuses and loses nothing in rolling restarts"
 	singleReplica   = "that live for a minute, by a single replica that is restarted"
 	replicasKilled  = "refuses and loses nothing while replicas are killed"
-	leaderHangs     = "goes on while its leader hangs, and when that comes back"
+	leaderPaused    = "goes on while its leader is paused, and when the leader comes back"
 )
 
 // Each run of .ci/run takes the next third of the soak.
 const first, second, third = "turn1", "turn2", "turn3"
 
-// soak is what takes minutes: upgrade, removal, and a load that goes on while
-// replicas restart, certificates are renewed, and replicas are killed.
+// soak has the specs that take minutes: upgrade, removal, and a load during restarts of replicas, renewals of certificates, and kills.
 func soak() {
 	BeforeAll(func(ctx SpecContext) {
 		ready(ctx)
@@ -90,11 +91,10 @@ func soak() {
 		rollingRestarts: {unknownWriter},
 		singleReplica:   {unknownWriter},
 		replicasKilled:  {unknownWriter},
-		leaderHangs:     {unknownWriter},
+		leaderPaused:    {unknownWriter},
 	})
 
-	// Before this version there is none: what it comes from are kinds that lack the
-	// fields added since, and pods of another image.
+	// There is no earlier release. The upgrade begins with kinds that lack the fields added since, and with pods of another image.
 	It(upgraded, Label(first), func(ctx SpecContext) {
 		older := func() {
 			kubectl(ctx, "apply", "-f", filepath.Join(root, "test", "node", "testdata", "older-kinds.yaml"))
@@ -104,7 +104,8 @@ func soak() {
 		older()
 		onlyPods(ctx, 2)
 		fields := func() string {
-			return kubectl(ctx, "get", "crd", "changeworkloads.app.ops.cloud.alipay.com", "-o", "jsonpath={.spec.versions[*].schema.openAPIV3Schema.properties.status.properties}")
+			return kubectl(ctx, "get", "crd", "changeworkloads.app.ops.cloud.alipay.com",
+				"-o", "jsonpath={.spec.versions[*].schema.openAPIV3Schema.properties.status.properties}")
 		}
 		Expect(fields()).NotTo(ContainSubstring(`"startTime"`))
 		before := failedOpen()
@@ -132,17 +133,18 @@ func soak() {
 		installed(ctx)
 		onlyPods(ctx, 2)
 
-		By("losing certificates and webhooks, with the right to make these again")
+		By("losing certificates and webhooks, with the right to create webhooks again")
 		restore := filepath.Join(root, "config", "samples", "restore")
 		kubectl(ctx, "apply", "-k", restore)
-		kubectl(ctx, "-n", operatorNamespace, "patch", "secret", "altershieldoperator-webhook-server-cert", "--type=merge", "-p", `{"data":{"tls.crt":"eA=="}}`)
+		kubectl(ctx, "-n", operatorNamespace, "patch", "secret", "altershieldoperator-webhook-server-cert", "--type=merge",
+			"-p", `{"data":{"tls.crt":"eA=="}}`)
 		kubectl(ctx, append([]string{"delete"}, configurations...)...)
 		Eventually(func() error {
 			_, err := tryKubectl(ctx, append([]string{"get"}, configurations...)...)
 			return err
 		}).WithContext(ctx).WithTimeout(90 * time.Second).WithPolling(time.Second).Should(Succeed())
 
-		By("being asked for metrics by somebody who may not have them")
+		By("refusing metrics to a client without the right")
 		token := strings.TrimSpace(kubectl(ctx, "-n", "default", "create", "token", "default"))
 		Expect(scrape(ctx, token)).To(Equal(http.StatusForbidden))
 
@@ -158,9 +160,11 @@ func soak() {
 		setConfig(ctx, "history", true, "1")
 		Expect(patchTemplate(ctx, ns, "web", "c")).To(Succeed())
 		eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuccess)
-		Eventually(func() string { return kubectl(ctx, "-n", ns, "get", "controllerrevisions", "-o", "name") }).WithContext(ctx).Should(WithTransform(func(out string) int { return strings.Count(out, "\n") }, Equal(1)))
+		Eventually(func() int {
+			return strings.Count(kubectl(ctx, "-n", ns, "get", "controllerrevisions", "-o", "name"), "\n")
+		}).WithContext(ctx).Should(Equal(1))
 
-		By("changing the size of batches meanwhile")
+		By("changing the size of batches in the middle of a release")
 		create(ctx, plain(ns, "late", 3).MinReadySeconds(3))
 		Eventually(func(g Gomega) { current(ctx, g, ns, "late") }).WithContext(ctx).Should(Succeed())
 		setConfig(ctx, "branch", true, "2")
@@ -176,7 +180,7 @@ func soak() {
 			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
 		}).WithContext(ctx).Should(Succeed())
 
-		By("evicting the pod of a StatefulSet that keeps a fix from it")
+		By("evicting the pod that keeps a StatefulSet from a fix")
 		stuckStatefulSet(&stage{Gomega: Default, ctx: ctx, ns: newNamespace(ctx, "soak")})
 
 		By("losing a record without its batches, and a Deployment without its records")
@@ -211,7 +215,7 @@ func soak() {
 		installed(ctx)
 	}, SpecTimeout(15*time.Minute))
 
-	It("has told of no error so far", Label(first), expectCleanLogs)
+	It("has logged no error so far", Label(first), expectCleanLogs)
 
 	It("is removed and installed again with releases in flight", Label(second), func(ctx SpecContext) {
 		ns := newNamespace(ctx, "soak")
@@ -224,10 +228,12 @@ func soak() {
 
 		expectInvariants(ctx)
 		expectNoGaps()
-		watcher.Stop() // with the kinds goes what it watches
+		watcher.Stop() // the kinds that it watches are removed
 		began := time.Now()
 		kubectl(ctx, "delete", "-f", filepath.Join(root, "quick-start.yaml"), "--timeout=120s")
-		for _, kind := range []string{"namespaces", "crds", "clusterroles", "clusterrolebindings", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
+		for _, kind := range []string{
+			"namespaces", "crds", "clusterroles", "clusterrolebindings", "mutatingwebhookconfigurations", "validatingwebhookconfigurations",
+		} {
 			left := kubectl(ctx, "get", kind, "-o", "name")
 			Expect(left).NotTo(Or(ContainSubstring("altershieldoperator"), ContainSubstring("alipay.com")))
 		}
@@ -239,14 +245,14 @@ func soak() {
 		rolledOut(ctx, ns, "free")
 		rolledOut(ctx, ns, "stopped")
 
-		// Those that ended had lost their rights and kinds first.
+		// The managers had lost their rights and kinds before they ended.
 		removed := time.Now()
 		kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
 		observe(removed)
 		installed(ctx)
-		By("counting a block that is still there")
+		By("enforcing a block that is still there")
 		Eventually(func() bool {
-			out, _ := tryKubectl(ctx, "-n", ns, "rollout", "restart", "deployment/stopped") // denied is what it should be
+			out, _ := tryKubectl(ctx, "-n", ns, "rollout", "restart", "deployment/stopped") // it must be denied
 			return strings.Contains(out, "deployment stopped is suspended")
 		}).WithContext(ctx).Should(BeTrue())
 		kubectl(ctx, "-n", ns, "label", "deployment", "stopped", v1alpha1.IgnoredSuspendLabel+"=true")
@@ -259,10 +265,10 @@ func soak() {
 	Context("connected to a server and under load,", underLoad)
 }
 
-// serverToken is what operator and server share.
+// serverToken is the token that operator and server share.
 const serverToken = "0123456789abcdef0123456789abcdef"
 
-// underLoad is what a constant stream of releases and verdicts must not notice.
+// underLoad has the specs that a constant stream of releases and verdicts must not notice.
 func underLoad() {
 	var sim *simulator.Simulator
 
@@ -271,7 +277,7 @@ func underLoad() {
 			Token: serverToken, OnEntry: acknowledged, CallbackTransport: serviceTransport(ctx),
 			CallbackURLs: []string{"http://altershieldoperator-callback-service." + operatorNamespace + ".svc/openapi/altershield/callback"},
 		})
-		// Where the sample says; without a DNS the operator is told the address.
+		// The sample has this address. There is no DNS, so the operator gets the address as a host alias.
 		const address, host, port = "172.30.0.1", "altershield.altershield.svc", "8080"
 		Expect(cluster.InNetwork(func() error { return sim.Start(net.JoinHostPort(address, port)) })).To(Succeed())
 		DeferCleanup(sim.Shutdown)
@@ -288,7 +294,7 @@ func underLoad() {
 		})
 	}, NodeTimeout(5*time.Minute))
 
-	// figures tells what came of a load, and what it did not notice.
+	// figures reports a load, checks it, and returns the number of callbacks without an answer.
 	figures := func(l *load, before int) (unanswered int) {
 		GinkgoHelper()
 		callbacks := sim.Journal().Callbacks()
@@ -298,9 +304,11 @@ func underLoad() {
 				GinkgoWriter.Println("callback:", e)
 			}
 		}
-		AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), %d blocked releases denied, %d refused without an answer, slowest admission %s; "+
-			"%d callbacks, %d of them met nobody; %d admissions passed without their webhook",
-			l.released, l.repaired, l.failed, len(l.undelivered), l.denied, l.unanswered, l.slowest.Round(time.Millisecond), len(callbacks), unanswered, failedOpen()-before))
+		AddReportEntry("figures", fmt.Sprintf("%d releases, %d repairs, %d failing releases suspended (%d not), "+
+			"%d blocked releases denied, %d refused without an answer, slowest admission %s; "+
+			"%d callbacks, %d of them without an answer; %d admissions passed without their webhook",
+			l.released, l.repaired, l.failed, len(l.undelivered), l.denied, l.unanswered, l.slowest.Round(time.Millisecond),
+			len(callbacks), unanswered, failedOpen()-before))
 		Expect(l.wrong).To(BeEmpty())
 		Expect(min(l.released, l.repaired, l.denied, l.failed)).To(BeNumerically(">", 0))
 		return unanswered
@@ -316,12 +324,14 @@ func underLoad() {
 			onlyPods(ctx, 2)
 		}
 		l.end()
-		Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
+		Expect(figures(l, before)).To(BeZero(), "callbacks without an answer")
 		Expect(l.undelivered).To(BeEmpty())
 		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
 	}, SpecTimeout(8*time.Minute))
 
-	DescribeTable("refuses and loses nothing while certificates are renewed", Label(third), func(ctx SpecContext, replicas int, validity string, certificates, authorities int) {
+	DescribeTable("refuses and loses nothing while certificates are renewed", Label(third), func(
+		ctx SpecContext, replicas int, validity string, certificates, authorities int,
+	) {
 		sim.ClearJournal()
 		patch := func(replicas int, args string) {
 			kubectl(ctx, "-n", operatorNamespace, "patch", operator, "--type=json", "-p",
@@ -329,8 +339,9 @@ func underLoad() {
 			installed(ctx)
 			onlyPods(ctx, replicas)
 		}
-		patch(replicas, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=%s"}`, validity))
-		// The certificate that is there would do for months.
+		patch(replicas,
+			fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--webhook-cert-validity=%s"}`, validity))
+		// The existing certificate would do for months.
 		kubectl(ctx, "-n", operatorNamespace, "delete", "secret", "altershieldoperator-webhook-server-cert")
 		seen, issuers := map[string]bool{}, map[string]bool{}
 		look := func(g Gomega) {
@@ -359,7 +370,7 @@ func underLoad() {
 		l.goesOn(ctx)
 		l.end()
 		AddReportEntry("certificates", fmt.Sprintf("%d, by %d authorities", len(seen), len(issuers)))
-		Expect(figures(l, before)).To(BeZero(), "callbacks that met nobody")
+		Expect(figures(l, before)).To(BeZero(), "callbacks without an answer")
 		Expect(l.undelivered).To(BeEmpty())
 		Expect(failedOpen()-before).To(BeZero(), "admissions without the webhook")
 		args := kubectl(ctx, "-n", operatorNamespace, "get", operator, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
@@ -372,7 +383,7 @@ func underLoad() {
 	It(replicasKilled, Label(second), func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
-		// A failing verdict that meets nobody is waited for until then.
+		// This long the operator waits for a failing verdict that no replica received.
 		setConfig(ctx, "timeouts", true, "wait=60s,pre=20s,post=20s")
 		l := startLoad(newNamespace(ctx, "soak"), crashing)
 		l.goesOn(ctx)
@@ -394,15 +405,14 @@ func underLoad() {
 		l.end()
 		AddReportEntry("from the kill of a leader to the next end of a release", toNextDecision)
 		unanswered := figures(l, before)
-		// A failing verdict comes once. Who takes it has it; when nobody was there,
-		// the batch ends as what it is: not verified.
+		// The server sends a failing verdict once. If no replica receives it, the batch ends unverified.
 		Expect(len(l.undelivered)).To(BeNumerically("<=", unanswered))
 	}, SpecTimeout(8*time.Minute))
 
-	It(leaderHangs, Label(third), func(ctx SpecContext) {
+	It(leaderPaused, Label(third), func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()
-		// A failing verdict that meets nobody is waited for until then.
+		// This long the operator waits for a failing verdict that no replica received.
 		setConfig(ctx, "timeouts", true, "wait=60s,pre=20s,post=20s")
 		l := startLoad(newNamespace(ctx, "soak"), crashing)
 		l.goesOn(ctx)
@@ -410,21 +420,21 @@ func underLoad() {
 		task(ctx, leading, "pause")
 		took := l.goesOn(ctx)
 		task(ctx, leading, "resume")
-		allReady(ctx, restarts+1) // it ends when it finds that it leads no more
+		allReady(ctx, restarts+1) // it ends when it finds that it lost its lease
 		l.goesOn(ctx)
 		l.end()
-		AddReportEntry("from the hang of the leader to the next end of a release", took.Round(100*time.Millisecond).String())
+		AddReportEntry("from the pause of the leader to the next end of a release", took.Round(100*time.Millisecond).String())
 		unanswered := figures(l, before)
 		Expect(len(l.undelivered)).To(BeNumerically("<=", unanswered))
 	}, SpecTimeout(5*time.Minute))
 
-	// Those that were killed or hung are called until a kubelet tells of them: what
-	// is asked meanwhile, by a manager as well, fails, and is asked again.
-	It("has told of no error but that it leads no more, and that nobody answered", Label(second, third), func() {
+	// Requests reach a killed or paused replica until its kubelet reports it. They fail, requests of a manager as well, and are retried.
+	It("has logged no error except lost leases and webhooks without an answer", Label(second, third), func() {
 		for _, path := range cluster.Logs(operatorNamespace) {
 			errors := slices.DeleteFunc(errorsIn(logLines(path)), func(line string) bool {
 				return strings.Contains(line, `"logger":"leaderelection"`) ||
-					strings.Contains(line, `"msg":"Reconciler error"`) && strings.Contains(line, `failed calling webhook \"vdeployment.kb.io\": failed to call webhook: `)
+					strings.Contains(line, `"msg":"Reconciler error"`) &&
+						strings.Contains(line, `failed calling webhook \"vdeployment.kb.io\": failed to call webhook: `)
 			})
 			Expect(errors).To(BeEmpty())
 		}
@@ -437,7 +447,7 @@ func underLoad() {
 		Expect(patchDeployment(ctx, ns, "stopped", `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1700000000"}}}`)).To(Succeed())
 		Expect(patchTemplate(ctx, ns, "stopped", "denied")).NotTo(Succeed())
 
-		By("saying that what was applied has no owner, since this API server guards owners")
+		By("logging that applied webhook configurations have no owner, since this API server guards owners")
 		said := func() (logs []string) {
 			for _, path := range cluster.Logs(operatorNamespace) {
 				if strings.Contains(path, "_"+leader(ctx)+"_") {
@@ -446,13 +456,15 @@ func underLoad() {
 			}
 			return logs
 		}
-		Eventually(said).WithContext(ctx).Should(ContainElement(ContainSubstring("the namespace cannot be made an owner of the webhook configurations")))
+		Eventually(said).WithContext(ctx).Should(
+			ContainElement(ContainSubstring("the namespace cannot be made an owner of the webhook configurations")))
 
-		By("being given the right that it asks for")
-		kubectl(ctx, "create", "clusterrole", "soak-owner", "--verb=delete", "--resource=mutatingwebhookconfigurations,validatingwebhookconfigurations",
+		By("getting the right that it asks for")
+		kubectl(ctx, "create", "clusterrole", "soak-owner", "--verb=delete",
+			"--resource=mutatingwebhookconfigurations,validatingwebhookconfigurations",
 			"--resource-name="+mutatingConfiguration, "--resource-name="+validatingConfiguration)
 		kubectl(ctx, "create", "clusterrolebinding", "soak-owner", "--clusterrole=soak-owner", "--user="+operatorUser)
-		kubectl(ctx, "-n", operatorNamespace, "rollout", "restart", operator) // it tries again each hour, or when it leads anew
+		kubectl(ctx, "-n", operatorNamespace, "rollout", "restart", operator) // it tries again each hour, or when it leads again
 		installed(ctx)
 		for _, configuration := range configurations {
 			Eventually(func() string {
@@ -463,7 +475,7 @@ func underLoad() {
 		By("being deleted")
 		expectInvariants(ctx)
 		expectNoGaps()
-		watcher.Stop() // with the namespace go the rights of who still runs in it
+		watcher.Stop() // without the namespace, managers that still run have no rights
 		kubectl(ctx, "delete", "namespace", operatorNamespace, "--timeout=150s")
 		Eventually(func() string {
 			return kubectl(ctx, "get", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name")
@@ -478,7 +490,7 @@ func underLoad() {
 	}, SpecTimeout(6*time.Minute))
 }
 
-// expectCleanLogs checks that no manager has told of an error so far.
+// expectCleanLogs checks that no manager has logged an error so far.
 func expectCleanLogs() {
 	GinkgoHelper()
 	for _, path := range cluster.Logs(operatorNamespace) {
@@ -503,7 +515,7 @@ func allReady(ctx context.Context, restarts int) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// managerRestarts counts the restarts of the operator's pods.
+// restartsOfOperator counts the restarts of the operator's pods.
 func restartsOfOperator(ctx context.Context) int {
 	GinkgoHelper()
 	n := 0
@@ -515,7 +527,7 @@ func restartsOfOperator(ctx context.Context) int {
 	return n
 }
 
-// onlyPods waits until those of an earlier rollout are gone.
+// onlyPods waits until the operator has only n pods: the pods of an earlier rollout are gone.
 func onlyPods(ctx context.Context, n int) {
 	GinkgoHelper()
 	Eventually(func() []string {
@@ -523,13 +535,13 @@ func onlyPods(ctx context.Context, n int) {
 	}).WithContext(ctx).WithPolling(time.Second).Should(HaveLen(n))
 }
 
-// failedOpen counts the requests that the API server let through because a webhook
-// that may be passed over did not answer.
+// failedOpen counts the requests that the API server let through because a webhook with failurePolicy Ignore did not answer.
 func failedOpen() int {
 	GinkgoHelper()
 	n := 0
 	for line := range strings.Lines(kubectl(context.Background(), "get", "--raw", "/metrics")) {
-		if series, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && strings.HasPrefix(series, "apiserver_admission_webhook_fail_open_count{") {
+		series, value, ok := strings.Cut(strings.TrimSpace(line), "} ")
+		if ok && strings.HasPrefix(series, "apiserver_admission_webhook_fail_open_count{") {
 			count, err := strconv.Atoi(value)
 			Expect(err).NotTo(HaveOccurred())
 			n += count
@@ -538,24 +550,23 @@ func failedOpen() int {
 	return n
 }
 
-// load is a constant stream of releases, blocks, repairs and verdicts, and what
-// came of them.
+// load is a constant stream of releases, blocks, override releases and verdicts, and its results.
 type load struct {
 	ns   string
 	stop context.CancelFunc
 	work sync.WaitGroup
 
 	mu sync.Mutex
-	// released and repaired are releases that were admitted and succeeded,
-	// denied those that a block refused, failed those that a verdict suspended.
+	// released and repaired count releases that succeeded, denied counts releases that a block denied, failed counts releases that a verdict
+	// suspended.
 	released, repaired, denied, failed int
-	// wrong is everything that should not have happened.
+	// wrong lists everything that should not have happened.
 	wrong []string
-	// crashing says that webhooks may fail to answer: a blocked release is refused
-	// then, too, but with another message, which unanswered counts.
+	// crashing reports whether webhooks may fail to answer. A blocked release is refused then, too, but with another message. unanswered
+	// counts these refusals.
 	crashing   bool
 	unanswered int
-	// slowest is the longest that a release took to be admitted.
+	// slowest is the longest time of an admission.
 	slowest time.Duration
 	// undelivered are failing releases that no verdict suspended.
 	undelivered []string
@@ -571,7 +582,7 @@ func (l *load) note(count *int, err error) {
 	*count++
 }
 
-// goesOn waits until releases that begin from now on end, and says how long that took.
+// goesOn waits until releases that begin from now on end, and returns how long the first of them took.
 func (l *load) goesOn(ctx context.Context) time.Duration {
 	GinkgoHelper()
 	ended := func() int {
@@ -588,9 +599,8 @@ func (l *load) goesOn(ctx context.Context) time.Duration {
 
 const withoutServer, crashing = "without server", "crashing"
 
-// startLoad starts it in a namespace that is enrolled. Releases whose name begins
-// with "bad" are to be failed by their server; withoutServer leaves them out. In a
-// load that is crashing, webhooks may fail to answer.
+// startLoad starts a load in an enrolled namespace. The server fails releases whose name begins with "bad"; withoutServer leaves them out.
+// With crashing, webhooks may fail to answer.
 func startLoad(ns string, options ...string) *load {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{ns: ns, stop: stop, crashing: slices.Contains(options, crashing)}
@@ -598,7 +608,7 @@ func startLoad(ns string, options ...string) *load {
 		l.work.Go(func() {
 			defer GinkgoRecover()
 			for n := 1; ctx.Err() == nil; n++ {
-				turn(context.WithoutCancel(ctx), n) // what is begun is seen through
+				turn(context.WithoutCancel(ctx), n) // a turn that has begun is finished
 			}
 		})
 	}
@@ -626,7 +636,7 @@ func startLoad(ns string, options ...string) *load {
 	return l
 }
 
-// end ends the load when all that was begun has come to its end.
+// end ends the load when everything that has begun has ended.
 func (l *load) end() {
 	l.stop()
 	l.work.Wait()
@@ -685,7 +695,7 @@ func (l *load) ended(ctx context.Context, name, value string, want v1alpha1.Chan
 	return fmt.Errorf("release %s of %s does not end, it is %q", value, name, last)
 }
 
-// repair blocks a Deployment, has a release refused, and repairs it.
+// repair blocks a Deployment, has a release refused, and releases an override.
 func (l *load) repair(ctx context.Context, name string, n int) {
 	if n == 1 {
 		l.note(&l.repaired, l.release(ctx, name, 1, v1alpha1.ChangeWorkloadSuccess))
@@ -704,11 +714,12 @@ func (l *load) repair(ctx context.Context, name string, n int) {
 	case l.crashing && strings.Contains(err.Error(), `failed calling webhook "vdeployment.kb.io"`):
 		l.note(&l.unanswered, nil)
 	default:
-		l.note(&l.denied, fmt.Errorf("a blocked release of %s was refused, but not by the block: %w", name, err))
+		l.note(&l.denied, fmt.Errorf("a blocked release of %s was refused for another reason than the block: %w", name, err))
 	}
 	value := strconv.Itoa(n)
-	err := patchDeployment(ctx, l.ns, name, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
-		v1alpha1.IgnoredSuspendLabel, value))
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
+		v1alpha1.IgnoredSuspendLabel, value)
+	err := patchDeployment(ctx, l.ns, name, patch)
 	if err != nil {
 		l.note(&l.repaired, fmt.Errorf("repair %s of %s refused: %w", value, name, err))
 		return
@@ -772,7 +783,7 @@ func setConfig(ctx context.Context, name string, enable bool, content string) {
 	DeferCleanup(func(ctx SpecContext) { patch(ctx, spec(before.Spec.Enable, before.Spec.Content)) }, NodeTimeout(2*time.Minute))
 }
 
-// task does something to the process of a pod of the operator.
+// task runs a ctr task command for the process of a pod of the operator.
 func task(ctx context.Context, name string, args ...string) {
 	GinkgoHelper()
 	p := pod(ctx, operatorNamespace, name)
@@ -803,10 +814,11 @@ func serviceTransport(ctx context.Context) *http.Transport {
 	}
 }
 
-// scrape asks for the operator's metrics through their Service.
+// scrape asks for the operator's metrics through their Service, and returns the status of the response.
 func scrape(ctx context.Context, token string) int {
 	GinkgoHelper()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://altershieldoperator-metrics-service."+operatorNamespace+".svc:8443/metrics", nil)
+	url := "https://altershieldoperator-metrics-service." + operatorNamespace + ".svc:8443/metrics"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	Expect(err).NotTo(HaveOccurred())
 	request.Header.Set("Authorization", "Bearer "+token)
 	response, err := (&http.Client{Transport: serviceTransport(ctx)}).Do(request)
@@ -824,14 +836,14 @@ func podNames(ctx context.Context) []string {
 	return names
 }
 
-// errorsIn returns the errors among the lines of a manager's log that are the
-// operator's.
+// errorsIn returns the errors of the operator among the lines of a manager's log.
 func errorsIn(lines []string) []string {
 	stopped := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, `"msg":"Stopping and waiting for `) })
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
 		return !strings.Contains(line, `"level":"error"`) ||
 			strings.Contains(line, "error received after stop sequence was engaged") ||
-			strings.Contains(line, "Failed to update lease") && strings.Contains(line, "the object has been modified") || // another replica was faster
+			// another replica was faster
+			strings.Contains(line, "Failed to update lease") && strings.Contains(line, "the object has been modified") ||
 			stopped && strings.Contains(line, `context canceled"`)
 	})
 }

@@ -38,16 +38,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 )
 
-// story is a bad day of one workload, in a namespace of its own. All stories run side by side: most of
-// their time is waiting.
+// story is a bad day of one workload, in a namespace of its own. All stories run side by side: most of their time is waiting.
 type story struct {
 	name, ns string
 	play     func(*stage)
-	// of, release and want are a line of outcomes.md: the workload, the version that is released, and what becomes of it
-	// within a time. Stories of Deployments have none, for rows are of Deployments.
+	// of, release and want are a line of outcomes.md: the workload, the released version, and the outcome within a time. Stories of
+	// Deployments have none: rows are about Deployments.
 	of, release, want string
 	within            time.Duration
-	// took is how long it took.
+	// took is the time until the outcome.
 	took time.Duration
 	err  error
 	done chan struct{}
@@ -139,12 +138,12 @@ func (s *stage) apply(m manifest) {
 	s.Expect(err).NotTo(HaveOccurred(), out)
 }
 
-// soon waits for a sight.
+// soon waits until look succeeds.
 func (s *stage) soon(what string, within time.Duration, look func(g Gomega)) {
 	s.Eventually(look).WithContext(s.ctx).WithTimeout(within).WithPolling(time.Second).Should(Succeed(), what)
 }
 
-// workload is the workload as it is now.
+// workload returns the workload as it is now.
 func (s *stage) workload(g Gomega) *unstructured.Unstructured {
 	w := &unstructured.Unstructured{}
 	w.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: s.kind})
@@ -152,7 +151,7 @@ func (s *stage) workload(g Gomega) *unstructured.Unstructured {
 	return w
 }
 
-// release is the record of the release the workload is at.
+// release returns the record of the workload's current release.
 func (s *stage) release(g Gomega) *v1alpha1.ChangeWorkload {
 	version := s.workload(g).GetLabels()[v1alpha1.VersionLabel]
 	var found *v1alpha1.ChangeWorkload
@@ -198,7 +197,7 @@ func (s *stage) judge(change *v1alpha1.ChangeWorkload, batch int, verdict string
 	s.Expect(api.Status().Patch(s.ctx, &pods, client.MergeFrom(before))).To(Succeed())
 }
 
-// blocked reports the label that denies releases.
+// blocked reports whether the workload has the label that denies releases.
 func (s *stage) blocked(g Gomega) bool {
 	_, blocked := s.workload(g).GetLabels()[v1alpha1.SuspendLabel]
 	return blocked
@@ -211,7 +210,7 @@ type manifest struct {
 	script   string
 	// image is busybox where it is not set.
 	image string
-	// settings are annotations of the operator, labels are those of the workload.
+	// settings are annotations of the operator, labels are labels of the workload.
 	settings, labels map[string]string
 	// spec is added to the workload's spec.
 	spec string
@@ -257,16 +256,17 @@ func (m manifest) String() string {
 	return b.String()
 }
 
-// with is the manifest with another script.
+// with returns the manifest with another script.
 func (m manifest) with(script string) manifest {
 	m.script = script
 	return m
 }
 
-// A version is Success after some seconds and crashes a minute later. The default policy suspends it; it is
-// down, so it is rolled back all the same, and the fix needs no override.
+// A version is Success after some seconds and crashes a minute later. The default policy suspends it. No pod of it runs, so it is rolled
+// back nevertheless, and the fix needs no override.
 func crashesAfterSuccess(s *stage) {
-	good := manifest{kind: "Deployment", replicas: 3, script: "sleep infinity", settings: map[string]string{"rollback": "after=30s,proven=10m"}}
+	good := manifest{kind: "Deployment", replicas: 3, script: "sleep infinity",
+		settings: map[string]string{"rollback": "after=30s,proven=10m"}}
 	s.apply(good)
 	before := s.becomes(v1alpha1.ChangeWorkloadSuccess, 6*time.Minute)
 	s.apply(good.with(crashesLate))
@@ -284,7 +284,7 @@ func crashesAfterSuccess(s *stage) {
 	s.Expect(s.blocked(s)).To(BeFalse())
 }
 
-// Where nothing is rolled back, the default policy has to see crashes whose CrashLoopBackOff nobody looks at.
+// Without rollbacks, only the default policy can find crashes: nothing else reads CrashLoopBackOff.
 func crashesWithoutRollback(s *stage) {
 	good := manifest{kind: "Deployment", replicas: 2, script: "sleep infinity", settings: map[string]string{"rollback": "disabled"}}
 	s.apply(good)
@@ -330,7 +330,7 @@ func stuckStatefulSet(s *stage) {
 	s.came(released)
 }
 
-// After a rollback it is the restored version that waits for the pod.
+// After a rollback, the restored version waits for the pod.
 func stuckRolledBack(s *stage) {
 	good := manifest{kind: "StatefulSet", replicas: 3, script: serves8080, ready: true, settings: map[string]string{"rollback": "20s"}}
 	s.apply(good)
@@ -447,7 +447,8 @@ func heldStatefulSet(s *stage) {
 			g.Expect(batch.Status.Checks).NotTo(BeEmpty())
 		})
 		if step > 0 {
-			s.Consistently(partition).WithContext(s.ctx).WithTimeout(10*time.Second).WithPolling(time.Second).Should(Equal(step), "nobody passed the checks")
+			s.Consistently(partition).WithContext(s.ctx).WithTimeout(10*time.Second).WithPolling(time.Second).Should(
+				Equal(step), "the checks have not passed")
 		}
 		s.soon("the checks to pass", time.Minute, func(g Gomega) {
 			g.Expect(api.Get(s.ctx, client.ObjectKeyFromObject(&batch), &batch)).To(Succeed())

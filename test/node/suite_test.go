@@ -58,7 +58,7 @@ const (
 	operatorNamespace = controlplane.ManagerNamespace
 	operatorUser      = "system:serviceaccount:" + operatorNamespace + ":altershieldoperator-controller-manager"
 	operator          = "deployment/altershieldoperator-controller-manager"
-	// olderImage is another name of the same.
+	// olderImage is another name of the operator's image.
 	olderImage    = operatorImage + ":v0.0.9"
 	operatorImage = "ghcr.io/traas-stack/altershield-operator"
 )
@@ -69,15 +69,14 @@ var (
 	api     client.Client
 	// releasedImage is the image as the manifests of a release name it.
 	releasedImage string
-	// watcher judges all that happens, while there is one.
+	// watcher is the current observer.
 	watcher *observer.Observer
-	// gaps are how many gaps of a watcher are known.
+	// gaps has the number of gaps of an observer that were already checked.
 	gaps struct {
 		of    *observer.Observer
 		known int
 	}
-	// delivered are the verdicts that were acknowledged to the server since the
-	// invariants were looked at.
+	// delivered has the verdicts that were acknowledged to the server since the last check of the invariants.
 	delivered struct {
 		sync.Mutex
 		verdicts []observer.Delivered
@@ -122,7 +121,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(err).NotTo(HaveOccurred())
 	kubectl(ctx, "apply", "-f", filepath.Join(root, "quick-start.yaml"))
 	installed(ctx)
-	// So many bad releases at once would be what the rollback limit is for.
+	// So many bad releases at once would exceed the rollback limit.
 	Eventually(func() error {
 		_, err := tryKubectl(ctx, "-n", operatorNamespace, "patch", "opsconfiginfo", "limit", "--type=merge", "-p", `{"spec":{"enable":false}}`)
 		return err
@@ -130,7 +129,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	fmt.Fprintf(GinkgoWriter, "the operator is installed after %s\n", time.Since(began).Round(time.Second))
 }, NodeTimeout(8*time.Minute))
 
-// imagesOf are the images that a manifest names.
+// imagesOf returns the images that a manifest names.
 func imagesOf(path string) []string {
 	GinkgoHelper()
 	manifest, err := os.ReadFile(path)
@@ -170,7 +169,7 @@ func output(command *exec.Cmd) (string, error) {
 	return string(out), nil
 }
 
-// changesIn are the releases recorded in a namespace, by name.
+// changesIn returns the releases recorded in a namespace, by name.
 func changesIn(ctx context.Context, g Gomega, ns string) map[string]*v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	var list v1alpha1.ChangeWorkloadList
@@ -189,7 +188,7 @@ func getDeployment(ctx context.Context, g Gomega, ns, name string) *appsv1.Deplo
 	return &d
 }
 
-// current is the record of the release a Deployment is at.
+// current returns the record of a Deployment's current release.
 func current(ctx context.Context, g Gomega, ns, name string) *v1alpha1.ChangeWorkload {
 	GinkgoHelper()
 	d := getDeployment(ctx, g, ns, name)
@@ -210,8 +209,7 @@ func eventuallyState(ctx context.Context, ns, name string, state v1alpha1.Change
 	return change
 }
 
-// observe judges all that happens from then on. Who calls it first in a container
-// stops the watcher there is at its end.
+// observe judges all changes since some time. The first caller in a container stops the current observer at the end of the container.
 func observe(since time.Time) {
 	GinkgoHelper()
 	var err error
@@ -230,13 +228,13 @@ const (
 	anyGap        = ""
 )
 
-// judgeGaps fails each spec of a container in which something could not be judged. The map has the texts of the gaps that a spec
-// may have, by its name.
+// judgeGaps fails each spec of a container in which something could not be judged. The map has the texts of the allowed gaps by the name of
+// a spec.
 func judgeGaps(may map[string][]string) {
 	JustAfterEach(func() { expectNoGaps(may[CurrentSpecReport().LeafNodeText]...) })
 }
 
-// expectNoGaps fails the spec in which something could not be judged since the last call, except gaps with some texts.
+// expectNoGaps fails the spec if something could not be judged since the last call, except gaps with some texts.
 func expectNoGaps(except ...string) {
 	GinkgoHelper()
 	if gaps.of != watcher {
@@ -250,7 +248,7 @@ func expectNoGaps(except ...string) {
 	})).To(BeEmpty(), "what happened here was not judged")
 }
 
-// expectFinished waits until nothing is yet to happen to the workloads of some namespaces.
+// expectFinished waits until the workloads of some namespaces have no pending changes.
 func expectFinished(ctx context.Context, namespaces ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -259,7 +257,7 @@ func expectFinished(ctx context.Context, namespaces ...string) {
 	}).WithContext(ctx).WithPolling(time.Second).Should(Succeed())
 }
 
-// expectInvariants fails the spec in which an invariant was violated.
+// expectInvariants fails the spec if an invariant was violated.
 func expectInvariants(ctx SpecContext) {
 	GinkgoHelper()
 	delivered.Lock()
@@ -271,8 +269,7 @@ func expectInvariants(ctx SpecContext) {
 	Expect(watcher.CheckDelivered(verdicts)).To(BeEmpty(), "violated invariants")
 }
 
-// acknowledged keeps the verdicts whose callbacks were acknowledged. It is told
-// of each entry of a simulator's journal.
+// acknowledged keeps the verdicts whose callbacks were acknowledged. It is called with each entry of a simulator's journal.
 func acknowledged(e simulator.Entry) {
 	if e.Callback == nil || e.Answer == nil || !e.Answer.Success || e.Callback.CheckType == altershield.CheckAction {
 		return

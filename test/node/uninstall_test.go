@@ -41,22 +41,25 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/errand"
 )
 
-// chart takes the operator over that kubectl installed, and uninstalls it: with the Jobs
-// of its hooks in real pods. It is told last, for no operator is there after it.
+// chart lets the Helm chart adopt the operator that kubectl installed, and uninstalls it, with the Jobs of its hooks in real pods. It runs
+// last: it removes the operator.
 func chart() {
 	var ns string
 	release := func(name string, spec func(*appsv1.Deployment)) {
 		GinkgoHelper()
 		d := plain(ns, name, 6).MinReadySeconds(15).Obj()
-		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0))}
+		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{
+			MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(0)),
+		}
 		spec(d)
 		Expect(api.Create(context.Background(), d)).To(Succeed())
 	}
 
 	It("is adopted by the chart, which applies settings", func(ctx SpecContext) {
-		helm(ctx, "install", "altershield", filepath.Join(root, "charts", "altershield-operator"), "--take-ownership", "--force-conflicts", "--wait",
-			"--set", "settings.branch.content=1,crds.keep=false")
-		Expect(kubectl(ctx, "-n", operatorNamespace, "get", "opsconfiginfo", "branch", "-o", "jsonpath={.spec.enable} {.spec.content}")).To(Equal("true 1"))
+		helm(ctx, "install", "altershield", filepath.Join(root, "charts", "altershield-operator"),
+			"--take-ownership", "--force-conflicts", "--wait", "--set", "settings.branch.content=1,crds.keep=false")
+		branch := kubectl(ctx, "-n", operatorNamespace, "get", "opsconfiginfo", "branch", "-o", "jsonpath={.spec.enable} {.spec.content}")
+		Expect(branch).To(Equal("true 1"))
 		installed(ctx)
 	}, SpecTimeout(5*time.Minute))
 
@@ -80,24 +83,29 @@ func chart() {
 		refused, err := tryHelm(ctx, "uninstall", "altershield")
 		Expect(err).To(HaveOccurred(), "the halted rollout would go on to the version that failed")
 		Expect(refused).To(And(
-			ContainSubstring("Deployment "+ns+"/blocked: [blocked]"), ContainSubstring("Deployment "+ns+"/halted: [blocked paused]"), ContainSubstring("nothing was changed"),
-		), "what the Job says is shown")
+			ContainSubstring("Deployment "+ns+"/blocked: [blocked]"), ContainSubstring("Deployment "+ns+"/halted: [blocked paused]"),
+			ContainSubstring("nothing was changed"),
+		), "Helm shows the log of the Job")
 		Expect(getDeployment(ctx, Default, ns, "halted").Spec.Paused).To(BeTrue())
 		kubectl(ctx, "-n", operatorNamespace, "annotate", operator, errand.ForceAnnotation+"=true")
-		Expect(helm(ctx, "uninstall", "altershield")).To(ContainSubstring("no workload is blocked, paused or held by the operator"), "what the Job says is shown")
+		Expect(helm(ctx, "uninstall", "altershield")).To(
+			ContainSubstring("no workload is blocked, paused or held by the operator"), "Helm shows the log of the Job")
 		for _, name := range []string{"blocked", "halted"} {
 			d := getDeployment(ctx, Default, ns, name)
 			Expect(d.Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
 			Expect(d.Annotations).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
 			Expect(d.Spec.Paused).To(BeFalse())
-			// The manager's pods may still end; nobody is asked any more.
+			// The manager's pods may still be terminating, but no webhook is called.
 			kubectl(ctx, "-n", ns, "patch", "deployment", name, "-p", `{"spec":{"template":{"metadata":{"labels":{"v":"3"}}}}}`)
 		}
 		// The token of a server is the user's, and stays.
 		kubectl(ctx, "-n", operatorNamespace, "delete", "secret", "altershield-token", "--ignore-not-found")
 		Eventually(func() []string {
-			all := kubectl(ctx, "get", "crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name") +
-				kubectl(ctx, "-n", operatorNamespace, "get", "all,secrets,configmaps,leases,roles,rolebindings,serviceaccounts,resourcequotas,poddisruptionbudgets", "-o", "name")
+			const (
+				everywhere = "crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
+				own        = "all,secrets,configmaps,leases,roles,rolebindings,serviceaccounts,resourcequotas,poddisruptionbudgets"
+			)
+			all := kubectl(ctx, "get", everywhere, "-o", "name") + kubectl(ctx, "-n", operatorNamespace, "get", own, "-o", "name")
 			return slices.DeleteFunc(strings.Fields(all), func(name string) bool {
 				return !strings.Contains(name, "altershield") && !strings.Contains(name, "alipay")
 			})
@@ -105,8 +113,8 @@ func chart() {
 	}, SpecTimeout(10*time.Minute))
 }
 
-// fromClone installs the operator by the commands of docs/getting-started/install.md for whoever has a clone: it builds the image, brings
-// its archive to each node, and installs the packaged chart. No operator is there before it.
+// fromClone installs the operator from a clone by the commands of docs/getting-started/install.md: it builds the image, brings its archive
+// to each node, and installs the packaged chart. There is no operator before.
 func fromClone() {
 	It("is installed from a clone as the page says, and verifies a release", func(ctx SpecContext) {
 		page, err := os.ReadFile(filepath.Join(root, "docs", "getting-started", "install.md"))
@@ -148,7 +156,7 @@ func fromClone() {
 	}, SpecTimeout(12*time.Minute))
 }
 
-// fail corrects the verdict on the first pod of a release. There has to be a batch.
+// fail writes a failing verdict on the first pod of a release. It waits for a batch.
 func fail(ctx context.Context, change *v1alpha1.ChangeWorkload) {
 	GinkgoHelper()
 	var batches v1alpha1.ChangePodList
@@ -161,10 +169,12 @@ func fail(ctx context.Context, change *v1alpha1.ChangeWorkload) {
 	}).WithContext(ctx).Should(Succeed())
 	info := batches.Items[0].Spec.PodInfos[0]
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"message": "PostFinish", "podResults": []any{map[string]any{
-		"app": info.App, "hostName": info.HostName, "workSpace": info.WorkSpace, "pod": info.Pod, "ip": info.IP, "namespace": info.Namespace, "verdict": "unpass", "message": "find error",
+		"app": info.App, "hostName": info.HostName, "workSpace": info.WorkSpace, "pod": info.Pod, "ip": info.IP,
+		"namespace": info.Namespace, "verdict": "unpass", "message": "find error",
 	}}}})
 	Expect(err).NotTo(HaveOccurred())
-	kubectl(ctx, "-n", change.Namespace, "patch", "changepod", "--subresource=status", batches.Items[0].Name, "--type=merge", "-p", string(patch))
+	kubectl(ctx, "-n", change.Namespace, "patch", "changepod", "--subresource=status", batches.Items[0].Name,
+		"--type=merge", "-p", string(patch))
 }
 
 // helm runs the real Helm, which make test-node builds, where kubectl runs.

@@ -34,54 +34,52 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Workload is what a story is told of: a Deployment, where nothing else is said.
+// Workload is the workload of a story. The zero value stands for the Deployment of the samples.
 type Workload struct {
 	kind, name string
-	// pods are all of it; a release that does not come up leaves kept of them alone, and
-	// stuck of its own do not come up.
-	pods, kept, hanging int
+	// pods is the number of its pods. In a release that does not come up, kept pods of the old version run and stuck pods of the new version
+	// do not.
+	pods, kept, stuck int
 	// first and repair are the versions of the samples.
 	first, repair string
 }
 
 // The kinds of workloads.
 var (
-	deployment = Workload{kind: "Deployment", name: "sleep", pods: 5, kept: 4, hanging: 3}
-	// StatefulSet replaces its pods side by side, as far as it does: what comes up in the
-	// order of its pods waits for one that never does.
-	StatefulSet = Workload{kind: "StatefulSet", name: "sleep", pods: 5, kept: 4, hanging: 1,
+	deployment = Workload{kind: "Deployment", name: "sleep", pods: 5, kept: 4, stuck: 3}
+	// StatefulSet has podManagementPolicy Parallel. With OrderedReady it would wait for a pod that never comes up.
+	StatefulSet = Workload{kind: "StatefulSet", name: "sleep", pods: 5, kept: 4, stuck: 1,
 		first: "31a3d465514deda4fdbadf818e43aa39", repair: "656d19e7c438728f6121f5160547680a"}
 	// DaemonSet has a pod on each of three nodes.
-	DaemonSet = Workload{kind: "DaemonSet", name: "sleep", pods: 3, kept: 2, hanging: 1,
+	DaemonSet = Workload{kind: "DaemonSet", name: "sleep", pods: 3, kept: 2, stuck: 1,
 		first: "31a3d465514deda4fdbadf818e43aa39", repair: "656d19e7c438728f6121f5160547680a"}
 )
 
-// Kind of the workload in lower case, as it is typed.
+// Kind returns the kind in lower case, as a user types it.
 func (w Workload) Kind() string { return strings.ToLower(w.kind) }
 
-// Told are steps of the story of a Deployment, word for word, of this workload. Its
-// manifests are in a directory, where WriteSamples wrote them.
-func (w Workload) Told(samples string, steps ...Step) []Step {
+// Adapt returns steps of the story of a Deployment, rewritten for this workload. Its manifests are in the directory of WriteSamples.
+func (w Workload) Adapt(samples string, steps ...Step) []Step {
 	replaced := strings.NewReplacer(
 		FirstRelease+"--x--5", fmt.Sprintf("%s%s--x--%d", w.prefix(), w.first, w.pods),
 		FirstRelease, w.prefix()+w.first, RepairRelease, w.prefix()+w.repair,
 		"config/samples", samples,
 		"vdeployment", "v"+w.Kind(), "deployment", w.Kind(), "Deployment", w.kind,
-		"5 pods", fmt.Sprint(w.pods, " pods"), "4 old pods", fmt.Sprint(w.kept, " old pods"), "3 new ones", fmt.Sprint(w.hanging, " new ones"),
+		"5 pods", fmt.Sprint(w.pods, " pods"), "4 old pods", fmt.Sprint(w.kept, " old pods"), "3 new ones", fmt.Sprint(w.stuck, " new ones"),
 	)
-	var told []Step
+	var adapted []Step
 	for _, step := range steps {
 		acts := make([]Act, 0, len(step.Acts))
 		for _, act := range step.Acts {
 			act.Kubectl, act.Prints, act.Note = each(replaced, act.Kubectl), each(replaced, act.Prints), replaced.Replace(act.Note)
 			if act.Sight != nil {
-				act.Sight = &Sight{What: replaced.Replace(act.Sight.What), look: act.Sight.look}
+				act.Sight = &Sight{Name: replaced.Replace(act.Sight.Name), look: act.Sight.look}
 			}
 			acts = append(acts, act)
 		}
-		told = append(told, Step{replaced.Replace(step.Title), acts})
+		adapted = append(adapted, Step{replaced.Replace(step.Title), acts})
 	}
-	return told
+	return adapted
 }
 
 func each(replaced *strings.Replacer, words []string) []string {
@@ -92,8 +90,8 @@ func each(replaced *strings.Replacer, words []string) []string {
 	return words
 }
 
-// WriteSamples writes into a directory the manifests of the walkthrough, which are below
-// root, as ones of this kind. Their pods end at once: no new one runs beside an old one.
+// WriteSamples writes the manifests of the walkthrough, which are below root, into a directory, as manifests of this kind. Their pods end
+// within a second: no new pod runs beside an old pod.
 func (w Workload) WriteSamples(root, dir string) error {
 	for _, name := range []string{"sleep.yaml", "sleep-repair.yaml", "sleep-broken-image.yaml"} {
 		manifest, err := os.ReadFile(filepath.Join(root, "config", "samples", name))
@@ -113,7 +111,7 @@ func (w Workload) WriteSamples(root, dir string) error {
 	return nil
 }
 
-// prefix is what the names of its releases begin with.
+// prefix returns the beginning of the names of its releases.
 func (w Workload) prefix() string {
 	if w.kind == deployment.kind {
 		return w.name + "--x--"
@@ -121,14 +119,14 @@ func (w Workload) prefix() string {
 	return w.name + "--x--" + w.Kind() + "-"
 }
 
-// sleep is the workload as a story looks at it, whatever its kind is.
+// sleep is the workload of a story, of any kind.
 type sleep struct {
 	metav1.Object
-	// settled: its controller has seen all of it.
+	// settled reports whether its controller has observed its generation.
 	settled bool
-	// updated and available are numbers of pods, all is that of all.
+	// all, updated and available are numbers of pods.
 	all, updated, available int32
-	// stopped: nothing is rolled out.
+	// stopped reports whether its rollout is stopped.
 	stopped bool
 }
 
@@ -138,7 +136,8 @@ func (s *scene) workload(ctx context.Context) (*sleep, error) {
 		o := &appsv1.StatefulSet{}
 		err := s.get(ctx, s.of.name, o)
 		is, r := &o.Status, o.Spec.UpdateStrategy.RollingUpdate
-		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas, r != nil && ptr.Deref(r.Partition, 0) > 0}, err
+		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas,
+			r != nil && ptr.Deref(r.Partition, 0) > 0}, err
 	case DaemonSet.kind:
 		o := &appsv1.DaemonSet{}
 		err := s.get(ctx, s.of.name, o)
@@ -160,35 +159,35 @@ const (
 	currentPod     = "NEW"
 )
 
-// verdict is the command that judges the pod of the first batch of the newest release.
+// verdict returns the command that writes a verdict on the pod of the first batch of the newest release.
 func verdict(of string) Act {
 	return kubectl("patch changepod --subresource=status "+currentRelease+"--x--1 --type merge -p",
 		`{"status":{"podResults":[{"pod":"`+currentPod+`","verdict":"`+of+`","message":"find error"}],"message":"PostFinish"}}`)
 }
 
-// Halted is a release that fails in the middle: it gets no further until the verdict is
-// corrected.
+// Halted is a release that fails in the middle of its rollout. The rollout is halted until the verdict is corrected.
 var Halted = Step{"2. A release fails in the middle of its rollout", []Act{
 	kubectl("patch deployment sleep -p", `{"spec":{"minReadySeconds":10}}`, "--type", "merge"),
 	another,
 	see("the first new pod to be verified", (*scene).begun),
 	verdict("unpass"),
 	see("the rollout to be halted", (*scene).halted),
-	see("the event that tells of it", telling("RolloutHalted")),
+	see("the event RolloutHalted", hasEvent("RolloutHalted")),
 	verdict("pass"),
-	see("it to go on, and to succeed", (*scene).goesOn),
+	see("the rollout to go on, and the release to succeed", (*scene).goesOn),
 }}
 
-// Crashes is a release whose pods crash again and again: it is rolled back.
+// Crashes is a release whose pods crash in a loop. It is rolled back.
 var Crashes = Step{"3. A release whose pods crash is rolled back", []Act{
-	kubectl("patch deployment sleep -p", `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","command":["/bin/sh","-c","sleep 5; exit 1"]}]}}}}`),
+	kubectl("patch deployment sleep -p",
+		`{"spec":{"template":{"spec":{"containers":[{"name":"sleep","command":["/bin/sh","-c","sleep 5; exit 1"]}]}}}}`),
 	see("a new pod to crash", (*scene).crashing),
 	see("the Deployment to be rolled back, and verified", (*scene).restored).within(2 * NeverStarts.Acts[3].Within),
 	list.prints("Rollback", "Success"),
 	kubectl("get events --field-selector involvedObject.kind=Deployment,reason=RolledBack").prints("sleep"),
 }}
 
-// begun waits for the first batch of the newest release to be done, and learns of both.
+// begun reports whether the first batch of the newest release is done. It remembers the release and a pod of the batch.
 func (s *scene) begun(ctx context.Context) (string, bool, error) {
 	w, err := s.workload(ctx)
 	if err != nil {
@@ -203,7 +202,7 @@ func (s *scene) begun(ctx context.Context) (string, bool, error) {
 	return string(batch.Status.Status), batch.Status.Status == v1alpha1.ChangePodExecuteDone, nil
 }
 
-// halted: nothing is rolled out, and not all was.
+// halted reports whether the rollout is halted before all pods are replaced.
 func (s *scene) halted(ctx context.Context) (string, bool, error) {
 	w, err := s.workload(ctx)
 	if err != nil {
@@ -214,7 +213,7 @@ func (s *scene) halted(ctx context.Context) (string, bool, error) {
 		halted && w.stopped && w.settled && int(w.updated) < s.of.pods && int(w.available) == s.of.pods, nil
 }
 
-// crashing also learns which version is good and which is not.
+// crashing reports whether a new pod has restarted. It remembers the good version and the bad version.
 func (s *scene) crashing(ctx context.Context) (string, bool, error) {
 	w, err := s.workload(ctx)
 	if err != nil {

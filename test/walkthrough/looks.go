@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// succeeded: the current release succeeded with all pods, is alone, and nothing is blocked.
+// succeeded reports whether the current release succeeded with all pods, is the only release, and nothing is blocked.
 func (s *scene) succeeded(ctx context.Context) (string, bool, error) {
 	w, releases, err := s.see(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *scene) succeeded(ctx context.Context) (string, bool, error) {
 		labels[v1alpha1.SuspendLabel] == "" && labels[v1alpha1.IgnoredSuspendLabel] == "", nil
 }
 
-// held: some pods are of the current release, and its rollout waits for the verdicts on them.
+// held reports whether some pods are of the current release, and its rollout waits for verdicts on them.
 func (s *scene) held(ctx context.Context) (string, bool, error) {
 	w, releases, err := s.see(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *scene) held(ctx context.Context) (string, bool, error) {
 		held && w.settled && w.updated > 0 && int(w.updated) < s.of.pods, nil
 }
 
-// stopped: the rollout is stopped before all pods are replaced.
+// stopped reports whether the rollout is halted before all pods are replaced.
 func (s *scene) stopped(ctx context.Context) (string, bool, error) {
 	w, _, err := s.see(ctx)
 	if err != nil {
@@ -64,7 +64,8 @@ func (s *scene) stopped(ctx context.Context) (string, bool, error) {
 		w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" && w.stopped && w.settled && int(w.updated) < s.of.pods, nil
 }
 
-// failed: the current release is suspended, the message of each pod that failed has these texts, and the workload is blocked.
+// failed expects that the current release is suspended, that the message of each failed pod has these texts, and that the workload is
+// blocked.
 func failed(texts ...string) look {
 	return func(s *scene, ctx context.Context) (string, bool, error) {
 		w, releases, err := s.see(ctx)
@@ -86,7 +87,7 @@ func failed(texts ...string) look {
 	}
 }
 
-// kept: so many pods have another version than the failing release, and are older than its record.
+// kept expects that so many pods have another version than the failing release, and are older than its record.
 func kept(want int) look {
 	return func(s *scene, ctx context.Context) (string, bool, error) {
 		releases, err := s.releases(ctx)
@@ -111,7 +112,7 @@ func kept(want int) look {
 	}
 }
 
-// reports: an event of the workload for each of these reasons names the version that was released last.
+// reports expects an event of the workload for each of these reasons that names the version released last.
 func reports(reasons ...string) look {
 	return func(s *scene, ctx context.Context) (string, bool, error) {
 		var events corev1.EventList

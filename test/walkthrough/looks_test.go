@@ -35,7 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// looked is what a look finds: a Deployment of two pods at the version new, its release, and its pods.
+// looked has the objects that a look reads: a Deployment of two pods at the version new, its release, and its pods.
 type looked struct {
 	deployment appsv1.Deployment
 	release    v1alpha1.ChangeWorkload
@@ -106,7 +106,7 @@ func heldRelease(change func(*looked)) *looked {
 	return l
 }
 
-// A step ends only where the cluster is as the step says.
+// A look succeeds only in the state that it waits for.
 func TestLooks(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -183,7 +183,7 @@ func replaced(l *looked, name string) {
 	}
 }
 
-// A player remembers which version a release replaced. A version that the operator restores meanwhile is no release.
+// A player remembers the version that a release replaced. A version that the operator restores is no release.
 func TestVersions(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -202,7 +202,9 @@ func TestVersions(t *testing.T) {
 		}
 		return strings.Join(args, " "), nil
 	}}
-	step := Step{"versions", []Act{kubectl("set newer"), kubectl("get BAD").prints("get newer"), kubectl("set newest"), kubectl("annotate older")}}
+	step := Step{"versions", []Act{
+		kubectl("set newer"), kubectl("get BAD").prints("get newer"), kubectl("set newest"), kubectl("annotate older"),
+	}}
 	if err := p.Play(t.Context(), step); err != nil {
 		t.Fatal(err)
 	}

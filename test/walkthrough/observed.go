@@ -27,9 +27,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Observed is the story of a namespace that is in observe mode: the same is typed, and
-// fails in the same ways. All is recorded and told, nothing is denied, blocked or
-// rolled back.
+// Observed is the story of a namespace in observe mode: a user types the same commands, and releases fail in the same ways. Everything is
+// recorded and reported; nothing is denied, blocked or rolled back.
 func Observed() []Step {
 	events := func(reason string) Act {
 		return kubectl("get events --field-selector involvedObject.kind=Deployment,reason=" + reason)
@@ -40,30 +39,30 @@ func Observed() []Step {
 			Verdict,
 			see("the release to be suspended, and the Deployment not blocked", (*scene).onlySuspended),
 			list.prints("Suspend"),
-			see("the event that tells of it", (*scene).told),
+			see("the event of the suspension", (*scene).reported),
 			events("ReleaseSuspended").prints(FailedPod, "find error"),
-			see("the event of the block that would have been", telling("DryRun")),
+			see("the event of the block that would have been", hasEvent("DryRun")),
 			events("DryRun").prints("Observe mode only reports"),
 		}},
 		{"3. The next release is not blocked", []Act{
 			another.prints("patched"),
-			see("it to succeed", (*scene).goesOn),
+			see("the release to succeed", (*scene).goesOn),
 		}},
-		{"4. A repair has nothing to pass", []Act{
+		{"4. An override release has no block to pass", []Act{
 			kubectl("apply -f config/samples/sleep-repair.yaml").prints("configured"),
-			see("the repair to succeed and the older version to go", (*scene).released),
+			see("the override release to succeed and the older version to go", (*scene).released),
 			list.prints(RepairRelease, "Success"),
 		}},
 		GoOn,
 		{"6. A release whose pods do not come up is left as it is", []Act{
 			kubectl("apply -f config/samples/sleep-broken-image.yaml").prints("configured"),
 			see("4 old pods to run and 3 new ones not to", (*scene).stuck),
-			see("the release to be told of, and nothing else", (*scene).leftHanging),
-			see("the event of the rollback that would have been", telling("DryRun")),
+			see("the release to be reported, and nothing else", (*scene).leftStuck),
+			see("the event of the rollback that would have been", hasEvent("DryRun")),
 			events("DryRun").prints("busybo", "Observe mode only reports"),
 			kubectl("apply -f config/samples/sleep-broken-image.yaml").prints("unchanged"),
 		}},
-		{"7. What was good is released again, and what was not, once more", []Act{
+		{"7. The good version is released again, and the bad version once more", []Act{
 			kubectl("apply -f config/samples/sleep.yaml").prints("configured"),
 			see("the release and its 5 pods to be verified", (*scene).verified),
 			kubectl("apply -f config/samples/sleep-broken-image.yaml").prints("configured"),
@@ -74,8 +73,7 @@ func Observed() []Step {
 	}
 }
 
-// untouched says that a workload has nothing of what the operator does about
-// releases that fail.
+// untouched reports whether the operator has not blocked, halted or rolled back the workload.
 func (s *scene) untouched(ctx context.Context) (bool, error) {
 	w, err := s.workload(ctx)
 	if err != nil {
@@ -111,8 +109,8 @@ func (s *scene) released(ctx context.Context) (string, bool, error) {
 	return fmt.Sprintf("%s, %d listed", state, len(releases)), state == "Success" && len(releases) == 1 && untouched, err
 }
 
-// leftHanging waits until a release is said to hang, of which stuck knows.
-func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
+// leftStuck reports whether the bad version still runs, and its release has the rollback that would have been made.
+func (s *scene) leftStuck(ctx context.Context) (string, bool, error) {
 	w, releases, err := s.see(ctx)
 	if err != nil {
 		return "", false, err
@@ -133,8 +131,8 @@ func (s *scene) leftHanging(ctx context.Context) (string, bool, error) {
 		w.GetLabels()[v1alpha1.VersionLabel] == s.bad && untouched, nil
 }
 
-// telling waits for an event about the workload.
-func telling(reason string) look {
+// hasEvent expects an event of the workload with a reason.
+func hasEvent(reason string) look {
 	return func(s *scene, ctx context.Context) (string, bool, error) {
 		var events corev1.EventList
 		if err := s.client.List(ctx, &events, client.InNamespace(s.namespace)); err != nil {

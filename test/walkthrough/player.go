@@ -31,41 +31,38 @@ import (
 
 // Player plays steps on a cluster, in order.
 type Player struct {
-	// Client is what is looked through. It reads the kinds of the operator,
-	// workloads, pods and events.
+	// Client reads the kinds of the operator, workloads, pods and events.
 	Client client.Reader
-	// Namespace is where the story takes place.
+	// Namespace is the namespace of the story.
 	Namespace string
-	// Of is what the story is told of; a Deployment where it is zero.
+	// Of is the workload of the story. Zero is the Deployment of the samples.
 	Of Workload
-	// Kubectl runs a command in Namespace and at the root of the repository,
-	// where the samples are, and returns what it printed. It fails as the
-	// command does.
+	// Kubectl runs a command in Namespace and at the root of the repository, where the samples are, and returns its output. It fails if the
+	// command fails.
 	Kubectl func(ctx context.Context, args ...string) (string, error)
-	// Begin is told each step before it is played, Note what is to be said to
-	// those who read along, Progress how far a sight is. None is needed.
+	// Begin is called with each step before it is played, Note with each text for readers, Progress with the state of each wait. All three are
+	// optional.
 	Begin    func(step Step)
 	Note     func(text string)
 	Progress func(p Progress)
-	// Restless: the manager may be killed at any moment. What needs a calm one
-	// is left out, and a denial may be another one for a while.
+	// Restless reports whether the manager may be killed at any moment. Acts that are Calm are left out then, and denials are retried.
 	Restless bool
-	// Patience is added to what each sight may take, where much else goes on.
+	// Patience is added to the time limit of each wait, for a cluster with other work.
 	Patience time.Duration
 
 	scene *scene
 }
 
-// Progress is how far something is that is waited for.
+// Progress is the state of a wait.
 type Progress struct {
 	What    string
 	Now     string
 	Elapsed time.Duration
-	// Over: it is not waited for any more.
+	// Over reports whether the wait has ended.
 	Over bool
 }
 
-// Play plays steps. Those of one story are played by one player.
+// Play plays steps. One player plays all steps of a story.
 func (p *Player) Play(ctx context.Context, steps ...Step) error {
 	if p.scene == nil {
 		p.scene = &scene{client: p.Client, namespace: p.Namespace, of: cmp.Or(p.Of, deployment)}
@@ -108,7 +105,7 @@ func (p *Player) act(ctx context.Context, act Act) error {
 	}
 }
 
-// run types a command and holds what it prints against what it has to.
+// run runs a command and checks its output.
 func (p *Player) run(ctx context.Context, act Act) error {
 	words, err := p.scene.words(ctx)
 	if err != nil {
@@ -121,7 +118,7 @@ func (p *Player) run(ctx context.Context, act Act) error {
 	typed := Typed(args)
 	before, unknown := p.scene.version(ctx)
 	out, err := p.Kubectl(ctx, args...)
-	// What releases nothing changes no version: if that changes meanwhile, the operator rolled back.
+	// A version that changes during a command without a release was rolled back by the operator.
 	releases := !slices.Contains([]string{"annotate", "describe", "get", "label", "logs"}, args[0])
 	if after, gone := p.scene.version(ctx); releases && unknown == nil && gone == nil && after != before {
 		p.scene.good, p.scene.bad = before, after
@@ -143,8 +140,8 @@ func (p *Player) run(ctx context.Context, act Act) error {
 // watch waits for a sight.
 func (p *Player) watch(ctx context.Context, act Act) error {
 	began := time.Now()
-	progress := Progress{What: act.Sight.What}
-	tell := func() {
+	progress := Progress{What: act.Sight.Name}
+	report := func() {
 		progress.Elapsed = time.Since(began)
 		if p.Progress != nil {
 			p.Progress(progress)
@@ -155,11 +152,11 @@ func (p *Player) watch(ctx context.Context, act Act) error {
 		if now != "" {
 			progress.Now = now
 		}
-		tell()
+		report()
 		return seen, err
 	})
 	progress.Over = true
-	tell()
+	report()
 	if err != nil {
 		return fmt.Errorf("waited for %s, at last %q: %w", progress.What, progress.Now, err)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// Story is what happens to one workload of a namespace.
+// Story has the steps of one workload in a namespace.
 type Story struct {
 	Of        Workload
 	Namespace string
@@ -35,7 +35,7 @@ type Story struct {
 // App answers requests in place of the pods of a story.
 type App struct {
 	Address netip.AddrPort
-	// Policy is a file with the policy that calls the pods, as the command finds it.
+	// Policy is the path of the policy that calls the pods.
 	Policy string
 	// Answer sets the HTTP status of its answers.
 	Answer func(status int)
@@ -108,12 +108,13 @@ func Policies(app *App) Story {
 	}}
 }
 
-// probe is a policy of the namespace whose check calls the pods: first of a release that answers well, then of one that does not.
+// probe returns the step of a policy whose check calls the pods: pods of the first release answer 200, pods of the next release 503.
 func probe(app *App) Step {
 	step := Step{Title: "Without a server: a probe of your own, which fails while the rollout is held"}
 	if app == nil {
-		step.Acts = []Act{{Note: "A probe calls pods by their IPs. This machine has no address that could stand for one: the operator calls\n" +
-			"none of the loopback interface and of the link. So this step is left out; docs/reference/checks.md describes it."}}
+		step.Acts = []Act{{Note: "A probe calls pods by their IPs. " +
+			"This machine has no address that could stand for the IP of a pod: the operator\n" +
+			"calls neither loopback nor link-local addresses. So this step is left out; docs/reference/checks.md describes it."}}
 		return step
 	}
 	answer := func(status int) Act {

@@ -32,24 +32,22 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// look says whether something is to be seen, and how far it is. An error ends
-// the story.
+// look reports whether the cluster is in a state, and how far it is. An error ends the story.
 type look func(s *scene, ctx context.Context) (progress string, seen bool, err error)
 
-// scene is the namespace of a story, and what the story has come upon so far. What is
-// looked for in it is a method, in the files of the stories.
+// scene is the namespace of a story, and the names that the story has found so far. Its looks are methods, in the files of the stories.
 type scene struct {
 	client    client.Reader
 	namespace string
 	of        Workload
 
-	pod       string // that is failed
-	release   string // that is under way
-	newPod    string // of its first batch
+	pod       string // the pod that fails
+	release   string // the newest release
+	newPod    string // a pod of the first batch of that release
 	good, bad string // the version before the last release, and the version of that release
 }
 
-// words are what stands in commands for what is known only now.
+// words returns the values of the placeholders in commands.
 func (s *scene) words(ctx context.Context) (*strings.Replacer, error) {
 	if s.pod == "" {
 		batch := &v1alpha1.ChangePod{}
@@ -64,7 +62,7 @@ func (s *scene) words(ctx context.Context) (*strings.Replacer, error) {
 		currentRelease, cmp.Or(s.release, currentRelease), currentPod, cmp.Or(s.newPod, currentPod)), nil
 }
 
-// first and repair are the releases of the samples.
+// first and repair return the names of the releases of the samples.
 func (s *scene) first() string {
 	if s.of.first == "" {
 		return FirstRelease
@@ -83,7 +81,7 @@ func (s *scene) get(ctx context.Context, name string, object client.Object) erro
 	return s.client.Get(ctx, types.NamespacedName{Namespace: s.namespace, Name: name}, object)
 }
 
-// releases are all there are, by name.
+// releases returns all releases of the namespace, by name.
 func (s *scene) releases(ctx context.Context) (map[string]*v1alpha1.ChangeWorkload, error) {
 	var list v1alpha1.ChangeWorkloadList
 	err := s.client.List(ctx, &list, client.InNamespace(s.namespace))
@@ -104,16 +102,16 @@ func (s *scene) see(ctx context.Context) (*sleep, map[string]*v1alpha1.ChangeWor
 	return w, releases, err
 }
 
-// version is the version of the workload, empty while there is none.
+// version returns the version of the workload, or nothing if there is no workload.
 func (s *scene) version(ctx context.Context) (string, error) {
 	w, err := s.workload(ctx)
 	return w.GetLabels()[v1alpha1.VersionLabel], client.IgnoreNotFound(err)
 }
 
-// current names the release of the version that the workload has.
+// current returns the name of the release of the workload's version.
 func (s *scene) current(w *sleep) string { return s.of.prefix() + w.GetLabels()[v1alpha1.VersionLabel] }
 
-// stateOf is what the state of a release is called: empty is that of a new one.
+// stateOf returns the state of a release. The empty state of a new release is Init.
 func stateOf(c *v1alpha1.ChangeWorkload) string {
 	if c == nil {
 		return "not there"
@@ -154,8 +152,8 @@ func (s *scene) suspended(ctx context.Context) (string, bool, error) {
 	return stateOf(first), stateOf(first) == "Suspend" && failed && len(w.GetLabels()[v1alpha1.SuspendLabel]) == len("1700000000"), nil
 }
 
-// told waits for the event: it is written after what it tells of.
-func (s *scene) told(ctx context.Context) (string, bool, error) {
+// reported reports whether the event of the suspension exists. The operator writes it after the suspension.
+func (s *scene) reported(ctx context.Context) (string, bool, error) {
 	var events corev1.EventList
 	if err := s.client.List(ctx, &events, client.InNamespace(s.namespace)); err != nil {
 		return "", false, err
@@ -192,7 +190,7 @@ func (s *scene) goesOn(ctx context.Context) (string, bool, error) {
 		w.GetLabels()[v1alpha1.DefenseStatusLabel] == v1alpha1.DefenseStatusProcessed, nil
 }
 
-// stuck also learns which version is good and which is not.
+// stuck reports whether the old pods run and the new pods cannot pull their image. It remembers the good version and the bad version.
 func (s *scene) stuck(ctx context.Context) (string, bool, error) {
 	w, err := s.workload(ctx)
 	if err != nil {
@@ -203,7 +201,7 @@ func (s *scene) stuck(ctx context.Context) (string, bool, error) {
 		return "", false, err
 	}
 	s.bad = w.GetLabels()[v1alpha1.VersionLabel]
-	running, hanging := map[string]int{}, map[string]int{}
+	running, waiting := map[string]int{}, map[string]int{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		switch version := p.Labels[v1alpha1.VersionLabel]; {
@@ -213,11 +211,11 @@ func (s *scene) stuck(ctx context.Context) (string, bool, error) {
 			s.good = version
 		case cannotPull(p):
 			// Pods of some kinds are labelled when their release is finished.
-			hanging[cmp.Or(version, s.bad)]++
+			waiting[cmp.Or(version, s.bad)]++
 		}
 	}
-	return fmt.Sprintf("%d run, %d cannot pull their image", running[s.good], hanging[s.bad]),
-		s.good != s.bad && running[s.good] == s.of.kept && hanging[s.bad] == s.of.hanging, nil
+	return fmt.Sprintf("%d run, %d cannot pull their image", running[s.good], waiting[s.bad]),
+		s.good != s.bad && running[s.good] == s.of.kept && waiting[s.bad] == s.of.stuck, nil
 }
 
 func isReady(p *corev1.Pod) bool {
@@ -239,7 +237,7 @@ func (s *scene) restored(ctx context.Context) (string, bool, error) {
 	}
 	again := releases[s.of.prefix()+s.good]
 	good, bad := stateOf(again), stateOf(releases[s.of.prefix()+s.bad])
-	// Before the operator has seen that it is released again, it is a success of before.
+	// Until the operator has recorded the rollback, the good release still has the Success of its earlier release.
 	seen := again != nil && strconv.FormatInt(again.Status.ObservedRelease, 10) == w.GetAnnotations()[v1alpha1.ReleaseAnnotation]
 	pods := int32(s.of.pods)
 	rolledOut := w.settled && w.updated == pods && w.all == pods && w.available == pods
@@ -250,5 +248,5 @@ func (s *scene) restored(ctx context.Context) (string, bool, error) {
 		good == "Success" && seen && bad == "Rollback" && rolledOut && back && quarantined, nil
 }
 
-// interval is how often is looked: what is there for seconds must not be missed.
+// interval is the polling interval. It is short, so that no state of a few seconds is missed.
 const interval = 50 * time.Millisecond

@@ -23,11 +23,11 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// Server is AlterShield Server, as far as a story has to do with it.
+// Server has the functions of AlterShield Server that a story needs.
 type Server interface {
 	// FailNext fails the next check of pods of a workload (namespace/name) whose names match an expression, once.
 	FailNext(workload, pod string)
-	// Show waits until a line of its journal since FailNext matches an expression, and prints the lines that match another one.
+	// Show waits until a line of the journal since FailNext matches until, and prints the lines that match lines.
 	Show(ctx context.Context, lines, until string) error
 }
 
@@ -95,7 +95,7 @@ func Verified(server Server) Story {
 }
 
 // Partition is the story of a StatefulSet whose second pod the server fails while the rollout is held at its partition, so that the
-// third one is never replaced.
+// third pod is never replaced.
 func Partition(server Server) Story {
 	pods := kubectl("get pods -o", `custom-columns=NAME:.metadata.name,IMAGE:.spec.containers[0].image,CREATED:.metadata.creationTimestamp`)
 	partition := kubectl("get statefulset db -o", `custom-columns=NAME:.metadata.name,REPLICAS:.spec.replicas,`+

@@ -14,9 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package walkthrough has the stories of the operator as steps: what a user types, what the command has to print, what is to be seen then,
-// and how long it may take. The demo, the end-to-end tests, the tests on real nodes and the tests of the documentation play them, each on
-// a cluster of its own.
+// Package walkthrough has the stories of the operator as steps: commands that a user types, their output, the state of
+// the cluster to wait for, and time limits. The demo, the end-to-end tests, the tests on real nodes and the tests of the documentation
+// play the steps, each on a cluster of its own.
 //
 //   - story.go: steps and acts, and the walkthrough, a story of the Deployment in config/samples
 //   - observed.go: the same in a namespace in observe mode
@@ -24,7 +24,7 @@ limitations under the License.
 //   - policies.go: releases that policies verify, without a server
 //   - server.go: releases that AlterShield Server verifies
 //   - player.go: plays steps
-//   - scene.go, looks.go: what can be seen on a cluster
+//   - scene.go, looks.go: states of a cluster
 package walkthrough
 
 import (
@@ -38,18 +38,18 @@ import (
 const (
 	// FirstRelease is the release of the sample.
 	FirstRelease = "sleep--x--c6c45d23c098bdf181853a85b60b5d74"
-	// RepairRelease is the release of the repair.
+	// RepairRelease is the override release.
 	RepairRelease = "sleep--x--6a8ff823a5011291b0f02a1d83c2222d"
-	// Denial is what a release of a blocked Deployment is answered.
+	// Denial is the error of a release of a blocked Deployment.
 	Denial = `admission webhook "vdeployment.kb.io" denied the request: deployment sleep is suspended`
 
-	// patience bounds what takes seconds; a busy machine may take its time.
+	// patience is the time limit of a wait for something that takes seconds, on a busy machine as well.
 	patience = 2 * time.Minute
 )
 
-// What commands have for what is known only when they are typed.
+// Placeholders in commands, for values that are known only when a command runs.
 const (
-	// Namespace is where the story takes place.
+	// Namespace is the namespace of the story.
 	Namespace = "NAMESPACE"
 	// FailedPod is the pod that fails.
 	FailedPod = "POD"
@@ -57,55 +57,53 @@ const (
 	badVersion = "BAD"
 )
 
-// Step is a turn of the story.
+// Step is a part of the story.
 type Step struct {
 	Title string
 	Acts  []Act
 }
 
-// Act is a command, a sight, a note to those who read along, or something outside of the cluster.
+// Act is a command, a sight, a note to readers, or something outside of the cluster.
 type Act struct {
-	// Kubectl are the arguments a user types. Upper-case words stand for what
-	// is known only then.
+	// Kubectl has the arguments that a user types, with placeholders in upper case.
 	Kubectl []string
-	// Prints is what the command has to print.
+	// Prints has texts that the command must print.
 	Prints []string
-	// Denied: the command has to fail.
+	// Denied reports whether the command must fail.
 	Denied bool
-	// Calm: it needs a manager that lives. One that is killed may take an event
-	// along, and while it is away a blocked Deployment does not change.
+	// Calm reports whether the act needs a manager that is not killed. A killed manager may lose an event, and a blocked Deployment does not
+	// change while the manager is away.
 	Calm bool
 
-	// Sight is what is waited for, for at most Within.
+	// Sight is a state of the cluster to wait for, for at most Within.
 	Sight  *Sight
 	Within time.Duration
 
-	// Note is said of what comes next.
+	// Note is a text for readers about the next acts.
 	Note string
 
 	// Do does something outside of the cluster.
 	Do func(ctx context.Context) error
 }
 
-// Sight is something that can be seen on the cluster.
+// Sight is a state of the cluster to wait for.
 type Sight struct {
-	// What it is, as in "waiting for".
-	What string
+	// Name of the state, as in "waiting for".
+	Name string
 	look look
 }
 
-// kubectl is a command as it is typed.
+// kubectl returns the act of a command.
 func kubectl(command string, more ...string) Act {
 	return Act{Kubectl: append(strings.Fields(command), more...)}
 }
 
-// Typed is the command as it is typed into a shell, with the words in the places
-// of those that stand for them: old and new in turn.
+// Typed returns the command as a user types it into a shell. words are placeholders and their values, in turn.
 func (a Act) Typed(words ...string) string {
 	return strings.NewReplacer(words...).Replace(Typed(a.Kubectl))
 }
 
-// Typed is a kubectl command with these arguments as it is typed into a shell.
+// Typed returns the kubectl command with these arguments as a user types it into a shell.
 func Typed(args []string) string {
 	var b strings.Builder
 	b.WriteString("kubectl")
@@ -133,8 +131,8 @@ func (a Act) calm() Act {
 	return a
 }
 
-func see(what string, look look) Act {
-	return Act{Sight: &Sight{What: what, look: look}, Within: patience}
+func see(name string, look look) Act {
+	return Act{Sight: &Sight{Name: name, look: look}, Within: patience}
 }
 
 func (a Act) within(limit time.Duration) Act {
@@ -161,7 +159,7 @@ var Release = Step{"1. A Deployment is released, and verified pod by pod", []Act
 	kubectl("get changepods").prints("NAME", "STATUS", "MESSAGE", "CREATETIME", FirstRelease+"--x--5"),
 }}
 
-// Fail fails a pod of it: the release is suspended, the Deployment blocked.
+// Fail fails a pod of this release: the release is suspended and the Deployment is blocked.
 var Fail = Step{"2. A pod fails its verification", []Act{
 	Verdict,
 	see("the release to be suspended and the Deployment blocked", (*scene).suspended),
@@ -169,35 +167,35 @@ var Fail = Step{"2. A pod fails its verification", []Act{
 	kubectl("get changeworkload "+FirstRelease+" -o",
 		`jsonpath={range .status.defenseCheckFailPods[*]}{.pod}: {.verdict}: {.message}{"\n"}{end}`).prints(FailedPod + ": unpass: find error"),
 	kubectl("get deployment sleep -L " + v1alpha1.SuspendLabel),
-	see("the event that tells of it", (*scene).told).calm(),
+	see("the event of the suspension", (*scene).reported).calm(),
 	kubectl("get events --field-selector involvedObject.kind=Deployment,reason=ReleaseSuspended").prints(FailedPod, "find error").calm(),
 }}
 
 // Blocked is a release that the block denies.
 var Blocked = Step{"3. The next release is blocked", []Act{
 	another.denied().prints(Denial),
-	{Note: "scaling and everything but a new template still pass"},
+	{Note: "scaling and all other changes outside of the pod template still pass"},
 	kubectl("annotate deployment sleep on-call=team-a --overwrite").calm(),
 }}
 
-// Repair is a release that overrides the block, and lifts it.
-var Repair = Step{"4. A repair passes the block", []Act{
+// Repair is an override release: it passes the block, and lifts it.
+var Repair = Step{"4. An override release passes the block", []Act{
 	kubectl("apply -f config/samples/sleep-repair.yaml"),
 	see("both versions to be listed", (*scene).bothListed),
 	list,
-	see("the repair to succeed and the older version to go", (*scene).repaired),
+	see("the override release to succeed and the older version to go", (*scene).repaired),
 	list.prints(RepairRelease, "Success"),
 }}
 
 // GoOn is the release that was denied.
 var GoOn = Step{"5. Releases go on", []Act{
 	another,
-	see("it to succeed", (*scene).goesOn),
+	see("the release to succeed", (*scene).goesOn),
 	list.prints("Success"),
 }}
 
-// NeverStarts is a release whose image cannot be pulled: it is rolled back after
-// the two minutes that pods have to come up, and does not come back.
+// NeverStarts is a release whose image cannot be pulled. It is rolled back after the two minutes that pods have to come up, and its version
+// is denied then.
 var NeverStarts = Step{"6. A release whose pods do not come up is rolled back", []Act{
 	kubectl("apply -f config/samples/sleep-broken-image.yaml"),
 	see("4 old pods to run and 3 new ones not to", (*scene).stuck),
@@ -205,14 +203,14 @@ var NeverStarts = Step{"6. A release whose pods do not come up is rolled back", 
 	see("the Deployment to be rolled back, and verified", (*scene).restored).within(patience + 2*time.Minute),
 	list.prints("Rollback", "Success"),
 	kubectl("get events --field-selector involvedObject.kind=Deployment,reason=RolledBack").prints("busybo").calm(),
-	{Note: "the same again is denied, whoever applies it"},
+	{Note: "the bad version is denied from now on, for all users"},
 	kubectl("apply -f config/samples/sleep-broken-image.yaml").denied().prints("version " + badVersion + " was rolled back at "),
 }}
 
 // Steps is the whole story.
 func Steps() []Step { return []Step{Release, Fail, Blocked, Repair, GoOn, NeverStarts} }
 
-// Sooner is a step with a shorter time for pods to come up.
+// Sooner returns a step in which pods have less time to come up.
 func Sooner(step Step) Step {
 	step.Acts = append([]Act{
 		{Note: "pods have 2 minutes to come up; to see it sooner, this Deployment has its own setting"},

@@ -35,8 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// The player fails where the story does not hold; otherwise nothing that plays it
-// would.
+// A player fails if a step does not hold.
 func TestPlay(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -56,17 +55,18 @@ func TestPlay(t *testing.T) {
 		"a command": {act: kubectl("get pods").prints("web"), out: "web-1 Running"},
 		"with words filled in": {act: kubectl("-n NAMESPACE get pod POD").prints("POD"), out: "web-1",
 			typed: "-n shop get pod web-1"},
-		"prints something else":         {act: kubectl("get pods").prints("POD"), out: "none", want: `does not print "web-1", but: none`},
-		"fails":                         {act: kubectl("get pods"), out: "no", err: refused, want: "exit status 1: no"},
-		"denied":                        {act: another.denied().prints(Denial), out: "Error: " + Denial, err: refused},
-		"denied for another reason":     {act: another.denied().prints(Denial), out: "no such host", err: refused, want: "does not print"},
-		"not denied":                    {act: another.denied(), out: "patched", want: "was not denied: patched"},
-		"seen":                          {act: see("it", func(*scene, context.Context) (string, bool, error) { return "", true, nil })},
-		"not seen in time":              {act: see("it", never).within(time.Millisecond), want: `waited for it, at last "not yet"`},
-		"not looked at beside a kill":   {act: see("it", never).within(time.Millisecond).calm(), restless: true},
-		"a batch that is not there yet": {act: see("the release", (*scene).verified).within(time.Millisecond), want: "not there, 0 of 5 batches done"},
-		"done":                          {act: Act{Do: func(context.Context) error { return nil }}},
-		"not done":                      {act: Act{Do: func(context.Context) error { return refused }}, want: "exit status 1"},
+		"prints something else":     {act: kubectl("get pods").prints("POD"), out: "none", want: `does not print "web-1", but: none`},
+		"fails":                     {act: kubectl("get pods"), out: "no", err: refused, want: "exit status 1: no"},
+		"denied":                    {act: another.denied().prints(Denial), out: "Error: " + Denial, err: refused},
+		"denied for another reason": {act: another.denied().prints(Denial), out: "no such host", err: refused, want: "does not print"},
+		"not denied":                {act: another.denied(), out: "patched", want: "was not denied: patched"},
+		"seen":                      {act: see("it", func(*scene, context.Context) (string, bool, error) { return "", true, nil })},
+		"not seen in time":          {act: see("it", never).within(time.Millisecond), want: `waited for it, at last "not yet"`},
+		"left out beside a kill":    {act: see("it", never).within(time.Millisecond).calm(), restless: true},
+		"a batch that is not there yet": {act: see("the release", (*scene).verified).within(time.Millisecond),
+			want: "not there, 0 of 5 batches done"},
+		"done":     {act: Act{Do: func(context.Context) error { return nil }}},
+		"not done": {act: Act{Do: func(context.Context) error { return refused }}, want: "exit status 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var typed string
@@ -88,7 +88,7 @@ func TestPlay(t *testing.T) {
 	}
 }
 
-// Each step does something, and can be seen to have done it; the files are there.
+// Each step types commands and checks their results, and its files exist.
 func TestSteps(t *testing.T) {
 	app := &App{Policy: "hack/demo/shop.yaml", Address: netip.MustParseAddrPort("192.0.2.1:80")}
 	stories := slices.Concat(Policies(app).Steps, Verified(nil).Steps, Partition(nil).Steps)
@@ -115,7 +115,7 @@ func TestSteps(t *testing.T) {
 		}
 	}
 	if n := len(NeverStarts.Acts); n+2 != len(Sooner(NeverStarts).Acts) || len(NeverStarts.Acts) != n {
-		t.Error("a step that is told sooner changes the step itself")
+		t.Error("Sooner changes the step itself")
 	}
 }
 
