@@ -75,7 +75,7 @@ type heldAs struct {
 	OpenedAt int64
 	// Replicas is the number of pods for which the partition was set.
 	Replicas int32
-	// Over: the hold ends, but admission missed it, and its fields are not all given back.
+	// Over: the hold ends, and the annotation was written while admission did not see it.
 	Over bool
 }
 
@@ -94,20 +94,20 @@ type hold struct {
 	room, need, replicas int32
 	// taken are the times at which another writer than the rollout removed pods that served.
 	taken []time.Time
-	// byPartition: the workload is a StatefulSet. is is its partition, wave how many pods the
-	// partition releases at once.
+	// byPartition: the workload is a StatefulSet. is is its partition, wave how many pods the hold
+	// replaces at once.
 	byPartition bool
 	is, wave    int32
 	// grown is when the workload was last scaled up, least its size before.
 	grown time.Time
 	least int32
-	// early is why the last step of the partition, from lowered, was too early; empty if it was
-	// not.
+	// early is why the last step of the partition, from lowered, was too early; else empty.
 	early   string
 	lowered int32
 }
 
-// pace has the fields that make a rollout wait: two times of a Deployment, or the partition of a StatefulSet.
+// pace has the fields that make a rollout wait: two times of a Deployment, or the partition of a
+// StatefulSet.
 type pace struct {
 	MinReadySeconds, ProgressDeadlineSeconds, Partition int32
 }
