@@ -30,9 +30,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AuditPolicy is what the API server has to record for an observer of an
-// operator that runs as user: of each write that matters the version it made, of
-// the operator's also what it sent.
+// AuditPolicy returns the audit policy for an observer of an operator that runs as user: it records
+// the version that each relevant write made, and the bodies of the operator's requests.
 func AuditPolicy(user string) string {
 	return fmt.Sprintf(`apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -54,7 +53,8 @@ rules:
   verbs: [create, update, patch, delete]
   resources:
   - group: apps
-    resources: [deployments, deployments/scale, deployments/status, statefulsets, statefulsets/scale, statefulsets/status, daemonsets, daemonsets/status]
+    resources: [deployments, deployments/scale, deployments/status, statefulsets, statefulsets/scale, statefulsets/status,
+      daemonsets, daemonsets/status]
   - group: app.ops.cloud.alipay.com
     resources: [changeworkloads, changeworkloads/status, changepods, changepods/status]
 - level: None
@@ -71,10 +71,10 @@ type Request struct {
 	Code                         int32
 	Message                      string
 	Received, Completed          time.Time
-	// Paths are what a patch asked to change, as JSON pointers; conditions it set
-	// are none.
+	// Paths are the JSON pointers of the fields that a patch asked to change, without its
+	// conditions.
 	Paths []string
-	// rv is the version it made or, where it made none, one from before it.
+	// rv is the version that the request made or, if it made none, an earlier version.
 	rv   uint64
 	body json.RawMessage
 }
@@ -114,15 +114,15 @@ type auditEvent struct {
 	}
 }
 
-// answer is one request that was answered with a version of an object. More than
-// one are where some changed nothing.
+// answer is a request that was answered with a version of an object. A version has several answers
+// if some requests changed nothing.
 type answer struct {
 	operator            bool
 	received, completed time.Time
 }
 
-// writerOf says who wrote the version that some requests were answered with:
-// the first of them, if the others came after it was over.
+// writerOf returns who wrote the version of some answers: the first request, if the others came
+// after it was over.
 func writerOf(answers []answer) Writer {
 	if len(answers) == 0 {
 		return Unknown
@@ -147,12 +147,12 @@ func writerOf(answers []answer) Writer {
 // denial is a request that a webhook of the operator denied.
 type denial struct {
 	namespace, name, message string
-	// rv is a version from before it.
+	// rv is an earlier version.
 	rv uint64
 }
 
-// isDenial reports whether an API server answers so where a webhook of the operator denies a
-// request.
+// isDenial reports whether an API server answers with a message if a webhook of the operator denies
+// a request.
 func isDenial(message string) bool {
 	return strings.HasPrefix(message, "admission webhook ") && strings.Contains(message, "altershield") &&
 		strings.Contains(message, "denied the request")
@@ -167,8 +167,8 @@ type auditLog struct {
 	answers map[uint64][]answer
 	// newest is the newest version a request was answered with.
 	newest uint64
-	// requests are the operator's since they were last taken, denials the messages by which
-	// its webhooks denied requests of any writer.
+	// requests are the requests of the operator that are not judged yet, denials the requests of
+	// any writer that its webhooks denied.
 	requests []Request
 	denials  []denial
 }
@@ -177,8 +177,8 @@ func newAuditLog(path, operator string, since time.Time) *auditLog {
 	return &auditLog{path: path, operator: operator, since: since, answers: map[uint64][]answer{}}
 }
 
-// read reads what was written since the last time. A line that is being written
-// is left for the next.
+// read reads the lines that were written since the last call. An incomplete line is left for the
+// next call.
 func (l *auditLog) read() error {
 	f, err := os.Open(l.path)
 	if err != nil {
@@ -199,7 +199,7 @@ func (l *auditLog) read() error {
 	})
 }
 
-// eachLine reads whole lines, however long. One that is being written is none yet.
+// eachLine reads complete lines of any length.
 func eachLine(from io.Reader, do func(line []byte) error) error {
 	r := bufio.NewReaderSize(from, 1<<20)
 	for {
@@ -249,7 +249,7 @@ func (l *auditLog) add(e *auditEvent) {
 	}
 }
 
-// forget drops what is known of versions up to one.
+// forget drops the answers up to a version.
 func (l *auditLog) forget(upTo uint64) {
 	for rv := range l.answers {
 		if rv <= upTo {
@@ -258,8 +258,8 @@ func (l *auditLog) forget(upTo uint64) {
 	}
 }
 
-// pathsOf are what a JSON patch or a merge patch changes, sorted; the conditions
-// that patches have, a version and a UID, are none.
+// pathsOf returns the paths that a JSON patch or a merge patch changes, sorted, without its
+// conditions: tests, a resource version and a UID.
 func pathsOf(body json.RawMessage) []string {
 	var paths []string
 	var sent any
@@ -285,8 +285,7 @@ func pathsOf(body json.RawMessage) []string {
 	})
 }
 
-// leaves are the paths of all that is in an object and is no object itself, or an
-// empty one.
+// leaves returns the paths of all values in an object that are no objects, or empty ones.
 func leaves(prefix string, object map[string]any) []string {
 	var paths []string
 	for key, value := range object {

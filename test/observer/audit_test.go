@@ -34,13 +34,13 @@ func TestWriterOf(t *testing.T) {
 		answers []answer
 		want    Writer
 	}{
-		"nobody":                              {nil, Unknown},
-		"the operator":                        {[]answer{a(true, 0, 5)}, Operator},
-		"somebody else":                       {[]answer{a(false, 0, 5)}, Other},
-		"the operator, then a no-op":          {[]answer{a(false, 6, 9), a(true, 0, 5)}, Operator},
-		"somebody, then the operator's no-op": {[]answer{a(false, 0, 5), a(true, 6, 9)}, Other},
-		"both at once":                        {[]answer{a(false, 0, 5), a(true, 4, 9)}, Unknown},
-		"the operator twice at once":          {[]answer{a(true, 0, 5), a(true, 4, 9)}, Operator},
+		"no answer":                  {nil, Unknown},
+		"the operator":               {[]answer{a(true, 0, 5)}, Operator},
+		"another writer":             {[]answer{a(false, 0, 5)}, Other},
+		"the operator, then a no-op": {[]answer{a(false, 6, 9), a(true, 0, 5)}, Operator},
+		"another writer, then the operator's no-op": {[]answer{a(false, 0, 5), a(true, 6, 9)}, Other},
+		"both at once":               {[]answer{a(false, 0, 5), a(true, 4, 9)}, Unknown},
+		"the operator twice at once": {[]answer{a(true, 0, 5), a(true, 4, 9)}, Operator},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -54,9 +54,11 @@ func TestWriterOf(t *testing.T) {
 func TestAuditLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	line := func(stage, user, verb string, code int, rv string) string {
-		return fmt.Sprintf(`{"stage":%q,"verb":%q,"requestURI":"/x","user":{"username":%q},"objectRef":{"resource":"deployments","namespace":"ns","name":"web","apiGroup":"apps"},`+
+		return fmt.Sprintf(`{"stage":%q,"verb":%q,"requestURI":"/x","user":{"username":%q},`+
+			`"objectRef":{"resource":"deployments","namespace":"ns","name":"web","apiGroup":"apps"},`+
 			`"responseStatus":{"code":%d},"requestObject":{"a":1},"responseObject":{"metadata":{"resourceVersion":%q}},`+
-			`"requestReceivedTimestamp":"2026-01-01T00:00:00.000001Z","stageTimestamp":"2026-01-01T00:00:01.000000Z"}`+"\n", stage, verb, user, code, rv)
+			`"requestReceivedTimestamp":"2026-01-01T00:00:00.000001Z","stageTimestamp":"2026-01-01T00:00:01.000000Z"}`+"\n",
+			stage, verb, user, code, rv)
 	}
 	write := func(s string) {
 		t.Helper()
@@ -84,13 +86,16 @@ func TestAuditLog(t *testing.T) {
 		}
 	}
 	write(line("ResponseComplete", "operator", "patch", 200, "5") + line("ResponseComplete", "jane", "patch", 200, "6") +
-		line("RequestReceived", "jane", "patch", 200, "7") + line("ResponseComplete", "jane", "get", 200, "8") + line("ResponseComplete", "operator", "patch", 409, "9"))
+		line("RequestReceived", "jane", "patch", 200, "7") + line("ResponseComplete", "jane", "get", 200, "8") +
+		line("ResponseComplete", "operator", "patch", 409, "9"))
 	expect(2, map[uint64]Writer{5: Operator, 6: Other})
-	if r := l.requests[0]; r.Verb != "patch" || r.Group != "apps" || r.Resource != "deployments" || r.Namespace != "ns" || r.Name != "web" || r.rv != 5 || string(r.body) != `{"a":1}` || r.Received.IsZero() {
+	if r := l.requests[0]; r.Verb != "patch" || r.Group != "apps" || r.Resource != "deployments" || r.Namespace != "ns" || r.Name != "web" ||
+		r.rv != 5 || string(r.body) != `{"a":1}` || r.Received.IsZero() {
 		t.Errorf("request %+v", r)
 	}
-	if later := newAuditLog(path, "operator", time.Now().Add(time.Hour)); later.read() != nil || len(later.requests) != 0 || len(later.answers) != 0 {
-		t.Errorf("from before its time: %v", later.requests)
+	later := newAuditLog(path, "operator", time.Now().Add(time.Hour))
+	if later.read() != nil || len(later.requests) != 0 || len(later.answers) != 0 {
+		t.Errorf("requests from before its time: %v", later.requests)
 	}
 	next := line("ResponseComplete", "operator", "get", 403, "")
 	write(next[:20]) // while it is being written
@@ -114,11 +119,18 @@ func TestPathsOf(t *testing.T) {
 		body string
 		want []string
 	}{
-		"nothing":                 {"", nil},
-		"a JSON patch":            {`[{"op":"test","path":"/metadata/uid","value":"1"},{"op":"add","path":"/metadata/labels/a~1b","value":"c"},{"op":"remove","path":"/spec/paused"}]`, []string{"/metadata/labels/a~1b", "/spec/paused"}},
+		"nothing": {"", nil},
+		"a JSON patch": {
+			`[{"op":"test","path":"/metadata/uid","value":"1"},{"op":"add","path":"/metadata/labels/a~1b","value":"c"},` +
+				`{"op":"remove","path":"/spec/paused"}]`,
+			[]string{"/metadata/labels/a~1b", "/spec/paused"},
+		},
 		"a JSON patch that moves": {`[{"op":"move","from":"/spec/a","path":"/spec/b"}]`, []string{"/spec/a", "/spec/b"}},
-		"a merge patch": {`{"metadata":{"uid":"1","resourceVersion":"2","labels":{"x/y":"1","z~":null}},"spec":{"replicas":3,"selector":{},"list":[{"a":1}]}}`,
-			[]string{"/metadata/labels/x~1y", "/metadata/labels/z~0", "/spec/list", "/spec/replicas", "/spec/selector"}},
+		"a merge patch": {
+			`{"metadata":{"uid":"1","resourceVersion":"2","labels":{"x/y":"1","z~":null}},` +
+				`"spec":{"replicas":3,"selector":{},"list":[{"a":1}]}}`,
+			[]string{"/metadata/labels/x~1y", "/metadata/labels/z~0", "/spec/list", "/spec/replicas", "/spec/selector"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, pathsOf([]byte(test.body))); diff != "" {
@@ -145,6 +157,6 @@ func TestDenials(t *testing.T) {
 	o.judge(1, time.Now())
 	o.judge(2, time.Now())
 	if got := o.Violations("ns"); len(got) != 1 || got[0].Invariant != Printable || got[0].Object != "denial of ns/web" {
-		t.Errorf("violations %v, want that of the second denial", got)
+		t.Errorf("violations %v, want the violation of the second denial", got)
 	}
 }

@@ -25,18 +25,18 @@ import (
 
 // Delivered is a verdict whose callback the operator acknowledged.
 type Delivered struct {
-	// Order is the operator's id of the order, Node the server's of the node.
+	// Order is the operator's ID of the order, Node the server's ID of the order entry.
 	Order, Node string
 	Stage       v1alpha1.CheckStage
-	// OfOrder: it is on the order itself.
+	// OfOrder: the verdict is on the order itself.
 	OfOrder bool
 	Verdict string
-	// Said is what the operator answered.
+	// Said is the answer of the operator.
 	Said string
 }
 
-// checkDelivered is S8: an acknowledged verdict is, or was, in etcd, or one at
-// least as grave, unless it was of no use any more.
+// checkDelivered checks S8: an acknowledged verdict, or one at least as grave, is or was in etcd,
+// unless it was of no use.
 func (w *world) checkDelivered(d Delivered) []Violation {
 	verdict := strings.ToLower(d.Verdict)
 	keys := []check{{d.Order, d.Node, d.Stage}}
@@ -65,7 +65,8 @@ func (w *world) checkDelivered(d Delivered) []Violation {
 		Namespace: r.Namespace,
 		Object:    fmt.Sprintf("%s %s/%s", kindRelease, r.Namespace, r.Name),
 		Versions:  "resource version " + r.ResourceVersion,
-		Message:   fmt.Sprintf("the %s verdict %q on node %s of order %s was acknowledged as %q and is nowhere", d.Stage, d.Verdict, d.Node, d.Order, d.Said),
+		Message: fmt.Sprintf("the %s verdict %q on node %s of order %s was acknowledged as %q and is nowhere",
+			d.Stage, d.Verdict, d.Node, d.Order, d.Said),
 	}}
 }
 

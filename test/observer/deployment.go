@@ -38,15 +38,16 @@ func ownLabels() []string {
 func ownAnnotations() []string {
 	return []string{
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
-		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation, v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
+		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation,
+		v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
 		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
 		v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.SettingsAlteredAnnotation,
 	}
 }
 
-// checkDeployment judges two consecutive versions of a Deployment; defended says
-// that its namespace is enrolled.
+// checkDeployment judges two consecutive versions of a Deployment; defended: its namespace is
+// enrolled.
 func checkDeployment(before, after *appsv1.Deployment, by Writer, defended bool) []finding {
 	switch by {
 	case Operator:
@@ -60,7 +61,7 @@ func checkDeployment(before, after *appsv1.Deployment, by Writer, defended bool)
 	return nil
 }
 
-// checkOwnFields is S6: but for what is the operator's, both versions are equal.
+// checkOwnFields checks S6: except for the operator's fields, both versions are equal.
 func checkOwnFields(before, after *appsv1.Deployment) []finding {
 	_, wasHeld := holdOf(before)
 	_, isHeld := holdOf(after)
@@ -69,7 +70,7 @@ func checkOwnFields(before, after *appsv1.Deployment) []finding {
 		d = d.DeepCopy()
 		d.ManagedFields, d.ResourceVersion, d.Generation = nil, "", 0
 		d.Spec.Paused = false
-		if _, native := d.Annotations[restAnnotation]; (wasHeld || isHeld) && !native { // that it gives them back is checked there
+		if _, native := d.Annotations[restAnnotation]; (wasHeld || isHeld) && !native { // checkGivenBack checks these fields
 			d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = 0, nil
 		} else if wasHeld || isHeld {
 			delete(d.Annotations, partitionAnnotation)
@@ -77,28 +78,28 @@ func checkOwnFields(before, after *appsv1.Deployment) []finding {
 		d.Labels, d.Annotations = without(d.Labels, ownLabels()), without(d.Annotations, ownAnnotations())
 		if released { // a rollback
 			d.Spec.Template = corev1.PodTemplateSpec{}
-			// What it says of the template follows the template.
+			// These annotations follow the template.
 			delete(d.Annotations, v1alpha1.ChangeCauseAnnotation)
 			delete(d.Annotations, corev1.LastAppliedConfigAnnotation)
 		}
 		return d
 	}
 	if a, b := foreign(before), foreign(after); !equality.Semantic.DeepEqual(a, b) {
-		return []finding{found(OwnFields, "the operator changed what is not its own (-before +after):\n%s", cmp.Diff(a, b))}
+		return []finding{found(OwnFields, "the operator changed fields that are not its own (-before +after):\n%s", cmp.Diff(a, b))}
 	}
 	return nil
 }
 
-// checkPause is S5.
+// checkPause checks S5.
 func checkPause(before, after *appsv1.Deployment) []finding {
 	if before.Spec.Paused && !after.Spec.Paused && before.Annotations[v1alpha1.HaltedAnnotation] == "" {
-		return []finding{found(OwnPause, "the operator took back a pause that was not its own")}
+		return []finding{found(OwnPause, "the operator removed a pause that was not its own")}
 	}
 	return nil
 }
 
-// checkRollback is S1: the write that sets a template back puts the release that
-// is left into quarantine, with its cause.
+// checkRollback checks S1: the write that restores a template puts the current release into
+// quarantine, with its cause.
 func checkRollback(before, after *appsv1.Deployment) []finding {
 	if equality.Semantic.DeepEqual(before.Spec.Template, after.Spec.Template) {
 		return nil
@@ -122,24 +123,26 @@ func checkRollback(before, after *appsv1.Deployment) []finding {
 	case why.Cause == "" || !slices.Contains(held, left):
 		return []finding{found(RollbackCause, "rolled back from %s, which is not in quarantine, or without a cause", left)}
 	case why.Release != release || why.To != to:
-		return []finding{found(RollbackCause, "rolled back from release %d of %s to %s, because of release %d, to %s", release, left, to, why.Release, why.To)}
+		return []finding{found(RollbackCause, "rolled back from release %d of %s to %s, because of release %d, to %s",
+			release, left, to, why.Release, why.To)}
 	case slices.Contains(held, to):
 		return []finding{found(RollbackCause, "rolled back to %s, which is in quarantine", to)}
 	}
 	return nil
 }
 
-// observed says that a workload asks to be observed only, or is because of its owner. What
-// its namespace asks for is not seen here.
+// observed reports whether a workload is in observe mode by its own annotation, or because of its
+// owner. The mode of its namespace is unknown here.
 func observed(d *appsv1.Deployment) bool {
 	owned := metav1.GetControllerOf(d) != nil && d.Labels[v1alpha1.DefenseLabel] != v1alpha1.DefenseEnforced
 	return owned || d.Annotations[v1alpha1.SettingAnnotationPrefix+"observe"] == "enabled"
 }
 
-// checkBlock is S3, for writes of users.
+// checkBlock checks S3 for writes of users.
 func checkBlock(before, after *appsv1.Deployment) []finding {
 	since, blocked := before.Labels[v1alpha1.SuspendLabel]
-	if !blocked || after.Labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled || overridden(before, after) || wentBack(before, after) || observed(after) {
+	if !blocked || after.Labels[v1alpha1.DefenseLabel] == v1alpha1.DefenseDisabled ||
+		overridden(before, after) || wentBack(before, after) || observed(after) {
 		return nil
 	}
 	var findings []finding
@@ -148,14 +151,14 @@ func checkBlock(before, after *appsv1.Deployment) []finding {
 			cmp.Diff(before.Spec.Template, after.Spec.Template)))
 	}
 	if still, ok := after.Labels[v1alpha1.SuspendLabel]; !ok || still != since {
-		findings = append(findings, found(BlockHolds, "the block was taken away or altered by somebody else than the operator"))
+		findings = append(findings, found(BlockHolds, "the block was removed or changed, and not by the operator"))
 	}
 	return findings
 }
 
-// wentBack says that the later version is an undo of the earlier one, whose
-// failure the operator blocked: admission put that into quarantine, with who went
-// back. That it did so rightly is checked where the releases are known.
+// wentBack reports whether the later version is an undo of the earlier one, whose failure the
+// operator blocked: admission put the earlier version into quarantine, and recorded the user.
+// Whether admission was right is checked with the release.
 func wentBack(before, after *appsv1.Deployment) bool {
 	var reasons map[string]struct {
 		Cause, To, By string
@@ -168,20 +171,21 @@ func wentBack(before, after *appsv1.Deployment) bool {
 	release, _ := strconv.ParseInt(before.Annotations[v1alpha1.ReleaseAnnotation], 10, 64)
 	why := reasons[left]
 	held := strings.Split(after.Annotations[v1alpha1.QuarantinedAnnotation], ",")
-	return before.Annotations[v1alpha1.SuspendedByAnnotation] != "" && after.Labels[v1alpha1.SuspendLabel] == before.Labels[v1alpha1.SuspendLabel] &&
+	return before.Annotations[v1alpha1.SuspendedByAnnotation] != "" &&
+		after.Labels[v1alpha1.SuspendLabel] == before.Labels[v1alpha1.SuspendLabel] &&
 		why.Cause == v1alpha1.ReasonVerificationFailed && why.By != "" && (why.To == to || led(before, to, why.To)) && why.Release == release &&
 		slices.Contains(held, left) && !slices.Contains(held, to) && !slices.Contains(held, why.To)
 }
 
-// led says that a template led to another version than admission saw: that is the
-// one that is stored, and the label follows.
+// led reports whether a template led to another version than admission saw: the API server stored
+// that version, and the label follows.
 func led(d *appsv1.Deployment, seen, stored string) bool {
 	return slices.Contains(strings.Split(d.Annotations[v1alpha1.AdmittedAnnotation], ","), seen+"="+stored)
 }
 
-// overridden says that the later version passed the block of the earlier one:
-// by the record admission made of it or, where mutation was down, by the label
-// itself, unless that was there before the block.
+// overridden reports whether the later version passed the block of the earlier one: by the record
+// of admission or, while mutation was down, by the label itself, unless the label was there before
+// the block.
 func overridden(before, after *appsv1.Deployment) bool {
 	record := strings.SplitN(after.Annotations[v1alpha1.OverrideAnnotation], " ", 3)
 	if len(record) == 3 && record[1] == before.ResourceVersion && record[0] == after.Labels[v1alpha1.VersionLabel] {
@@ -192,7 +196,7 @@ func overridden(before, after *appsv1.Deployment) bool {
 	return after.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
 }
 
-// rolledOut says that a rollout is complete.
+// rolledOut reports whether a rollout is complete.
 func rolledOut(d *appsv1.Deployment) bool {
 	want := int32(1)
 	if d.Spec.Replicas != nil {

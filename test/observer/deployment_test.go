@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// makeDeployment is a Deployment at version v1 of release 1.
+// makeDeployment returns a Deployment at version v1 of release 1.
 func makeDeployment(change ...func(*appsv1.Deployment)) *appsv1.Deployment {
 	return wrappers.MakeDeployment("ns", "web").UID("d").ResourceVersion("10").Replicas(2).Image("busybox:1").
 		Recorded("v1", 1).Annotation("team", "x").With(change...).Obj()
@@ -62,8 +62,7 @@ func names(findings []finding) []Invariant {
 	return names
 }
 
-// left is a Deployment at release 7 of v2, and back one that was rolled back from
-// it to v1.
+// left puts a Deployment at release 7 of v2; back rolls it back from v2 to v1.
 func left(d *appsv1.Deployment) {
 	label(v1alpha1.VersionLabel, "v2")(d)
 	annotation(v1alpha1.ReleaseAnnotation, "7")(d)
@@ -78,7 +77,7 @@ func back(d *appsv1.Deployment) {
 	annotation(v1alpha1.ChangeCauseAnnotation, "rolled back")(d)
 }
 
-// byUs marks a block as the operator's, and byJane an undo of release 7.
+// byUs marks a block as the operator's, byJane an undo of release 7.
 func byUs(d *appsv1.Deployment) { annotation(v1alpha1.SuspendedByAnnotation, "v2 7")(d) }
 
 func byJane(d *appsv1.Deployment) {
@@ -93,50 +92,136 @@ func TestCheckDeployment(t *testing.T) {
 		outside       bool
 		want          []Invariant
 	}{
-		"the operator's own keys":                       {after: changes{suspended, label(v1alpha1.DefenseStatusLabel, "processed"), annotation(v1alpha1.HaltedAnnotation, "v1"), paused}, by: Operator},
-		"the operator drops its keys":                   {before: changes{suspended, annotation(v1alpha1.SuspendedByAnnotation, "v1 1")}, by: Operator},
-		"the operator changes replicas":                 {after: changes{func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }}, by: Operator, want: []Invariant{OwnFields}},
-		"the operator drops a label":                    {before: changes{label("mine", "x")}, by: Operator, want: []Invariant{OwnFields}},
-		"the operator changes an annotation":            {after: changes{annotation("team", "y")}, by: Operator, want: []Invariant{OwnFields}},
-		"the operator tells a cause without a rollback": {after: changes{annotation(v1alpha1.ChangeCauseAnnotation, "x")}, by: Operator, want: []Invariant{OwnFields}},
-		"the operator rolls back":                       {before: changes{suspended, paused, left, annotation(v1alpha1.HaltedAnnotation, "v1")}, after: changes{suspended, back}, by: Operator},
-		"the operator rolls back without a cause":       {before: changes{left}, after: changes{image("busybox:0")}, by: Operator, want: []Invariant{RollbackCause}},
-		"the operator rolls back, no quarantine":        {before: changes{left}, after: changes{back, annotation(v1alpha1.QuarantinedAnnotation, "v0")}, by: Operator, want: []Invariant{RollbackCause}},
-		"the operator rolls another release back":       {before: changes{left, annotation(v1alpha1.ReleaseAnnotation, "8")}, after: changes{back}, by: Operator, want: []Invariant{RollbackCause}},
-		"the operator rolls back to somewhere else":     {before: changes{left}, after: changes{back, label(v1alpha1.VersionLabel, "v0")}, by: Operator, want: []Invariant{RollbackCause}},
-		"the operator rolls back into the quarantine":   {before: changes{left}, after: changes{back, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Operator, want: []Invariant{RollbackCause}},
-		"the operator rolls back and scales":            {before: changes{left}, after: changes{back, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }}, by: Operator, want: []Invariant{OwnFields}},
-		"the operator adds a finalizer":                 {after: changes{func(d *appsv1.Deployment) { d.Finalizers = []string{"x/y"} }}, by: Operator, want: []Invariant{OwnFields}},
-		"a user changes anything":                       {after: changes{func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }, image("busybox:2")}, by: Other},
+		"the operator's own keys": {
+			after: changes{suspended, label(v1alpha1.DefenseStatusLabel, "processed"), annotation(v1alpha1.HaltedAnnotation, "v1"), paused},
+			by:    Operator,
+		},
+		"the operator drops its keys": {before: changes{suspended, annotation(v1alpha1.SuspendedByAnnotation, "v1 1")}, by: Operator},
+		"the operator changes replicas": {
+			after: changes{func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }}, by: Operator, want: []Invariant{OwnFields},
+		},
+		"the operator drops a label":         {before: changes{label("mine", "x")}, by: Operator, want: []Invariant{OwnFields}},
+		"the operator changes an annotation": {after: changes{annotation("team", "y")}, by: Operator, want: []Invariant{OwnFields}},
+		"the operator writes a cause without a rollback": {
+			after: changes{annotation(v1alpha1.ChangeCauseAnnotation, "x")}, by: Operator, want: []Invariant{OwnFields},
+		},
+		"the operator rolls back": {
+			before: changes{suspended, paused, left, annotation(v1alpha1.HaltedAnnotation, "v1")},
+			after:  changes{suspended, back}, by: Operator,
+		},
+		"the operator rolls back without a cause": {
+			before: changes{left},
+			after:  changes{image("busybox:0")}, by: Operator, want: []Invariant{RollbackCause},
+		},
+		"the operator rolls back, no quarantine": {
+			before: changes{left},
+			after:  changes{back, annotation(v1alpha1.QuarantinedAnnotation, "v0")}, by: Operator, want: []Invariant{RollbackCause},
+		},
+		"the operator rolls another release back": {
+			before: changes{left, annotation(v1alpha1.ReleaseAnnotation, "8")},
+			after:  changes{back}, by: Operator, want: []Invariant{RollbackCause},
+		},
+		"the operator rolls back to somewhere else": {
+			before: changes{left},
+			after:  changes{back, label(v1alpha1.VersionLabel, "v0")}, by: Operator, want: []Invariant{RollbackCause},
+		},
+		"the operator rolls back into the quarantine": {
+			before: changes{left},
+			after:  changes{back, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Operator, want: []Invariant{RollbackCause},
+		},
+		"the operator rolls back and scales": {
+			before: changes{left},
+			after:  changes{back, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }}, by: Operator, want: []Invariant{OwnFields},
+		},
+		"the operator adds a finalizer": {
+			after: changes{func(d *appsv1.Deployment) { d.Finalizers = []string{"x/y"} }}, by: Operator, want: []Invariant{OwnFields},
+		},
+		"a user changes anything": {
+			after: changes{func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }, image("busybox:2")}, by: Other,
+		},
 
-		"the operator resumes what it paused":        {before: changes{paused, annotation(v1alpha1.HaltedAnnotation, "v1")}, by: Operator},
-		"the operator resumes what a user paused":    {before: changes{paused}, by: Operator, want: []Invariant{OwnPause}},
-		"the operator rolls back what a user paused": {before: changes{paused, left}, after: changes{back}, by: Operator, want: []Invariant{OwnPause}},
+		"the operator resumes what it paused":     {before: changes{paused, annotation(v1alpha1.HaltedAnnotation, "v1")}, by: Operator},
+		"the operator resumes what a user paused": {before: changes{paused}, by: Operator, want: []Invariant{OwnPause}},
+		"the operator rolls back what a user paused": {
+			before: changes{paused, left},
+			after:  changes{back}, by: Operator, want: []Invariant{OwnPause},
+		},
 		"a user resumes": {before: changes{paused}, by: Other},
 
-		"a blocked template changes":               {before: changes{suspended}, after: changes{suspended, image("busybox:2")}, by: Other, want: []Invariant{BlockHolds}},
-		"a blocked template changes in its labels": {before: changes{suspended}, after: changes{suspended, func(d *appsv1.Deployment) { d.Spec.Template.Labels = map[string]string{"a": "b"} }}, by: Other, want: []Invariant{BlockHolds}},
-		"a blocked one scales":                     {before: changes{suspended}, after: changes{suspended, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }}, by: Other},
-		"a block is lost":                          {before: changes{suspended}, by: Other, want: []Invariant{BlockHolds}},
-		"a block is altered":                       {before: changes{suspended}, after: changes{label(v1alpha1.SuspendLabel, "1")}, by: Other, want: []Invariant{BlockHolds}},
-		"the operator lifts a block":               {before: changes{suspended}, by: Operator},
-		"overridden, as admission recorded":        {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 10 jane doe")}, by: Other},
-		"an undo, as admission recorded":           {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane}, by: Other},
-		"an undo past a user's block":              {before: changes{left, suspended}, after: changes{back, suspended, byJane}, by: Other, want: []Invariant{BlockHolds}},
-		"an undo to what is in quarantine":         {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Other, want: []Invariant{BlockHolds}},
-		"an undo that lifts the block":             {before: changes{left, suspended, byUs}, after: changes{back, byJane}, by: Other, want: []Invariant{BlockHolds, BlockHolds}},
-		"an override of an earlier request":        {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 9 jane")}, by: Other, want: []Invariant{BlockHolds}},
-		"an override of another version":           {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v3 10 jane")}, by: Other, want: []Invariant{BlockHolds}},
-		"overridden while admission was down":      {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other},
-		"overridden by a label that waited":        {before: changes{suspended, label(v1alpha1.IgnoredSuspendLabel, "true")}, after: changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other},
+		"a blocked template changes": {
+			before: changes{suspended},
+			after:  changes{suspended, image("busybox:2")}, by: Other, want: []Invariant{BlockHolds},
+		},
+		"a blocked template changes in its labels": {
+			before: changes{suspended},
+			after:  changes{suspended, func(d *appsv1.Deployment) { d.Spec.Template.Labels = map[string]string{"a": "b"} }}, by: Other,
+			want: []Invariant{BlockHolds},
+		},
+		"a blocked Deployment scales": {
+			before: changes{suspended},
+			after:  changes{suspended, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }}, by: Other,
+		},
+		"a block is lost": {before: changes{suspended}, by: Other, want: []Invariant{BlockHolds}},
+		"a block is altered": {
+			before: changes{suspended},
+			after:  changes{label(v1alpha1.SuspendLabel, "1")}, by: Other, want: []Invariant{BlockHolds},
+		},
+		"the operator lifts a block": {before: changes{suspended}, by: Operator},
+		"an override that admission recorded": {
+			before: changes{suspended},
+			after: changes{
+				suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 10 jane doe"),
+			},
+			by: Other,
+		},
+		"an undo that admission recorded": {before: changes{left, suspended, byUs}, after: changes{back, suspended, byUs, byJane}, by: Other},
+		"an undo past a user's block": {
+			before: changes{left, suspended},
+			after:  changes{back, suspended, byJane}, by: Other, want: []Invariant{BlockHolds},
+		},
+		"an undo into the quarantine": {
+			before: changes{left, suspended, byUs},
+			after:  changes{back, suspended, byUs, byJane, annotation(v1alpha1.QuarantinedAnnotation, "v1,v2")}, by: Other,
+			want: []Invariant{BlockHolds},
+		},
+		"an undo that lifts the block": {
+			before: changes{left, suspended, byUs},
+			after:  changes{back, byJane}, by: Other, want: []Invariant{BlockHolds, BlockHolds},
+		},
+		"an override of an earlier request": {
+			before: changes{suspended},
+			after:  changes{suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v2 9 jane")},
+			by:     Other, want: []Invariant{BlockHolds},
+		},
+		"an override of another version": {
+			before: changes{suspended},
+			after: changes{
+				suspended, image("busybox:2"), label(v1alpha1.VersionLabel, "v2"), annotation(v1alpha1.OverrideAnnotation, "v3 10 jane"),
+			},
+			by: Other, want: []Invariant{BlockHolds},
+		},
+		"an override while admission was down": {
+			before: changes{suspended},
+			after:  changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other,
+		},
+		"an override by an earlier label": {
+			before: changes{suspended, label(v1alpha1.IgnoredSuspendLabel, "true")},
+			after:  changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other,
+		},
 		"a stale override": {
 			before: changes{suspended, label(v1alpha1.IgnoredSuspendLabel, "true"), annotation(v1alpha1.OverrideStaleAnnotation, "true")},
 			after:  changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "true")}, by: Other, want: []Invariant{BlockHolds},
 		},
-		"an override of another value": {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "yes")}, by: Other, want: []Invariant{BlockHolds}},
-		"opted out":                    {before: changes{suspended}, after: changes{suspended, image("busybox:2"), label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)}, by: Other},
-		"outside of the defense":       {before: changes{suspended}, after: changes{suspended, image("busybox:2")}, by: Other, outside: true},
-		"written by nobody knows whom": {before: changes{suspended, paused}, after: changes{image("busybox:2")}, by: Unknown},
+		"an override of another value": {
+			before: changes{suspended},
+			after:  changes{suspended, image("busybox:2"), label(v1alpha1.IgnoredSuspendLabel, "yes")}, by: Other, want: []Invariant{BlockHolds},
+		},
+		"opted out": {
+			before: changes{suspended},
+			after:  changes{suspended, image("busybox:2"), label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)}, by: Other,
+		},
+		"not defended":      {before: changes{suspended}, after: changes{suspended, image("busybox:2")}, by: Other, outside: true},
+		"an unknown writer": {before: changes{suspended, paused}, after: changes{image("busybox:2")}, by: Unknown},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -14,17 +14,17 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package observer watches a control plane while tests run, and says which of
+// Package observer watches a control plane while tests run, and reports which of
 // the operator's invariants were violated, by which version of which object.
 //
-// It is independent of the operator: it shares the API types with it, and none
-// of its decisions. What it knows comes from watches of its own and from the API
-// server's audit log, which tells who wrote which version. Both are put into the
-// order of resource versions, so that every version of an object is judged
-// against the one before it and against the state the whole cluster was in at
-// that moment. The judgement is a pure function of that history.
+// It is independent of the operator: both share the API types, but no decisions.
+// The observer has its own watches, and reads the writer of each version from the
+// audit log of the API server. It puts both into the order of resource versions,
+// and judges every version of an object against its previous version and the
+// state of the whole cluster at that moment. The judgement is a pure function of
+// that history.
 //
-// A history with a hole in it is not judged: after a watch that could not be
-// resumed everything is listed again. Gaps returns each hole, each version whose
-// writer is unknown, and what was not judged by the end.
+// A history with a hole is not judged: if a watch cannot be resumed, everything
+// is listed again. Gaps returns each hole, each version whose writer is unknown,
+// and the versions that were not judged by the end.
 package observer

@@ -34,14 +34,13 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// namespaceFacts, replicaSetFacts and podFacts are what is kept of objects of
-// which there are many, or of which little matters.
+// namespaceFacts, replicaSetFacts and podFacts are kept instead of objects that are many, or of
+// which few fields matter.
 type namespaceFacts struct{ enrolled bool }
 
 type replicaSetFacts struct {
 	owner types.UID
-	// template identifies the pod template; content does so without the label
-	// that says its version.
+	// template identifies the pod template, content the pod template without its version label.
 	template, content string
 	generation        int64
 	replicas          int32
@@ -51,8 +50,8 @@ type replicaSetFacts struct {
 	unstamped bool
 }
 
-// replicaSetCounts are what the ReplicaSet controller counted, and of which
-// generation of the spec.
+// replicaSetCounts are the counts of the ReplicaSet controller, and the generation that it
+// observed.
 type replicaSetCounts struct {
 	observed                   int64
 	replicas, ready, available int32
@@ -66,14 +65,15 @@ type podFacts struct {
 	readySince time.Time
 	created    time.Time
 	node       string
-	// restarted: a container or a sidecar of it was. marked: the operator marked it as finished.
+	// restarted: a container or a sidecar was restarted. marked: the operator marked the pod as
+	// finished.
 	restarted, marked bool
 }
 
-// historyFacts are of a version in the history that the operator keeps of a workload.
+// historyFacts are kept of a version in the history that the operator keeps of a workload.
 type historyFacts struct{ owner types.UID }
 
-// factsOf is what is kept of an object.
+// factsOf returns the facts that are kept of an object.
 func factsOf(o client.Object) any {
 	o.SetManagedFields(nil)
 	switch o := o.(type) {
@@ -127,8 +127,8 @@ func ownerOf(o metav1.Object) types.UID {
 	return ""
 }
 
-// revisionOf reads a resource version: within one cluster they are numbers in
-// the order of all writes.
+// revisionOf parses a resource version: within one cluster these are numbers in the order of all
+// writes.
 func revisionOf(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -137,7 +137,8 @@ func revisionOf(version string) uint64 {
 	return n
 }
 
-// factsOfRevision are nil of what is no such revision: the history of the operator.
+// factsOfRevision returns the facts of a revision of a StatefulSet or a DaemonSet; nil for other
+// ControllerRevisions, as the history of the operator.
 func factsOfRevision(o *appsv1.ControllerRevision) any {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil || o.Labels[v1alpha1.HistoryOfLabel] != "" {
@@ -162,8 +163,8 @@ func factsOfRevision(o *appsv1.ControllerRevision) any {
 	return f
 }
 
-// revisionFacts are of a revision of a StatefulSet or a DaemonSet. ownedBy is what its
-// pods have for the one that owns them.
+// revisionFacts are kept of a revision of a StatefulSet or a DaemonSet. ownedBy is the owner of its
+// pods (ownerByMark).
 type revisionFacts struct {
 	replicaSetFacts
 	ownedBy types.UID
@@ -180,8 +181,8 @@ func without(m map[string]string, keys []string) map[string]string {
 	return m
 }
 
-// templateOf identifies a pod template, and what it is but for its version
-// label, whatever the deployment controller adds to it.
+// templateOf identifies a pod template, and its content without the version label. Both ignore the
+// label that the Deployment controller adds.
 func templateOf(t *corev1.PodTemplateSpec) (template, content string) {
 	sum := func(drop ...string) string {
 		t := t.DeepCopy()

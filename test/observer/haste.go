@@ -28,13 +28,13 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// checkHasty is S9 of a write of the operator to a workload.
+// checkHasty checks S9 for a write of the operator to a workload.
 func (w *world) checkHasty(e event, before, after *workload) (findings []finding) {
 	cause, container := causeOf(before, after)
 	if cause == "" || cause == v1alpha1.ReasonRollbackRequested {
 		return nil
 	}
-	if cause == v1alpha1.ReasonNeverStarted || container != "" { // a container is named only of pods that did not come up
+	if cause == v1alpha1.ReasonNeverStarted || container != "" { // a cause with a container means pods that did not come up
 		findings = w.checkStart(e, before)
 	}
 	w.limits.rollbacks = append(w.limits.rollbacks, rollback{e.seen, e.uid, e.namespace})
@@ -59,8 +59,8 @@ func (w *world) checkHasty(e event, before, after *workload) (findings []finding
 	return findings
 }
 
-// causeOf returns why a write of the operator set the template back, and the container that did
-// not come up; an empty cause where the template was not set back.
+// causeOf returns why a write of the operator restored a template, and the container that did not
+// come up; the cause is empty if the write did not restore a template.
 func causeOf(before, after *workload) (cause, container string) {
 	var reasons map[string]struct {
 		Cause, To, Container string
@@ -77,7 +77,8 @@ func causeOf(before, after *workload) (cause, container string) {
 	return "", ""
 }
 
-// rollbackLimit is how many rollbacks the setting allows in which time; zero for no limit.
+// rollbackLimit returns how many rollbacks the setting limit allows in which time; zero for no
+// limit.
 func (w *world) rollbackLimit() (count int, window time.Duration) {
 	v := v1alpha1.OpsConfigValue{Enable: true, Content: "5/10m"}
 	if o := w.limits.settings[w.limits.own+"/limit"]; o != nil {
@@ -91,9 +92,9 @@ func (w *world) rollbackLimit() (count int, window time.Duration) {
 	return count, window
 }
 
-// checkStart is S9 of a rollback because pods of a version did not come up: no pod of it has
-// finished just now, and the pods that are stuck are not all on one node while the version runs
-// on another. The operator may not have seen pods that changed a moment ago.
+// checkStart checks S9 for a rollback because pods of a version did not come up: no pod of the
+// version has just finished, and the stuck pods are not all on one node while the version runs on
+// another. The operator may not have read pods that changed a moment ago.
 func (w *world) checkStart(e event, left *workload) (findings []finding) {
 	after := w.duration(left, "rollback", "after", 2*time.Minute)
 	stuckOn, well := map[string]bool{}, map[string]bool{}
@@ -131,8 +132,8 @@ func (w *world) checkStart(e event, left *workload) (findings []finding) {
 	return findings
 }
 
-// wantedPods is how many pods a StatefulSet or a DaemonSet is to have. The ReplicaSets of a
-// Deployment say so themselves.
+// wantedPods returns how many pods a StatefulSet or a DaemonSet is to have. For a Deployment, its
+// ReplicaSets have the number.
 func wantedPods(kind string, d *workload) int32 {
 	if kind == kindDaemonSet {
 		return d.Status.ReadyReplicas

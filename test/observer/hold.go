@@ -32,106 +32,108 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// holds are the rollouts that wait, and what they take.
+// holds has the held rollouts, and the facts that judging them takes.
 type holds struct {
-	// going are the holds by Deployment, ended the last ones of those that are not held
-	// any more; sets is what is known of ReplicaSets.
+	// going has the current holds by workload, ended the last holds of workloads that are not held;
+	// sets has the histories of ReplicaSets.
 	going, ended map[types.UID]*hold
 	sets         map[types.UID]*setHistory
-	// fields are by workload, until what a hold changed is given back.
+	// fields are by workload, until the fields that a hold changed are given back.
 	fields map[types.UID]*heldFields
-	// outages are when no replica of the operator worked.
+	// outages are the times without a working replica of the operator.
 	outages []outage
 }
 
 func newHolds() holds {
-	return holds{going: map[types.UID]*hold{}, ended: map[types.UID]*hold{}, sets: map[types.UID]*setHistory{}, fields: map[types.UID]*heldFields{}}
+	return holds{
+		going: map[types.UID]*hold{}, ended: map[types.UID]*hold{},
+		sets: map[types.UID]*setHistory{}, fields: map[types.UID]*heldFields{},
+	}
 }
 
-// holdFacts are what holds take to know of a pod.
+// holdFacts are the facts about a pod that judging holds takes.
 type holdFacts struct {
-	// born is the version it was first seen at; listed: it was older than that.
+	// born is the version at which it was first seen; listed: it is older.
 	born   uint64
 	listed bool
-	// verified: its batch was done well, and watched to the end. settled: it was Ready
-	// for long enough to be available. alone: it became available while nobody could
-	// have kept it from that. All three stay.
+	// verified: its batch passed, and was watched to the end. settled: it was Ready long enough to
+	// be available. alone: it became available while no replica could prevent that. All three stay.
 	verified, settled, alone bool
 	// lost is when it last ceased to be Ready.
 	lost time.Time
 }
 
-// heldAs is what the annotation of a hold says: the release, the workload's own
-// pace, and the one that is set instead.
+// heldAs is the content of the annotation of a hold: the release, the user's pace, and the pace
+// that is set instead.
 type heldAs struct {
 	pace
 	Release int64
 	Until   string
 	Set     pace
 	Was     *pace
-	// OpenedAt is when pods were last let become available, in Unix seconds.
+	// OpenedAt is when pods were last allowed to become available, in Unix seconds.
 	OpenedAt int64
-	// Replicas is for how many pods the partition was set.
+	// Replicas is the number of pods for which the partition was set.
 	Replicas int32
-	// Over: it ends, and what is left of it admission did not see.
+	// Over: the hold ends, and the annotation was written while admission did not see it.
 	Over bool
 }
 
 // hold is a hold of one release of a workload.
 type hold struct {
 	heldAs
-	// release is the number the workload has, rv the version it has it since.
+	// release is the release annotation of the workload, rv the version that brought it.
 	release string
 	rv      uint64
-	// end is the version that ended it; 0 while it goes on.
+	// end is the version that ended the hold; 0 while it goes on.
 	end uint64
-	// atMost is the least that may be what bounds the wait of a pod.
+	// atMost is the shortest possible bound of the wait of a pod.
 	atMost time.Duration
-	// room is how many pods may be in flight, need how many have to serve: the most
-	// and the least of what any version since then says.
+	// room is how many pods may be in flight, need how many have to serve: the most and the least
+	// of all versions since rv.
 	room, need, replicas int32
-	// taken is when others than the rollout took pods that served.
+	// taken are the times at which another writer than the rollout removed pods that served.
 	taken []time.Time
-	// byPartition: it is of a StatefulSet. is is its partition, wave how many pods it lets
-	// be replaced at once.
+	// byPartition: the workload is a StatefulSet. is is its partition, wave how many pods the hold
+	// replaces at once.
 	byPartition bool
 	is, wave    int32
-	// grown is when it was last scaled up, from least.
+	// grown is when the workload was last scaled up, least its size before.
 	grown time.Time
 	least int32
-	// early is what was wrong when the partition was lowered last, from lowered.
+	// early is why the last step of the partition, from lowered, was too early; else empty.
 	early   string
 	lowered int32
 }
 
-// pace is what makes a rollout wait: the two times of a Deployment, which has no
-// partition, and the partition of a StatefulSet, which has nothing else.
+// pace has the fields that make a rollout wait: two times of a Deployment, or the partition of a
+// StatefulSet.
 type pace struct {
 	MinReadySeconds, ProgressDeadlineSeconds, Partition int32
 }
 
-// setHistory is what is known of a ReplicaSet.
+// setHistory is the history of a ReplicaSet.
 type setHistory struct {
-	// since is when it has had its minReadySeconds.
+	// since is when its minReadySeconds last changed.
 	since time.Time
-	// excess is how many pods were counted as available that must not be.
+	// excess is how many pods were counted as available too early.
 	excess int32
-	// settled counts its pods that are gone and were not in flight any more; trusted
-	// is when those went that might be available.
+	// settled counts the removed pods that were not in flight; trusted are the removal times of
+	// pods that might be available.
 	settled int
 	trusted []time.Time
 }
 
-// outage has no end while it goes on.
+// outage is a time without a working replica of the operator; to is zero while it lasts.
 type outage struct{ from, to time.Time }
 
-// holdOf is the hold of a workload, if it has one that can be read.
+// holdOf returns the hold of a workload, if its annotation is readable.
 func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
 	text := d.Annotations[v1alpha1.HeldAnnotation]
 	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
 }
 
-// minReadySeconds is when a pod is finished: by the workload's own pace.
+// minReadySeconds returns the user's minReadySeconds, after which a Ready pod is finished.
 func minReadySeconds(d *appsv1.Deployment) int32 {
 	_, native := d.Annotations[restAnnotation]
 	if h, held := holdOf(d); held && !native {
@@ -151,22 +153,25 @@ func paceOf(d *appsv1.Deployment) pace {
 	return pace{MinReadySeconds: d.Spec.MinReadySeconds, ProgressDeadlineSeconds: ptr.Deref(d.Spec.ProgressDeadlineSeconds, 600)}
 }
 
-// fields are a pace by the names of its fields.
+// fields returns the fields of a pace by name.
 func (p pace) fields() map[string]int32 {
-	return map[string]int32{"minReadySeconds": p.MinReadySeconds, "progressDeadlineSeconds": p.ProgressDeadlineSeconds, "partition": p.Partition}
+	return map[string]int32{
+		"minReadySeconds": p.MinReadySeconds, "progressDeadlineSeconds": p.ProgressDeadlineSeconds, "partition": p.Partition,
+	}
 }
 
-// over reports whether the fields are given back, in two writes, and nothing is held.
+// over reports whether the hold ends, and its fields are given back in two writes.
 func (h *heldAs) over() bool { return h.Until != untilEvery && h.OpenedAt > 0 }
 
-// heldFields are the fields that a hold changes, by name: as they were before or as users
-// wrote them since, and the values that holds set.
+// heldFields are the fields that a hold changes, by name: the values before the hold, or that users
+// wrote since, and the values that holds set.
 type heldFields struct {
 	own map[string]int32
 	set map[string][]int32
 }
 
-// keepFields remembers what a hold changes. A value of the user's is not what a hold set.
+// keepFields remembers the fields that a hold changes. A value that a hold set is not a value of
+// the user.
 func (w *world) keepFields(before *workload, d *workload, as *heldAs, by Writer) {
 	f := w.holds.fields[d.UID]
 	if f == nil {
@@ -192,7 +197,7 @@ func (w *world) keepFields(before *workload, d *workload, as *heldAs, by Writer)
 	}
 }
 
-// explains reports whether each field is as a hold set it, or as it was before.
+// explains reports whether each field has a value that a hold set, or its earlier value.
 func (f *heldFields) explains(is pace) bool {
 	for name, value := range is.fields() {
 		if value != f.own[name] && !slices.Contains(f.set[name], value) {
@@ -212,11 +217,12 @@ func (f *heldFields) stand(is pace) bool {
 	return false
 }
 
-// checkGivenBack is S10 of the write that ends a hold: each field has the user's own
-// value, or one that a user set: in the same request, or past admission.
+// checkGivenBack checks S10 for the write that ends a hold: each field has the value of the user,
+// or a value that a user set in the same request or past admission.
 func (w *world) checkGivenBack(before, after *appsv1.Deployment, by Writer, defended bool) (findings []finding) {
 	f := w.holds.fields[after.UID]
-	if f == nil || before.Annotations[v1alpha1.HeldAnnotation] == "" || after.Annotations[v1alpha1.HeldAnnotation] != "" || by == Other && (!defended || optedOut(before) || optedOut(after)) {
+	if f == nil || before.Annotations[v1alpha1.HeldAnnotation] == "" || after.Annotations[v1alpha1.HeldAnnotation] != "" ||
+		by == Other && (!defended || optedOut(before) || optedOut(after)) {
 		return nil
 	}
 	stood := paceOf(before).fields()
@@ -242,21 +248,21 @@ func (w *world) operatorStarts(at time.Time) {
 	}
 }
 
-// unattended says that nobody was there to act before a time.
+// unattended reports whether no replica could act at a time.
 func (w *world) unattended(at time.Time) bool {
 	return slices.ContainsFunc(w.holds.outages, func(o outage) bool {
 		return !o.from.After(at) && (o.to.IsZero() || o.to.Add(startUp).After(at))
 	})
 }
 
-// out says that no manager ran at a time: a user's edit was in force at once.
+// out reports whether no replica ran at a time: the edit of a user took effect at once.
 func (w *world) out(at time.Time) bool {
 	return slices.ContainsFunc(w.holds.outages, func(o outage) bool {
 		return !o.from.After(at) && (o.to.IsZero() || o.to.After(at))
 	})
 }
 
-// fenced is how many pods of a rollout may be in flight, and how many have to serve.
+// fenced returns how many pods of a rollout may be in flight, and how many have to serve.
 func fenced(d *appsv1.Deployment) (room, need int32) {
 	replicas := ptr.Deref(d.Spec.Replicas, 1)
 	if rest, ok := d.Annotations[restAnnotation]; ok {
@@ -279,7 +285,7 @@ func fenced(d *appsv1.Deployment) (room, need int32) {
 	part := func(v *intstr.IntOrString, up bool) int32 {
 		n, err := intstr.GetScaledValueFromIntOrPercent(cmp.Or(v, &quarter), int(replicas), up)
 		if err != nil {
-			return 0 // the API server has none such
+			return 0 // the API server denies such a value
 		}
 		return int32(n)
 	}
@@ -300,8 +306,7 @@ func (w *world) keepHold(e event, before, d *workload, by Writer) {
 		delete(w.holds.fields, d.UID)
 	}
 	if !held || as.over() || by != Operator && !w.holds.fields[d.UID].explains(paceOf(d.Deployment)) {
-		// It is over, also where a user's own value says so and the operator has not
-		// seen it yet.
+		// The value of a user ends the hold, too, even if the operator has not read it yet.
 		if h := w.holds.going[d.UID]; h != nil {
 			h.end, w.holds.ended[d.UID] = e.rv, h
 		}
@@ -324,16 +329,16 @@ func (w *world) keepHold(e event, before, d *workload, by Writer) {
 		w.holds.going[d.UID] = h
 	}
 	w.followPartition(h, d, &as, begins, by, e.seen)
-	// Where it is scaled, all that is added may be in flight.
+	// All pods that scaling adds may be in flight.
 	h.room = max(h.room, room) + max(replicas-h.replicas, 0)
 	h.need, h.replicas, h.heldAs = min(h.need, need), replicas, as
-	h.MinReadySeconds = minReadySeconds(d.Deployment) // of a StatefulSet it is not held
+	h.MinReadySeconds = minReadySeconds(d.Deployment) // a hold of a StatefulSet leaves it alone
 }
 
 var atMostIn = regexp.MustCompile(`atMost=(\w+)`)
 
-// atMostOf is the least that may bound how long a pod waits. Policies are not seen
-// here, but the deadline of the version that begins a hold has room for the wait.
+// atMostOf returns the shortest possible bound of the wait of a pod. Policies are unknown here, but
+// the deadline of the version that begins a hold has room for the wait.
 func atMostOf(d *appsv1.Deployment, h *heldAs) time.Duration {
 	least := leastAtMost
 	if asked := atMostIn.FindStringSubmatch(d.Annotations[v1alpha1.SettingAnnotationPrefix+holdingSetting]); asked != nil {
@@ -347,8 +352,8 @@ func atMostOf(d *appsv1.Deployment, h *heldAs) time.Duration {
 	return least
 }
 
-// heldSet is the Deployment of a ReplicaSet of which it is the current revision, with
-// its hold; nil where that is not held.
+// heldSet returns the Deployment whose current revision a ReplicaSet is, with its hold; the hold is
+// nil if there is none.
 func (w *world) heldSet(rs replicaSetFacts) (*workload, *hold) {
 	if d := w.deployments[rs.owner]; d != nil && d.template == rs.template {
 		return d, w.holds.going[d.UID]
@@ -363,7 +368,7 @@ func (w *world) historyOf(set types.UID) *setHistory {
 	return w.holds.sets[set]
 }
 
-// podsOf are the pods of a ReplicaSet.
+// podsOf returns the pods of a ReplicaSet.
 func (w *world) podsOf(set types.UID) (pods []*pod) {
 	for _, p := range w.pods {
 		if p.owner == set {

@@ -26,26 +26,24 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Judge says the same as an Observer of a history that somebody tells it, who
-// knows of each version when it was made and by whom. It is not safe for
-// concurrent use.
+// Judge judges a history like an Observer. Its caller knows when each version was made and by whom.
+// It is not safe for concurrent use.
 type Judge struct {
 	world     *world
 	namespace string
-	// newest is the last version that was told.
+	// newest is the number of the last version.
 	newest uint64
 }
 
-// NewJudge makes a judge of an empty cluster, where the operator runs in a
-// namespace of its own.
+// NewJudge returns a Judge of an empty cluster, where the operator runs in a namespace of its own.
 func NewJudge(operatorNamespace string) *Judge {
 	j := &Judge{world: newWorld(), namespace: operatorNamespace}
 	j.world.limits.own = operatorNamespace
 	return j
 }
 
-// Version judges a version of an object, or its end. Versions are numbered in
-// the order they were made in. Kinds that no invariant is about are ignored.
+// Version judges a version of an object, or its end. Numbers follow the order of the versions.
+// Kinds without an invariant are ignored.
 func (j *Judge) Version(number uint64, at time.Time, o client.Object, deleted bool, by Writer) []Violation {
 	kind := kindOfObject(o)
 	if kind == "" {
@@ -59,19 +57,19 @@ func (j *Judge) Version(number uint64, at time.Time, o client.Object, deleted bo
 	return j.world.apply(newEvent(kind, number, at, copied, deleted, false), by)
 }
 
-// Text judges what the operator says of an object in an event, or when it denies a request.
+// Text judges the text of an event about an object, or of the denial of a request.
 func (j *Judge) Text(namespace, object, text string) []Violation {
 	return violationsOf(event{kind: "text about", rv: j.newest, namespace: namespace, name: object}, j.newest, checkText(text))
 }
 
-// Request judges a request of the operator that was carried out, or refused for
-// want of rights, in the state the cluster was in before. body is what it sent.
+// Request judges a request of the operator that was carried out, or was forbidden, in the state of
+// the cluster before it. body is its body.
 func (j *Judge) Request(r Request, body []byte) []Violation {
 	r.rv, r.body = j.newest, body
 	return j.world.checkRequest(&r, j.namespace)
 }
 
-// Delivered says which acknowledged verdicts are not stored.
+// Delivered returns a violation for each acknowledged verdict that is not stored.
 func (j *Judge) Delivered(delivered []Delivered) []Violation {
 	var violations []Violation
 	for _, d := range delivered {
@@ -80,12 +78,12 @@ func (j *Judge) Delivered(delivered []Delivered) []Violation {
 	return violations
 }
 
-// Unfinished says what is yet to happen to the workloads of some namespaces.
+// Unfinished returns what is yet to happen to the workloads of some namespaces.
 func (j *Judge) Unfinished(namespaces []string, at time.Time) []string {
 	return j.world.unfinished(namespaces, at)
 }
 
-// kindOfObject is empty for kinds that no invariant is about.
+// kindOfObject returns the kind of an object; empty for kinds without an invariant.
 func kindOfObject(o client.Object) string {
 	switch o.(type) {
 	case *corev1.Namespace:
@@ -115,9 +113,9 @@ func kindOfObject(o client.Object) string {
 	}
 }
 
-// OperatorStarts is the end of what OperatorStops began.
+// OperatorStarts ends the outage that OperatorStops began.
 func (j *Judge) OperatorStarts(at time.Time) { j.world.operatorStarts(at) }
 
-// OperatorStops says that no replica of the operator works from a time on, until
-// OperatorStarts says that one does: then a held rollout goes on by itself.
+// OperatorStops begins an outage: no replica of the operator works until OperatorStarts. Meanwhile
+// held rollouts continue.
 func (j *Judge) OperatorStops(at time.Time) { j.world.operatorStops(at) }

@@ -46,8 +46,8 @@ const (
 	// maxWrites and maxWritesOfPod bound the operator's writes about a workload, and for each
 	// of its pods, until another writer changes the workload.
 	maxWrites, maxWritesOfPod = 32, 12
-	// maxSilence is how much later than at its deadline, and an eighth of its time, a check
-	// ends without a verdict.
+	// maxSilence is how much later than its deadline, plus an eighth of its time, a check may end
+	// without a verdict.
 	maxSilence = time.Minute
 	// maxLeaving is how long an object may stay after it was deleted.
 	maxLeaving = 2 * time.Minute
@@ -61,23 +61,23 @@ const (
 	// noPartition is the partition of a strategy that has none.
 	noPartition int32 = -1
 
-	// restAnnotation is the rest of the spec. What of it the operator halts by is as the user
-	// wants it.
+	// restAnnotation has the rest of the spec, with the user's values of the fields by which the
+	// operator halts.
 	restAnnotation = "observer/rest"
-	// partitionAnnotation is the partition of a StatefulSet, while it is halted as its user wants it.
+	// partitionAnnotation has the partition of a StatefulSet, and the user's partition while it is
+	// halted.
 	partitionAnnotation = "observer/partition"
 )
 
-// workloadKinds are what workloads are called in requests, with their kinds here.
+// workloadKinds returns the kinds of workloads by their resources in requests.
 func workloadKinds() map[string]string {
 	return map[string]string{"deployments": kindDeployment, "statefulsets": kindStatefulSet, "daemonsets": kindDaemonSet}
 }
 
-// eventsResource is exempt from where the operator may not write: an event tells of
-// what was done before.
+// eventsResource may be written in any namespace: an event reports an earlier act.
 const eventsResource = "events"
 
-// isKept reports whether an object was deleted and the operator may keep it from going.
+// isKept reports whether an object was deleted and the operator may delay its removal.
 func isKept(o client.Object) bool {
 	switch o.(type) {
 	case *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod, *v1alpha1.OpsConfigInfo, *v1alpha1.DefensePolicy:

@@ -40,7 +40,7 @@ func newLimits() limits {
 	}
 }
 
-// checkLeaving is L4 of an object that goes.
+// checkLeaving checks L4 for a deleted object.
 func (w *world) checkLeaving(e event) []finding {
 	l, known := w.limits.leaving[e.uid]
 	switch {
@@ -55,8 +55,8 @@ func (w *world) checkLeaving(e event) []finding {
 	return nil
 }
 
-// attended returns the time from which on the operator could act on a workload, or with none
-// on any object: at the earliest since.
+// attended returns the time from which the operator could act on a workload, or on any object if d
+// is nil; not before since.
 func (w *world) attended(since time.Time, d *workload) time.Time {
 	from := []time.Time{since}
 	if n := len(w.holds.outages); n > 0 {
@@ -83,19 +83,20 @@ func (w *world) applySetting(e event, o *v1alpha1.OpsConfigInfo) {
 	}
 	w.limits.settings[key] = o
 	if n, err := strconv.Atoi(inForce(o).Content); err == nil && e.name == "history" {
-		if e.namespace != w.limits.own { // it says nothing of other namespaces
+		if e.namespace != w.limits.own { // it is not the setting of other namespaces
 			n = max(n, maxHistory)
 		}
 		w.limits.keeps = max(w.limits.keeps, n)
 	}
 }
 
-// inForce is the value of a setting: its last valid one.
+// inForce returns the last valid value of a setting.
 func inForce(o *v1alpha1.OpsConfigInfo) v1alpha1.OpsConfigValue {
 	return *cmp.Or(o.Status.InForce, &v1alpha1.OpsConfigValue{Enable: o.Spec.Enable, Content: o.Spec.Content})
 }
 
-// duration is a part of a setting, as the workload, its namespace or the operator names it.
+// duration returns a part of a setting: of the workload, of its namespace, or of the operator, in
+// this order.
 func (w *world) duration(d *workload, name, part string, otherwise time.Duration) time.Duration {
 	contents := []string{d.Annotations[v1alpha1.SettingAnnotationPrefix+name]}
 	for _, ns := range []string{d.Namespace, w.limits.own} {
@@ -111,7 +112,7 @@ func (w *world) duration(d *workload, name, part string, otherwise time.Duration
 	return otherwise
 }
 
-// checkSize is S11 of a write of the operator to a workload.
+// checkSize checks S11 for a write of the operator to a workload.
 func checkSize(before, after *appsv1.Deployment) []finding {
 	size := func(d *appsv1.Deployment) (bytes int) {
 		for _, key := range ownAnnotations() {
@@ -127,7 +128,7 @@ func checkSize(before, after *appsv1.Deployment) []finding {
 	return nil
 }
 
-// countWrite is L3 of a write of the operator, and S11 of what it sends.
+// countWrite checks L3 for a write of the operator, and S11 for its body.
 func (w *world) countWrite(r *Request) (findings []finding) {
 	if r.Resource == eventsResource {
 		return nil
@@ -156,8 +157,8 @@ func (w *world) countPods() map[types.UID]int {
 	return pods
 }
 
-// countAgain begins to count the writes about a workload again when another writer than the
-// operator changes it, or a pod, a ReplicaSet, a release or a batch of it.
+// countAgain resets the count of writes about a workload if a writer other than the operator
+// changes the workload, or a pod, ReplicaSet, release or batch of it.
 func (w *world) countAgain(e event, by Writer) {
 	var of types.UID
 	switch o := e.object.(type) {
@@ -195,10 +196,10 @@ func (w *world) countAgain(e event, by Writer) {
 	}
 }
 
-// wait is how long a check waits for a verdict.
+// wait is the time in which a check waits for a verdict.
 type wait struct{ from, until time.Time }
 
-// waits are the checks of a release or of a batch that wait for a verdict, by name.
+// waits returns the checks of a release or of a batch that wait for a verdict, by name.
 func (w *world) waits(d *workload, o client.Object) map[string]wait {
 	waits := map[string]wait{}
 	add := func(name string, from, seconds int64, part string) {
@@ -243,8 +244,8 @@ func (w *world) waits(d *workload, o client.Object) map[string]wait {
 	return waits
 }
 
-// late is L2 of a release or a batch: the checks that waited for too long at a time. Of two
-// versions, it is those that ended with the later one.
+// late checks L2 for a release or a batch: it finds the checks that waited too long at a time.
+// Given a later version, it considers only the checks that ended with it.
 func (w *world) late(of types.UID, before, after client.Object, at time.Time) (findings []finding) {
 	d := w.deployments[of]
 	if d == nil {
@@ -263,9 +264,9 @@ func (w *world) late(of types.UID, before, after client.Object, at time.Time) (f
 	return findings
 }
 
-// checkSilence is L2 of a batch whose check of the server ended without a verdict: its pods pass
-// or fail, as the setting silence says. Where settings differ, or changed a moment ago, it is not
-// known which one counts; nor does a workload's own count here.
+// checkSilence checks L2 for a batch whose check of the server ended without a verdict: its pods
+// pass or fail as the setting silence says. Nothing is judged if settings differ, or changed a
+// moment ago, or if the workload has its own: the setting that counts is then unknown.
 func (w *world) checkSilence(d *workload, before, after *v1alpha1.ChangePod, now time.Time) (findings []finding) {
 	checked := func(b *v1alpha1.ChangePod) (reason, message string) {
 		if c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionChecked); c != nil && c.Status == metav1.ConditionFalse {
@@ -297,7 +298,7 @@ func (w *world) checkSilence(d *workload, before, after *v1alpha1.ChangePod, now
 	return findings
 }
 
-// unbounded is L2, L4 and S11 of the objects that some namespaces have at a time.
+// unbounded checks L2, L4 and S11 for the objects of some namespaces at a time.
 func (w *world) unbounded(namespaces []string, now time.Time) (open []string) {
 	add := func(o metav1.Object, findings ...finding) {
 		for _, f := range findings {

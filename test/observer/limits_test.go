@@ -34,12 +34,12 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// idle is a number of steps at which nothing happens.
+// idle returns steps at which nothing happens.
 func idle(steps int) []step {
 	return slices.Repeat([]step{{does: func(*world, time.Time) {}}}, steps)
 }
 
-// begun is what stories of limits begin with.
+// begun returns the world and the beginning of a story about limits.
 func begun(story []step) (*world, []step) {
 	w := newWorld()
 	w.limits.own = "operator"
@@ -48,13 +48,13 @@ func begun(story []step) (*world, []step) {
 
 func checkStory(t *testing.T, w *world, story []step, want []string) {
 	t.Helper()
-	if diff := cmp.Diff(want, tell(w, story)); diff != "" {
+	if diff := cmp.Diff(want, play(w, story)); diff != "" {
 		t.Errorf("violations (-want +got):\n%s", diff)
 	}
 }
 
 func TestHasty(t *testing.T) {
-	// pod is one of the release that is left; it finished where it was ever Ready.
+	// pod is a pod of the current release; it finished if it was ever Ready.
 	pod := func(name, node string, ready time.Time) step {
 		p := makePod(name, ready)
 		if p.Spec.NodeName = node; ready.IsZero() {
@@ -75,7 +75,8 @@ func TestHasty(t *testing.T) {
 	sidecar := user(withSidecar)
 	long, hangs := epoch.Add(-time.Hour), time.Time{}
 	because := func(cause string) step {
-		return operator(makeDeployment(back, annotation(v1alpha1.QuarantineReasonAnnotation, `{"v2":{"cause":"`+cause+`","release":7,"to":"v1"}}`)))
+		reasons := `{"v2":{"cause":"` + cause + `","release":7,"to":"v1"}}`
+		return operator(makeDeployment(back, annotation(v1alpha1.QuarantineReasonAnnotation, reasons)))
 	}
 	more := makeReplicaSet("d")
 	more.Spec.Replicas = new(int32(5))
@@ -87,17 +88,23 @@ func TestHasty(t *testing.T) {
 		story []step
 		want  []string
 	}{
-		"no pod came up":            {story: []step{pod("p1", "n1", hangs), pod("p2", "n2", hangs), never}},
-		"one came up just now":      {story: []step{pod("p1", "n1", epoch), pod("p2", "n2", hangs), pod("p3", "n3", hangs), never}, want: []string{"S9 at 6"}},
-		"its sidecar crashes":       {story: []step{sidecar, pod("p2", "n2", hangs), never}},
-		"one came up a moment ago":  {story: []step{pod("p1", "n1", at(5)), pod("p2", "n2", hangs), never}},
-		"one came up long ago":      {story: []step{pod("p1", "n1", long), pod("p2", "n2", hangs), pod("p3", "n1", hangs), never}},
-		"one has not finished":      {story: []step{unmarked, pod("p2", "n2", hangs), never}},
-		"a user requested it":       {story: []step{pod("p1", "n1", epoch), because(v1alpha1.ReasonRollbackRequested)}},
-		"its verification failed":   {story: []step{pod("p1", "n1", epoch), because(v1alpha1.ReasonVerificationFailed)}},
-		"it failed, too":            {story: []step{pod("p1", "n1", epoch), pod("p2", "n2", hangs), failed}, want: []string{"S9 at 5", "S9 at 5"}},
-		"less is waited for":        {story: []step{less, pod("p1", "n1", epoch), pod("p2", "n2", hangs), pod("p3", "n3", hangs), never}},
-		"one node":                  {story: []step{pod("p1", "n1", long), pod("p2", "n2", hangs), pod("p3", "n2", hangs), never}, want: []string{"S9 at 6"}},
+		"no pod came up": {story: []step{pod("p1", "n1", hangs), pod("p2", "n2", hangs), never}},
+		"one came up just now": {
+			story: []step{pod("p1", "n1", epoch), pod("p2", "n2", hangs), pod("p3", "n3", hangs), never}, want: []string{"S9 at 6"},
+		},
+		"its sidecar crashes":      {story: []step{sidecar, pod("p2", "n2", hangs), never}},
+		"one came up a moment ago": {story: []step{pod("p1", "n1", at(5)), pod("p2", "n2", hangs), never}},
+		"one came up long ago":     {story: []step{pod("p1", "n1", long), pod("p2", "n2", hangs), pod("p3", "n1", hangs), never}},
+		"one has not finished":     {story: []step{unmarked, pod("p2", "n2", hangs), never}},
+		"a user requested it":      {story: []step{pod("p1", "n1", epoch), because(v1alpha1.ReasonRollbackRequested)}},
+		"its verification failed":  {story: []step{pod("p1", "n1", epoch), because(v1alpha1.ReasonVerificationFailed)}},
+		"it failed, too": {
+			story: []step{pod("p1", "n1", epoch), pod("p2", "n2", hangs), failed}, want: []string{"S9 at 5", "S9 at 5"},
+		},
+		"less is waited for": {story: []step{less, pod("p1", "n1", epoch), pod("p2", "n2", hangs), pod("p3", "n3", hangs), never}},
+		"one node": {
+			story: []step{pod("p1", "n1", long), pod("p2", "n2", hangs), pod("p3", "n2", hangs), never}, want: []string{"S9 at 6"},
+		},
 		"two nodes":                 {story: []step{pod("p1", "n1", long), pod("p2", "n2", hangs), pod("p3", "n3", hangs), never}},
 		"the only node":             {story: []step{pod("p1", "n1", long), pod("p2", "n1", hangs), never}},
 		"no node":                   {story: []step{pod("p1", "n1", long), pod("p2", "", hangs), never}},
@@ -110,7 +117,7 @@ func TestHasty(t *testing.T) {
 	}
 }
 
-// TestHastyOfSets is the same of a StatefulSet of three pods, and of a DaemonSet on as many nodes.
+// TestHastyOfSets checks a StatefulSet of three pods, and a DaemonSet on three nodes.
 func TestHastyOfSets(t *testing.T) {
 	set, setBack := setAt(0, left, replicas(3)), setAt(0, back, replicas(3))
 	daemon := func(like *appsv1.StatefulSet) *appsv1.DaemonSet {
@@ -147,8 +154,10 @@ func TestHastyOfSets(t *testing.T) {
 			story []step
 			want  []string
 		}{
-			"no pod came up":         {story: []step{old, pod(1, "second", "n1", hangs), pod(2, "second", "n2", hangs)}},
-			"one came up just now":   {story: []step{old, pod(1, "second", "n1", epoch), pod(2, "second", "n2", hangs)}, want: []string{"S9 at 7", "S9 at 7"}},
+			"no pod came up": {story: []step{old, pod(1, "second", "n1", hangs), pod(2, "second", "n2", hangs)}},
+			"one came up just now": {
+				story: []step{old, pod(1, "second", "n1", epoch), pod(2, "second", "n2", hangs)}, want: []string{"S9 at 7", "S9 at 7"},
+			},
 			"one node":               {story: []step{old, pod(1, "second", "n1", hangs), pod(2, "second", "n2", long)}, want: []string{"S9 at 7"}},
 			"the only node":          {story: []step{old, pod(1, "second", "n2", hangs), pod(2, "second", "n2", long)}},
 			"one pod is not made":    {story: []step{user(makeNamespace(true)), pod(1, "second", "n1", hangs), pod(2, "second", "n2", long)}},
@@ -164,7 +173,7 @@ func TestHastyOfSets(t *testing.T) {
 }
 
 func TestRollbackLimit(t *testing.T) {
-	// rolledBack are two steps for each workload.
+	// rolledBack takes two steps for each workload.
 	rolledBack := func(namespace string, workloads ...string) (story []step) {
 		for _, name := range workloads {
 			of := func(d *appsv1.Deployment) { d.Namespace, d.Name, d.UID = namespace, name, types.UID(name) }
@@ -184,16 +193,23 @@ func TestRollbackLimit(t *testing.T) {
 		story []step
 		want  []string
 	}{
-		"half of one namespace":  {story: rolledBack("ns", "a", "b", "c")},
-		"more of one namespace":  {story: rolledBack("ns", "a", "b", "c", "e"), want: []string{"S9 at 10"}},
-		"all of two namespaces":  {story: slices.Concat(rolledBack("ns", "a", "b", "c"), rolledBack("other", "e", "f"))},
-		"more of two namespaces": {story: slices.Concat(rolledBack("ns", "a", "b", "c"), rolledBack("other", "e", "f", "g")), want: []string{"S9 at 14"}},
-		"one workload":           {story: rolledBack("ns", "a", "a", "a", "a", "a", "a")},
-		"one after the other":    {story: slices.Concat(rolledBack("ns", "a", "b", "c"), idle(60), rolledBack("ns", "e", "f", "g"))},
-		"more are allowed":       {story: append([]step{setting("operator", limit().On("8/10m"))}, rolledBack("ns", "a", "b", "c", "e")...)},
-		"fewer are in force":     {story: append([]step{setting("operator", limit().On("8/10m").InForce(true, "1/10m"))}, rolledBack("ns", "a", "b")...), want: []string{"S9 at 7"}},
-		"off":                    {story: append([]step{setting("operator", limit().Off("1/10m"))}, rolledBack("ns", "a", "b", "c", "e")...)},
-		"of another namespace":   {story: append([]step{setting("ns", limit().On("8/10m"))}, rolledBack("ns", "a", "b", "c", "e")...), want: []string{"S9 at 11"}},
+		"half of one namespace": {story: rolledBack("ns", "a", "b", "c")},
+		"more of one namespace": {story: rolledBack("ns", "a", "b", "c", "e"), want: []string{"S9 at 10"}},
+		"all of two namespaces": {story: slices.Concat(rolledBack("ns", "a", "b", "c"), rolledBack("other", "e", "f"))},
+		"more of two namespaces": {
+			story: slices.Concat(rolledBack("ns", "a", "b", "c"), rolledBack("other", "e", "f", "g")), want: []string{"S9 at 14"},
+		},
+		"one workload":        {story: rolledBack("ns", "a", "a", "a", "a", "a", "a")},
+		"one after the other": {story: slices.Concat(rolledBack("ns", "a", "b", "c"), idle(60), rolledBack("ns", "e", "f", "g"))},
+		"more are allowed":    {story: append([]step{setting("operator", limit().On("8/10m"))}, rolledBack("ns", "a", "b", "c", "e")...)},
+		"fewer are in force": {
+			story: append([]step{setting("operator", limit().On("8/10m").InForce(true, "1/10m"))}, rolledBack("ns", "a", "b")...),
+			want:  []string{"S9 at 7"},
+		},
+		"off": {story: append([]step{setting("operator", limit().Off("1/10m"))}, rolledBack("ns", "a", "b", "c", "e")...)},
+		"of another namespace": {
+			story: append([]step{setting("ns", limit().On("8/10m"))}, rolledBack("ns", "a", "b", "c", "e")...), want: []string{"S9 at 11"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, story := begun(tc.story)
@@ -207,7 +223,9 @@ func TestPrintable(t *testing.T) {
 		return Request{Verb: "patch", Resource: "deployments", Namespace: "ns", Name: "web", body: []byte(patch)}
 	}
 	status := func(text string) Request {
-		return Request{Verb: "update", Resource: "changeworkloads", Subresource: "status", Namespace: "ns", Name: "web--x--v1", body: []byte(text)}
+		return Request{
+			Verb: "update", Resource: "changeworkloads", Subresource: "status", Namespace: "ns", Name: "web--x--v1", body: []byte(text),
+		}
 	}
 	event := Request{Verb: "create", Resource: "events", Namespace: "ns"}
 	bell := event
@@ -221,13 +239,17 @@ func TestPrintable(t *testing.T) {
 		"C1":                      {request: status("{\"status\":{\"message\":\"\u009b31m\"}}"), want: []string{"S13 at 3"}},
 		"a carriage return":       {request: status(`{"status":{"message":"a\rb"}}`), want: []string{"S13 at 3"}},
 		"text from right to left": {request: status("{\"status\":{\"message\":\"\u202e\"}}"), want: []string{"S13 at 3"}},
-		"what a user annotated":   {request: status(`{"metadata":{"annotations":{"x":"\u001b"}},"status":{}}`)},
+		"an annotation of a user": {request: status(`{"metadata":{"annotations":{"x":"\u001b"}},"status":{}}`)},
 		"an event":                {request: bell, want: []string{"S13 at 3"}},
-		"JSON in an annotation":   {request: deployment(`[{"op":"add","path":"/metadata/annotations/x","value":"{\"message\":\"\\u001b\"}"}]`), want: []string{"S13 at 3"}},
-		"a command":               {request: status(`{"status":{"message":"with kubectl delete pod 'x' -n ns"}}`)},
-		"an unquoted word":        {request: status(`{"status":{"message":"with kubectl delete pod $x -n ns"}}`), want: []string{"S13 at 3"}},
-		"a template":              {request: deployment(`[{"op":"replace","path":"/spec/template","value":{"x":"\u001b"}}]`)},
-		"what kubectl applied":    {request: deployment(`[{"op":"add","path":"/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration","value":"\u001b"}]`)},
+		"JSON in an annotation": {
+			request: deployment(`[{"op":"add","path":"/metadata/annotations/x","value":"{\"message\":\"\\u001b\"}"}]`), want: []string{"S13 at 3"},
+		},
+		"a command":        {request: status(`{"status":{"message":"with kubectl delete pod 'x' -n ns"}}`)},
+		"an unquoted word": {request: status(`{"status":{"message":"with kubectl delete pod $x -n ns"}}`), want: []string{"S13 at 3"}},
+		"a template":       {request: deployment(`[{"op":"replace","path":"/spec/template","value":{"x":"\u001b"}}]`)},
+		"the annotation of kubectl apply": {
+			request: deployment(`[{"op":"add","path":"/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration","value":"\u001b"}]`),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, story := begun([]step{sent(tc.request)})
@@ -263,7 +285,7 @@ func TestUnquoted(t *testing.T) {
 		"kubectl delete pod web > x":                                                false,
 	} {
 		if why := unquoted(text); (why == "") != fine {
-			t.Errorf("unquoted(%s) = %q, want that it is fine: %v", text, why, fine)
+			t.Errorf("unquoted(%s) = %q, want fine: %v", text, why, fine)
 		}
 	}
 	if got := NewJudge("operator").Text("ns", "web", "kubectl delete pod $x"); len(got) != 1 || got[0].Invariant != Printable {
@@ -281,7 +303,9 @@ func TestLimits(t *testing.T) {
 	}
 	checked := func(phase v1alpha1.CheckPhase) func(*v1alpha1.ChangeWorkload) {
 		return func(c *v1alpha1.ChangeWorkload) {
-			c.Status.Checks = []v1alpha1.CheckStatus{{Name: "x", Type: "probe", Phase: phase, StartTime: &metav1.Time{Time: epoch}, Deadline: &metav1.Time{Time: at(2)}}}
+			c.Status.Checks = []v1alpha1.CheckStatus{{
+				Name: "x", Type: "probe", Phase: phase, StartTime: &metav1.Time{Time: epoch}, Deadline: &metav1.Time{Time: at(2)},
+			}}
 		}
 	}
 	answered := func(b *v1alpha1.ChangePod) {
@@ -333,42 +357,96 @@ func TestLimits(t *testing.T) {
 		story []step
 		want  []string
 	}{
-		"S11: annotations":                  {story: noted(operator, maxOwnBytes-1)},
-		"S11: too many annotations":         {story: noted(operator, maxOwnBytes+1), want: []string{"S11 at 3"}},
-		"S11: a user's":                     {story: noted(user, maxOwnBytes+1)},
-		"S11: a large batch":                {story: sends("changepods"), want: []string{"S11 at 3"}},
-		"S11: a large template":             {story: sends("controllerrevisions")},
-		"L2: a check ends in time":          {story: slices.Concat(begins, []step{operator(makeBatch(submitted))}, idle(3), []step{operator(makeBatch(done()))})},
-		"L2: a check ends late":             {story: slices.Concat(begins, []step{operator(makeBatch(submitted))}, idle(5), []step{operator(makeBatch(done()))}), want: []string{"L2 at 10"}},
-		"L2: a policy's check goes on":      {story: slices.Concat(begins, []step{operator(makeBatch(answered))}, idle(5), []step{operator(makeBatch(done()))})},
-		"L2: a user ends it":                {story: slices.Concat(begins, []step{operator(makeBatch(submitted))}, idle(5), []step{user(makeBatch(done()))})},
-		"L2: by the default":                {story: slices.Concat(begins, []step{operator(makeBatch(waiting))}, idle(12), []step{operator(makeBatch(done()))})},
-		"L2: later than by the default":     {story: slices.Concat(begins, []step{operator(makeBatch(waiting))}, idle(17), []step{operator(makeBatch(done()))}), want: []string{"L2 at 22"}},
-		"L2: no replica ran":                {story: slices.Concat(begins, []step{operator(makeBatch(submitted)), stops}, idle(9), []step{starts, operator(makeBatch(done()))})},
-		"L2: opted in again":                {story: slices.Concat(begins, []step{operator(makeBatch(submitted)), user(makeDeployment(label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)))}, idle(9), []step{user(makeDeployment(left)), operator(makeBatch(done()))})},
-		"L2: a check of a release":          {story: slices.Concat([]step{operator(makeRelease(running, checked(v1alpha1.CheckRunning)))}, idle(9), []step{operator(makeRelease(running, checked(v1alpha1.CheckError)))}), want: []string{"L2 at 13"}},
-		"L2: in the background":             {story: slices.Concat([]step{operator(makeRelease(running, checked(v1alpha1.CheckWatching)))}, idle(9), []step{operator(makeRelease(running, checked(v1alpha1.CheckError)))})},
-		"L2: silence passes":                {story: silently("none")},
-		"L2: it passes, and the pod fails":  {story: silently("inconclusive"), want: []string{"L2 at 5"}},
-		"L2: silence fails":                 {story: silently("inconclusive", failing)},
-		"L2: it fails, and the pod passes":  {story: silently("none", failing), want: []string{"L2 at 6"}},
-		"L2: it fails since just now":       {story: join(begins, operator(makeBatch(submitted)), failing, changed, operator(makeBatch(quiet("none"))))},
-		"L2: it fails, but not here":        {story: silently("none", failing, passing)},
-		"L2: a workload has its own":        {story: silently("none", failing, own)},
-		"L2: a policy says that it fails":   {story: join(begins, operator(makeBatch(quiet("inconclusive", "the check x"))))},
-		"L2: the end is read again":         {story: join(begins, operator(makeBatch(quiet("none"))), failing, operator(makeBatch(quiet("none"))))},
-		"L3: as many writes as pods need":   {story: slices.Concat([]step{pod}, many)},
-		"L3: one more":                      {story: slices.Concat([]step{pod}, many, []step{mark}), want: []string{fmt.Sprint("L3 at ", len(many)+4)}},
-		"L3: the pod changes":               {story: slices.Concat([]step{pod}, many, []step{user(makePod("p1", at(1))), mark})},
-		"L3: the pod is only marked":        {story: slices.Concat([]step{pod}, many, []step{{object: marked}, mark}), want: []string{fmt.Sprint("L3 at ", len(many)+5)}},
-		"L3: the operator changes the rest": {story: slices.Concat(begins, []step{pod}, many, []step{operator(makeRelease(success, updated(0))), mark}), want: []string{fmt.Sprint("L3 at ", len(many)+6)}},
-		"L3: a user corrects a batch":       {story: slices.Concat(begins, []step{pod, operator(makeBatch(done()))}, many, []step{user(makeBatch(done("pass"))), mark})},
-		"L3: a user changes a setting":      {story: slices.Concat([]step{pod}, many, []step{user(wrappers.MakeOpsConfigInfo("ns", "branch", v1alpha1.TypeBranch).UID("s").Obj()), mark})},
-		"L4: a release goes":                {story: slices.Concat(begins, []step{user(goes(makeRelease(running)))}, idle(10), []step{gone(makeRelease(running))})},
-		"L4: a release stays for long":      {story: slices.Concat(begins, []step{user(goes(makeRelease(running)))}, idle(13), []step{gone(makeRelease(running))}), want: []string{"L4 at 18"}},
-		"L4: a policy stays for long":       {story: join(user(goes(policy.DeepCopy())), idle(13), gone(policy)), want: []string{"L4 at 17"}},
-		"L4: a workload goes":               {story: slices.Concat([]step{user(goes(makeDeployment(left)))}, idle(13), []step{gone(makeDeployment(left))})},
-		"L4: a workload is kept":            {story: slices.Concat([]step{user(stays), user(goes(stays.DeepCopy()))}, idle(13), []step{gone(stays)}), want: []string{"L4 at 18"}},
+		"S11: annotations":          {story: noted(operator, maxOwnBytes-1)},
+		"S11: too many annotations": {story: noted(operator, maxOwnBytes+1), want: []string{"S11 at 3"}},
+		"S11: a user's":             {story: noted(user, maxOwnBytes+1)},
+		"S11: a large batch":        {story: sends("changepods"), want: []string{"S11 at 3"}},
+		"S11: a large template":     {story: sends("controllerrevisions")},
+		"L2: a check ends in time": {
+			story: slices.Concat(begins, []step{operator(makeBatch(submitted))}, idle(3), []step{operator(makeBatch(done()))}),
+		},
+		"L2: a check ends late": {
+			story: slices.Concat(begins, []step{operator(makeBatch(submitted))}, idle(5), []step{operator(makeBatch(done()))}),
+			want:  []string{"L2 at 10"},
+		},
+		"L2: a policy's check goes on": {
+			story: slices.Concat(begins, []step{operator(makeBatch(answered))}, idle(5), []step{operator(makeBatch(done()))}),
+		},
+		"L2: a user ends it": {story: slices.Concat(begins, []step{operator(makeBatch(submitted))}, idle(5), []step{user(makeBatch(done()))})},
+		"L2: by the default": {story: slices.Concat(begins, []step{operator(makeBatch(waiting))}, idle(12), []step{operator(makeBatch(done()))})},
+		"L2: later than by the default": {
+			story: slices.Concat(begins, []step{operator(makeBatch(waiting))}, idle(17), []step{operator(makeBatch(done()))}),
+			want:  []string{"L2 at 22"},
+		},
+		"L2: no replica ran": {
+			story: slices.Concat(begins, []step{operator(makeBatch(submitted)), stops}, idle(9), []step{starts, operator(makeBatch(done()))}),
+		},
+		"L2: opted in again": {
+			story: slices.Concat(
+				begins, []step{operator(makeBatch(submitted)), user(makeDeployment(label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)))}, idle(9),
+				[]step{user(makeDeployment(left)), operator(makeBatch(done()))},
+			),
+		},
+		"L2: a check of a release": {
+			story: slices.Concat(
+				[]step{operator(makeRelease(running, checked(v1alpha1.CheckRunning)))}, idle(9),
+				[]step{operator(makeRelease(running, checked(v1alpha1.CheckError)))},
+			),
+			want: []string{"L2 at 13"},
+		},
+		"L2: in the background": {
+			story: slices.Concat(
+				[]step{operator(makeRelease(running, checked(v1alpha1.CheckWatching)))}, idle(9),
+				[]step{operator(makeRelease(running, checked(v1alpha1.CheckError)))},
+			),
+		},
+		"L2: silence passes":               {story: silently("none")},
+		"L2: it passes, and the pod fails": {story: silently("inconclusive"), want: []string{"L2 at 5"}},
+		"L2: silence fails":                {story: silently("inconclusive", failing)},
+		"L2: it fails, and the pod passes": {story: silently("none", failing), want: []string{"L2 at 6"}},
+		"L2: the setting changed just now": {
+			story: join(begins, operator(makeBatch(submitted)), failing, changed, operator(makeBatch(quiet("none")))),
+		},
+		"L2: it fails in other namespaces": {story: silently("none", failing, passing)},
+		"L2: a workload has its own":       {story: silently("none", failing, own)},
+		"L2: a policy says that it fails":  {story: join(begins, operator(makeBatch(quiet("inconclusive", "the check x"))))},
+		"L2: the end is read again": {
+			story: join(begins, operator(makeBatch(quiet("none"))), failing, operator(makeBatch(quiet("none")))),
+		},
+		"L3: as many writes as pods need": {story: slices.Concat([]step{pod}, many)},
+		"L3: one more": {
+			story: slices.Concat([]step{pod}, many, []step{mark}), want: []string{fmt.Sprint("L3 at ", len(many)+4)},
+		},
+		"L3: the pod changes": {story: slices.Concat([]step{pod}, many, []step{user(makePod("p1", at(1))), mark})},
+		"L3: the pod is only marked": {
+			story: slices.Concat([]step{pod}, many, []step{{object: marked}, mark}), want: []string{fmt.Sprint("L3 at ", len(many)+5)},
+		},
+		"L3: the operator changes the rest": {
+			story: slices.Concat(begins, []step{pod}, many, []step{operator(makeRelease(success, updated(0))), mark}),
+			want:  []string{fmt.Sprint("L3 at ", len(many)+6)},
+		},
+		"L3: a user corrects a batch": {
+			story: slices.Concat(begins, []step{pod, operator(makeBatch(done()))}, many, []step{user(makeBatch(done("pass"))), mark}),
+		},
+		"L3: a user changes a setting": {
+			story: slices.Concat(
+				[]step{pod}, many, []step{user(wrappers.MakeOpsConfigInfo("ns", "branch", v1alpha1.TypeBranch).UID("s").Obj()), mark},
+			),
+		},
+		"L4: a release goes": {
+			story: slices.Concat(begins, []step{user(goes(makeRelease(running)))}, idle(10), []step{gone(makeRelease(running))}),
+		},
+		"L4: a release stays for long": {
+			story: slices.Concat(begins, []step{user(goes(makeRelease(running)))}, idle(13), []step{gone(makeRelease(running))}),
+			want:  []string{"L4 at 18"},
+		},
+		"L4: a policy stays for long": {story: join(user(goes(policy.DeepCopy())), idle(13), gone(policy)), want: []string{"L4 at 17"}},
+		"L4: a workload goes": {
+			story: slices.Concat([]step{user(goes(makeDeployment(left)))}, idle(13), []step{gone(makeDeployment(left))}),
+		},
+		"L4: a workload is kept": {
+			story: slices.Concat([]step{user(stays), user(goes(stays.DeepCopy()))}, idle(13), []step{gone(stays)}), want: []string{"L4 at 18"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, story := begun(tc.story)
@@ -385,10 +463,12 @@ func TestUnbounded(t *testing.T) {
 		return operator(makeRelease(state, append(change, name)...))
 	}
 	version := func(number int) step {
-		return operator(wrappers.MakeControllerRevision("ns", fmt.Sprint("r", number)).UID(types.UID(fmt.Sprint("r", number))).Of(makeDeployment()).Obj())
+		name := fmt.Sprint("r", number)
+		return operator(wrappers.MakeControllerRevision("ns", name).UID(types.UID(name)).Of(makeDeployment()).Obj())
 	}
 	batch := func(number int, change ...func(*v1alpha1.ChangePod)) step {
-		return operator(makeBatch(append([]func(*v1alpha1.ChangePod){numbered(number), func(b *v1alpha1.ChangePod) { b.Spec.PodInfos = nil }}, change...)...))
+		empty := func(b *v1alpha1.ChangePod) { b.Spec.PodInfos = nil }
+		return operator(makeBatch(append([]func(*v1alpha1.ChangePod){numbered(number), empty}, change...)...))
 	}
 	times := func(n int, one func(int) step) (story []step) {
 		for number := range n {
@@ -424,20 +504,20 @@ func TestUnbounded(t *testing.T) {
 		"fewer are kept elsewhere": {story: slices.Concat(one, []step{
 			user(wrappers.MakeOpsConfigInfo("other", "history", v1alpha1.TypeHistory).UID("s").On("2").Obj()),
 		}, times(3, version))},
-		"fewer are kept now":     {story: slices.Concat(one, []step{keep("3"), keep("2")}, times(3, version))},
-		"batches":                {story: slices.Concat(one, times(maxBatches+1, func(n int) step { return batch(n) }))},
-		"too many batches":       {story: slices.Concat(one, times(maxBatches+2, func(n int) step { return batch(n) })), want: 1},
-		"too many, which failed": {story: slices.Concat(one, times(maxBatches+2, func(n int) step { return batch(n, fails) }))},
-		"a batch that waits":     {story: slices.Concat(one, []step{batch(1, waiting)}), want: 1},
-		"of a canceled release":  {story: []step{operator(makeRelease(v1alpha1.ChangeWorkloadCanceled)), batch(1, waiting)}},
-		"of one that left":       {story: slices.Concat(one, []step{batch(1, waiting), user(makeNamespace(false))})},
-		"a pod that stays":       {story: []step{user(goes)}, want: 1},
-		"elsewhere":              {story: []step{user(goes)}, where: "other"},
+		"fewer are kept now":                 {story: slices.Concat(one, []step{keep("3"), keep("2")}, times(3, version))},
+		"batches":                            {story: slices.Concat(one, times(maxBatches+1, func(n int) step { return batch(n) }))},
+		"too many batches":                   {story: slices.Concat(one, times(maxBatches+2, func(n int) step { return batch(n) })), want: 1},
+		"too many, which failed":             {story: slices.Concat(one, times(maxBatches+2, func(n int) step { return batch(n, fails) }))},
+		"a batch that waits":                 {story: slices.Concat(one, []step{batch(1, waiting)}), want: 1},
+		"of a canceled release":              {story: []step{operator(makeRelease(v1alpha1.ChangeWorkloadCanceled)), batch(1, waiting)}},
+		"of a workload that is not defended": {story: slices.Concat(one, []step{batch(1, waiting), user(makeNamespace(false))})},
+		"a pod that stays":                   {story: []step{user(goes)}, want: 1},
+		"elsewhere":                          {story: []step{user(goes)}, where: "other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			w.limits.own = "operator"
-			tell(w, append([]step{user(makeNamespace(true)), user(makeDeployment()), user(&corev1.Pod{})}, tc.story...))
+			play(w, append([]step{user(makeNamespace(true)), user(makeDeployment()), user(&corev1.Pod{})}, tc.story...))
 			if tc.where == "" {
 				tc.where = "ns"
 			}

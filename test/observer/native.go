@@ -32,13 +32,15 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// StatefulSets and DaemonSets are judged as what a Deployment would be that says the
-// same: halted is paused, and what a Deployment has no field for is an annotation, so
-// that a change of it is seen. Their revisions are judged as its ReplicaSets.
+// StatefulSets and DaemonSets are judged as Deployments: a halted workload is paused, and fields
+// that a Deployment lacks become an annotation, so that a change of them is seen. Their revisions
+// are judged as ReplicaSets.
 
-// likeDeployment is the Deployment that a workload is judged as.
+// likeDeployment returns the Deployment that a workload is judged as.
 func likeDeployment(meta *metav1.ObjectMeta, template *corev1.PodTemplateSpec, rest any) *appsv1.Deployment {
-	d := &appsv1.Deployment{ObjectMeta: *meta.DeepCopy(), Spec: appsv1.DeploymentSpec{Template: *template.DeepCopy(), ProgressDeadlineSeconds: ptr.To[int32](math.MaxInt32)}}
+	d := &appsv1.Deployment{ObjectMeta: *meta.DeepCopy(), Spec: appsv1.DeploymentSpec{
+		Template: *template.DeepCopy(), ProgressDeadlineSeconds: ptr.To[int32](math.MaxInt32),
+	}}
 	data, err := json.Marshal(rest)
 	if err != nil {
 		panic(err) // it came out of JSON
@@ -69,11 +71,14 @@ func likeStatefulSet(o *appsv1.StatefulSet) *appsv1.Deployment {
 	d.Annotations[partitionAnnotation] = strconv.Itoa(int(partition))
 	d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Paused = ptr.To(ptr.Deref(o.Spec.Replicas, 1)), o.Spec.MinReadySeconds, halted
 	s := &o.Status
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas, AvailableReplicas: s.AvailableReplicas}
+	d.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: s.ObservedGeneration, Replicas: s.Replicas, UpdatedReplicas: s.UpdatedReplicas,
+		AvailableReplicas: s.AvailableReplicas,
+	}
 	return d
 }
 
-// indexOf is the place of a pod among those of its StatefulSet, from 0.
+// indexOf returns the place of a pod in its StatefulSet, from 0.
 func indexOf(pod string, d *appsv1.Deployment) int32 {
 	start := int32(0)
 	if o := setSpecIn(d.Annotations[restAnnotation]).Ordinals; o != nil {
@@ -99,22 +104,25 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
 	delete(d.Annotations, appsv1.DeprecatedTemplateGeneration) // it follows the template
 	d.Spec.MinReadySeconds, d.Spec.Paused = o.Spec.MinReadySeconds, halted
-	// How many pods it is to have its status says: for the spec that would be a change.
+	// The status has the number of pods: in the spec, a new node would look like a change of the
+	// workload.
 	s, rolledOut := &o.Status, int32(0)
 	if s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled {
 		rolledOut = 1
 	}
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, Replicas: 1, UpdatedReplicas: rolledOut, AvailableReplicas: rolledOut}
+	d.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: s.ObservedGeneration, Replicas: 1, UpdatedReplicas: rolledOut, AvailableReplicas: rolledOut,
+	}
 	d.Status.ReadyReplicas = s.DesiredNumberScheduled // wantedPods
 	return d
 }
 
-// ownerByMark stands for the revision that a pod of a workload is of.
+// ownerByMark returns the UID that stands for a revision of a workload.
 func ownerByMark(workload types.UID, mark string) types.UID {
 	return workload + types.UID("/"+mark)
 }
 
-// ownerOfPod is what owns a pod: its ReplicaSet, or a revision.
+// ownerOfPod returns the owner of a pod: its ReplicaSet, or a revision.
 func ownerOfPod(o *corev1.Pod) types.UID {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil {

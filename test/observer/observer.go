@@ -36,33 +36,33 @@ import (
 )
 
 const (
-	// pollInterval is between two looks at whether something has come.
+	// pollInterval is the time between two polls.
 	pollInterval = 25 * time.Millisecond
-	// digestInterval is how often history is judged while nobody asks.
+	// digestInterval is how often history is judged without a call of Settle.
 	digestInterval = time.Second
-	// auditDelay is how long after a version the requests that were answered
-	// with it are all in the audit log.
+	// auditDelay is the time after which the audit log has all requests that were answered with a
+	// version.
 	auditDelay = 250 * time.Millisecond
-	// maxAtOnce is how many versions of one run may have two possible writers, beside one of
-	// every shareAtOnce versions.
+	// maxAtOnce bounds the versions of one run that have two possible writers, beside one of every
+	// shareAtOnce versions.
 	maxAtOnce, shareAtOnce = 20, 50
-	// auditWait is how long the audit log is waited for; after that nobody knows
-	// who wrote a version.
+	// auditWait is how long judging a version waits for the audit log; after that its writer is
+	// unknown.
 	auditWait = 10 * time.Second
 	// stopWait is how long Stop waits until everything is judged.
 	stopWait = time.Minute
 )
 
-// Options say what to observe.
+// Options configure an Observer.
 type Options struct {
-	// Config is that of an administrator.
+	// Config has the rights of an administrator.
 	Config *rest.Config
 	// AuditLog is written by the policy that AuditPolicy returns.
 	AuditLog string
-	// Since, if set, is when judging requests begins: what the log has from before
-	// is another observer's.
+	// Since, if set, is when judging begins: earlier requests in the log belong to another
+	// observer.
 	Since time.Time
-	// Operator is the user the operator runs as, OperatorNamespace its own.
+	// Operator is the user of the operator, OperatorNamespace its namespace.
 	Operator, OperatorNamespace string
 }
 
@@ -88,13 +88,12 @@ type Observer struct {
 	violations []Violation
 	writes     []Request
 	notes      []string
-	// unattributed counts the versions whose writer is not known, atOnce those of them that
-	// two writers were answered with at the same time, one of whom changed nothing; versions
-	// counts all.
+	// unattributed counts the versions whose writer is unknown. atOnce counts those of them that
+	// answered two writers at the same time, one of which changed nothing. versions counts all.
 	versions, unattributed, atOnce int
 }
 
-// Start starts to observe. The operator's kinds must be there.
+// Start starts an Observer. The CRDs of the operator must exist.
 func Start(o Options) (*Observer, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
@@ -106,7 +105,10 @@ func Start(o Options) (*Observer, error) {
 	ctx, end := context.WithCancel(context.Background())
 	known := newWorld()
 	known.limits.own = o.OperatorNamespace
-	obs := &Observer{opts: o, client: c, end: end, done: make(chan struct{}), world: known, audit: newAuditLog(o.AuditLog, o.Operator, o.Since), streams: newStreams()}
+	obs := &Observer{
+		opts: o, client: c, end: end, done: make(chan struct{}),
+		world: known, audit: newAuditLog(o.AuditLog, o.Operator, o.Since), streams: newStreams(),
+	}
 	go func() {
 		defer close(obs.done)
 		obs.run(ctx)
@@ -114,8 +116,8 @@ func Start(o Options) (*Observer, error) {
 	return obs, nil
 }
 
-// Stop judges everything that had happened when it was called, and ends the observation.
-// What it cannot judge is a gap.
+// Stop judges everything that happened before the call, and ends the observation. History that it
+// cannot judge is a gap.
 func (o *Observer) Stop() {
 	o.stop.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWait)
@@ -133,11 +135,11 @@ func (o *Observer) Stop() {
 	})
 }
 
-// run follows the cluster, anew each time history has a hole.
+// run follows the cluster, and starts again after each hole in the history.
 func (o *Observer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := o.follow(ctx); errors.Is(err, errLost) {
-			o.startAnew(err)
+			o.restart(err)
 		}
 	}
 }
@@ -173,11 +175,12 @@ func (o *Observer) follow(ctx context.Context) error {
 	return first
 }
 
-// startAnew forgets a history that has a hole, and says so.
-func (o *Observer) startAnew(err error) {
+// restart forgets a history that has a hole, and notes the hole.
+func (o *Observer) restart(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.notes = append(o.notes, fmt.Sprintf("%s: history after resource version %d was lost: %v", time.Now().UTC().Format(time.RFC3339), o.judged, err))
+	o.notes = append(o.notes, fmt.Sprintf("%s: history after resource version %d was lost: %v",
+		time.Now().UTC().Format(time.RFC3339), o.judged, err))
 	o.streams, o.queue = newStreams(), nil
 	o.world.forget()
 }
@@ -201,8 +204,8 @@ func (o *Observer) take(s *stream, at uint64, events []event) {
 	s.at = max(s.at, at)
 }
 
-// date makes times follow the order of versions: what was written before a version happened
-// before that was seen, also where its own watch is behind.
+// date makes times follow the order of versions: a version was written before each later version
+// was seen, even if its own watch is behind.
 func (o *Observer) date(e *event) {
 	for i := range o.queue {
 		if later := &o.queue[i]; later.rv > e.rv && later.seen.Before(e.seen) {
@@ -211,7 +214,7 @@ func (o *Observer) date(e *event) {
 	}
 }
 
-// complete is the resource version up to which all streams have seen everything.
+// complete returns the resource version up to which all streams have seen everything.
 func (o *Observer) complete() uint64 {
 	upTo := o.streams[0].at
 	for _, s := range o.streams {
@@ -220,8 +223,8 @@ func (o *Observer) complete() uint64 {
 	return upTo
 }
 
-// judge goes on up to a resource version, with what was seen until some time. It
-// returns false when it has to wait for the audit log.
+// judge judges history up to a resource version, of the events that were seen until a time. It
+// returns false if it has to wait for the audit log.
 func (o *Observer) judge(upTo uint64, seen time.Time) bool {
 	if err := o.audit.read(); err != nil {
 		o.notes = append(o.notes, fmt.Sprintf("read the audit log: %v", err))
@@ -256,8 +259,8 @@ func (o *Observer) judge(upTo uint64, seen time.Time) bool {
 	return len(o.queue) == 0 || o.queue[0].rv > upTo
 }
 
-// noteUnknown counts a version whose writer is not known. atOnce: two writers were answered with
-// it at the same time.
+// noteUnknown counts a version whose writer is unknown. atOnce: it answered two writers at the same
+// time.
 func (o *Observer) noteUnknown(e event, atOnce bool) {
 	o.unattributed++
 	if atOnce {
@@ -296,13 +299,13 @@ func (o *Observer) Settle(ctx context.Context) error {
 	}
 }
 
-// settle says whether history was lost meanwhile.
+// settle judges like Settle, and reports whether history was lost meanwhile.
 func (o *Observer) settle(ctx context.Context) (lost bool, err error) {
 	called := time.Now()
 	o.mu.Lock()
 	streams := o.streams
 	o.mu.Unlock()
-	anew := func() bool { return o.streams[0] != streams[0] }
+	restarted := func() bool { return o.streams[0] != streams[0] }
 	upTo := uint64(0)
 	for _, s := range streams {
 		list := s.newMetadataList()
@@ -317,20 +320,20 @@ func (o *Observer) settle(ctx context.Context) (lost bool, err error) {
 		for i := range list.Items {
 			there[list.Items[i].UID] = revisionOf(list.Items[i].ResourceVersion)
 		}
-		if err := o.until(ctx, "the watch of "+s.kind+"s", func() bool { return anew() || s.hasSeen(there, at) }); err != nil {
+		if err := o.until(ctx, "the watch of "+s.kind+"s", func() bool { return restarted() || s.hasSeen(there, at) }); err != nil {
 			return false, err
 		}
 	}
 	err = o.until(ctx, "the audit log", func() bool {
-		lost = anew()
-		// Also of requests that are no version of anything that is watched.
+		lost = restarted()
+		// Also for requests that made no version of a watched object.
 		return lost || o.judge(upTo, time.Now()) && time.Since(called) > auditDelay
 	})
 	return lost, err
 }
 
-// hasSeen says that a stream has seen what a list has, and then knows it to be
-// complete up to that list.
+// hasSeen reports whether a stream has seen all that a list has; if so, the stream is complete up
+// to that list.
 func (s *stream) hasSeen(there map[types.UID]uint64, at uint64) bool {
 	for uid, version := range there {
 		if s.versions[uid] < version && s.at < version {
@@ -346,7 +349,7 @@ func (s *stream) hasSeen(there map[types.UID]uint64, at uint64) bool {
 	return true
 }
 
-// until polls for a condition, which has the lock.
+// until polls a condition, with the lock, until it holds.
 func (o *Observer) until(ctx context.Context, what string, holds func() bool) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -365,8 +368,8 @@ func (o *Observer) until(ctx context.Context, what string, holds func() bool) er
 	}
 }
 
-// Violations are those found in some namespaces, or anywhere where none is named,
-// that no call before has returned.
+// Violations returns the violations in some namespaces, or in all if none is named, that no earlier
+// call returned.
 func (o *Observer) Violations(namespaces ...string) []Violation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -381,8 +384,8 @@ func (o *Observer) Violations(namespaces ...string) []Violation {
 	return asked
 }
 
-// CheckDelivered says which acknowledged verdicts are not stored. Call it after
-// Settle.
+// CheckDelivered returns a violation for each acknowledged verdict that is not stored. Call it
+// after Settle.
 func (o *Observer) CheckDelivered(delivered []Delivered) []Violation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -393,16 +396,15 @@ func (o *Observer) CheckDelivered(delivered []Delivered) []Violation {
 	return violations
 }
 
-// Unfinished says what is yet to happen to the workloads of some namespaces. It
-// is empty some time after the last change, unless a release never ends. Call it
-// after Settle.
+// Unfinished returns what is yet to happen to the workloads of some namespaces. It is empty some
+// time after the last change, unless a release never ends. Call it after Settle.
 func (o *Observer) Unfinished(namespaces []string) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.world.unfinished(namespaces, time.Now())
 }
 
-// Writes are all requests by which the operator has written, or tried to.
+// Writes returns all requests by which the operator wrote, or tried to.
 func (o *Observer) Writes() ([]Request, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -412,8 +414,7 @@ func (o *Observer) Writes() ([]Request, error) {
 	return slices.DeleteFunc(slices.Concat(o.writes, o.audit.requests), func(r Request) bool { return !r.writes() }), nil
 }
 
-// WritesIn are the requests by which the operator has written in a namespace, or
-// tried to.
+// WritesIn returns the requests by which the operator wrote in a namespace, or tried to.
 func (o *Observer) WritesIn(namespace string) ([]Request, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -431,7 +432,7 @@ func (o *Observer) WritesIn(namespace string) ([]Request, error) {
 	return writes, nil
 }
 
-// Summary says how much was observed, and what could not be.
+// Summary returns how much was observed, and which parts were not.
 func (o *Observer) Summary() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -442,9 +443,9 @@ func (o *Observer) Summary() string {
 	return s
 }
 
-// Gaps are what could not be observed: a part of the history that was lost, a version that no
-// request is known of, too many versions with two possible writers, an audit log that could not
-// be read, what was not judged when the observation ended. What they hide is not judged.
+// Gaps returns the parts of the history that were not judged: a part that was lost, a version
+// without a known request, too many versions with two possible writers, an unreadable audit log,
+// versions and requests left over when the observation ended.
 func (o *Observer) Gaps() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -455,7 +456,7 @@ func (o *Observer) Gaps() []string {
 	return gaps
 }
 
-// history is what was seen and is not judged, by resource version.
+// history has the versions that were seen and are not judged, by resource version.
 type history []event
 
 func (h history) Len() int           { return len(h) }
@@ -475,15 +476,15 @@ func (h *history) Pop() any {
 	return last
 }
 
-// OperatorStarts is the end of what OperatorStops began.
+// OperatorStarts ends the outage that OperatorStops began.
 func (o *Observer) OperatorStarts() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.world.operatorStarts(time.Now())
 }
 
-// OperatorStops says that no replica of the operator works from now on, until
-// OperatorStarts says that one does: then a held rollout goes on by itself.
+// OperatorStops begins an outage: no replica of the operator works until OperatorStarts. Meanwhile
+// held rollouts continue.
 func (o *Observer) OperatorStops() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -61,8 +61,8 @@ func TestHasSeen(t *testing.T) {
 	}
 }
 
-// TestJudge: versions are judged in their order whatever the order they are seen
-// in, up to what all streams have seen, and once it is known who wrote them.
+// TestJudge: versions are judged in their order, however they are seen, up to the version that all
+// streams have seen, and once their writers are known.
 func TestJudge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -102,7 +102,7 @@ func TestJudge(t *testing.T) {
 	see(3, makeDeployment(suspended), time.Second)
 	see(4, makeDeployment(suspended, image("busybox:2")), 0)
 	if o.judge(9, time.Now()) {
-		t.Error("judged, though nobody knows yet who wrote version 3")
+		t.Error("judged, though the writer of version 3 is not known yet")
 	}
 	if o.judged != 2 {
 		t.Errorf("judged up to %d, want 2", o.judged)
@@ -121,10 +121,10 @@ func TestJudge(t *testing.T) {
 	}
 	got := o.Violations(makeDeployment().Namespace)
 	if len(got) != 1 || got[0].Invariant != BlockHolds {
-		t.Errorf("violations %v, want the one of the block", got)
+		t.Errorf("violations %v, want the violation of the block", got)
 	}
 	if len(o.Violations()) != 0 {
-		t.Error("a violation is told twice")
+		t.Error("a violation is reported twice")
 	}
 	if o.versions != 2 || o.unattributed != 0 {
 		t.Errorf("%d versions, %d of unknown writers", o.versions, o.unattributed)
@@ -141,10 +141,12 @@ func TestJudge(t *testing.T) {
 		t.Errorf("violations %v: the template changes in spite of the block, or without a cause", got)
 	}
 	begun := time.Now()
-	o.audit.answers[6] = []answer{{operator: true, received: begun, completed: begun.Add(2)}, {received: begun.Add(1), completed: begun.Add(3)}}
+	o.audit.answers[6] = []answer{
+		{operator: true, received: begun, completed: begun.Add(2)}, {received: begun.Add(1), completed: begun.Add(3)},
+	}
 	see(6, makeDeployment(suspended), 2*auditWait)
 	if !o.judge(9, time.Now()) || o.unattributed != 2 || len(o.Violations()) != 0 || len(o.Gaps()) != 1 {
-		t.Errorf("%d of unknown writers, want two, of which one is of two that wrote at once: %q", o.unattributed, o.Gaps())
+		t.Errorf("%d of unknown writers, want two, one because of two writers at once: %q", o.unattributed, o.Gaps())
 	}
 	o.atOnce = maxAtOnce
 	if len(o.Gaps()) != 1 {
@@ -154,12 +156,12 @@ func TestJudge(t *testing.T) {
 		t.Errorf("%d versions of two writers are no gap: %q", o.atOnce, o.Gaps())
 	}
 	o.atOnce = 0
-	if o.startAnew(errLost); len(o.Gaps()) != 2 {
+	if o.restart(errLost); len(o.Gaps()) != 2 {
 		t.Errorf("a history that was lost is no gap: %q", o.Gaps())
 	}
 }
 
-// TestStop: what had happened when an observer stops is judged, or it is a gap.
+// TestStop: history from before an observer stops is judged, or it is a gap.
 func TestStop(t *testing.T) {
 	gone := errors.New("the API server is gone")
 	tests := map[string]struct {
@@ -198,24 +200,24 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestIncompleteView: a watch that is behind the others, or a list that has only the newest
-// version of each object, makes no violation of what was right.
+// TestIncompleteView: a watch that is behind the others, or a list that has only the newest version
+// of each object, causes no violation.
 func TestIncompleteView(t *testing.T) {
 	opens := []step{operator(openAt(20)), user(set(2, 0, 20))}
 	story := join(beginning, operator(verified(1, "p1", "p2")), opens, gone(podAt("p1", 12)), user(set(2, 2, 20)), user(podAt("p2", 12)))
 	batch, counted := 16, len(story)-2
 	tests := map[string]struct {
-		// late is how much later than it was made the count of available pods is seen; by then
-		// the next version of a pod was seen, or is not made yet.
+		// late is how much later than its write the count of available pods is seen; by then the
+		// next version of a pod was seen, or is not written yet.
 		late  time.Duration
 		until int
-		// listed: the watch of batches began after that, with a list.
+		// listed: the watch of batches began later, with a list.
 		listed bool
 		want   int
 	}{
 		"all seen at once":               {until: len(story)},
 		"a watch is behind":              {until: len(story), late: time.Minute},
-		"it happened so late":            {until: len(story) - 1, late: time.Minute, want: 1},
+		"it happened late":               {until: len(story) - 1, late: time.Minute, want: 1},
 		"a batch was listed, later":      {until: len(story), listed: true},
 		"a batch was listed, and behind": {until: len(story), listed: true, late: time.Minute},
 	}
@@ -228,7 +230,10 @@ func TestIncompleteView(t *testing.T) {
 			o := &Observer{world: newWorld(), audit: newAuditLog(path, "operator", time.Time{}), streams: newStreams()}
 			var behind event
 			for i, s := range story[:tc.until] {
-				e := event{kind: kindOf(s.object), rv: uint64(i) + 1, seen: at(i), uid: s.object.GetUID(), namespace: s.object.GetNamespace(), name: s.object.GetName(), deleted: s.gone}
+				e := event{
+					kind: kindOf(s.object), rv: uint64(i) + 1, seen: at(i), deleted: s.gone,
+					uid: s.object.GetUID(), namespace: s.object.GetNamespace(), name: s.object.GetName(),
+				}
 				if !s.gone {
 					e.object = factsOf(s.object.DeepCopyObject().(client.Object)) //nolint:errcheck // it is a copy
 				}

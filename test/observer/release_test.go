@@ -26,13 +26,13 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// makeRelease is a release of Deployment d at attempt 1 of release 1.
+// makeRelease returns a release of Deployment d at attempt 1 of release 1.
 func makeRelease(status v1alpha1.ChangeWorkloadStatusType, change ...func(*v1alpha1.ChangeWorkload)) *v1alpha1.ChangeWorkload {
 	return wrappers.MakeChangeWorkload("ns", "web--x--v1").UID("c").Of(makeDeployment()).Version("v1").
 		State(status).Attempt(1).Order("order", "", v1alpha1.OrderNone).With(change...).Obj()
 }
 
-// makeBatch is batch 1 of it, with pod p1.
+// makeBatch returns batch 1 of that release, with pod p1.
 func makeBatch(change ...func(*v1alpha1.ChangePod)) *v1alpha1.ChangePod {
 	return wrappers.MakeChangePod("ns", "web--x--v1--x--1").UID("b1").Of(makeRelease(running)).Pods("p1").
 		Node("node", "order").With(change...).Obj()
@@ -83,48 +83,101 @@ func TestCheckRelease(t *testing.T) {
 		by            Writer
 		want          []Invariant
 	}{
-		"goes on":                     {before: makeRelease(running), after: makeRelease(success, batches(2)), by: Operator},
-		"first attempt":               {before: makeRelease("", attempt(0, 0)), after: makeRelease(running), by: Operator},
-		"next attempt":                {before: makeRelease(success, pre(verdict("fail"))), after: makeRelease(running, attempt(2, 3)), by: Operator},
-		"attempt skipped":             {before: makeRelease(success), after: makeRelease(running, attempt(3, 3)), by: Operator, want: []Invariant{VerdictOnce}},
-		"attempt goes back":           {before: makeRelease(success, attempt(2, 2)), after: makeRelease(running, attempt(1, 2)), by: Operator, want: []Invariant{VerdictOnce, VerdictOnce}},
-		"attempt of the same release": {before: makeRelease(success), after: makeRelease(running, attempt(2, 1)), by: Operator, want: []Invariant{VerdictOnce}},
-		"release changes without one": {before: makeRelease(success), after: makeRelease(success, attempt(1, 2)), by: Operator, want: []Invariant{VerdictOnce}},
+		"goes on":       {before: makeRelease(running), after: makeRelease(success, batches(2)), by: Operator},
+		"first attempt": {before: makeRelease("", attempt(0, 0)), after: makeRelease(running), by: Operator},
+		"next attempt":  {before: makeRelease(success, pre(verdict("fail"))), after: makeRelease(running, attempt(2, 3)), by: Operator},
+		"attempt skipped": {
+			before: makeRelease(success),
+			after:  makeRelease(running, attempt(3, 3)), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"attempt goes back": {
+			before: makeRelease(success, attempt(2, 2)),
+			after:  makeRelease(running, attempt(1, 2)), by: Operator, want: []Invariant{VerdictOnce, VerdictOnce},
+		},
+		"attempt of the same release": {
+			before: makeRelease(success),
+			after:  makeRelease(running, attempt(2, 1)), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"release changes without one": {
+			before: makeRelease(success),
+			after:  makeRelease(success, attempt(1, 2)), by: Operator, want: []Invariant{VerdictOnce},
+		},
 		"release goes back": {before: makeRelease(success, attempt(2, 5)), after: makeRelease(success, func(c *v1alpha1.ChangeWorkload) {
 			c.Spec.Release = 4
 			c.Status.Attempt = 2
 			c.Status.ObservedRelease = 5
 		}), by: Operator, want: []Invariant{VerdictOnce}},
-		"batches go back":                  {before: makeRelease(running, batches(2)), after: makeRelease(running, batches(1)), by: Operator, want: []Invariant{VerdictOnce}},
-		"success fails":                    {before: makeRelease(success), after: makeRelease(suspend), by: Operator},
-		"success reopens":                  {before: makeRelease(success), after: makeRelease(running), by: Operator, want: []Invariant{TerminalStays}},
-		"success canceled":                 {before: makeRelease(success), after: makeRelease(v1alpha1.ChangeWorkloadCanceled), by: Operator, want: []Invariant{TerminalStays}},
-		"success rolled back":              {before: makeRelease(success), after: makeRelease(v1alpha1.ChangeWorkloadRollback), by: Operator},
-		"suspend corrected":                {before: makeRelease(suspend), after: makeRelease(running), by: Operator},
-		"suspend canceled":                 {before: makeRelease(suspend), after: makeRelease(v1alpha1.ChangeWorkloadCanceled), by: Operator, want: []Invariant{TerminalStays}},
-		"canceled goes on":                 {before: makeRelease(v1alpha1.ChangeWorkloadCanceled), after: makeRelease(running), by: Operator, want: []Invariant{TerminalStays}},
-		"failed goes on":                   {before: makeRelease(v1alpha1.ChangeWorkloadFailed), after: makeRelease(running), by: Operator, want: []Invariant{TerminalStays}},
-		"a rollback goes on":               {before: makeRelease(v1alpha1.ChangeWorkloadRollback, rolledBack), after: makeRelease(success), by: Operator, want: []Invariant{TerminalStays}},
+		"batches go back": {
+			before: makeRelease(running, batches(2)),
+			after:  makeRelease(running, batches(1)), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"success fails":   {before: makeRelease(success), after: makeRelease(suspend), by: Operator},
+		"success reopens": {before: makeRelease(success), after: makeRelease(running), by: Operator, want: []Invariant{TerminalStays}},
+		"success canceled": {
+			before: makeRelease(success),
+			after:  makeRelease(v1alpha1.ChangeWorkloadCanceled), by: Operator, want: []Invariant{TerminalStays},
+		},
+		"success rolled back": {before: makeRelease(success), after: makeRelease(v1alpha1.ChangeWorkloadRollback), by: Operator},
+		"suspend corrected":   {before: makeRelease(suspend), after: makeRelease(running), by: Operator},
+		"suspend canceled": {
+			before: makeRelease(suspend),
+			after:  makeRelease(v1alpha1.ChangeWorkloadCanceled), by: Operator, want: []Invariant{TerminalStays},
+		},
+		"canceled goes on": {
+			before: makeRelease(v1alpha1.ChangeWorkloadCanceled),
+			after:  makeRelease(running), by: Operator, want: []Invariant{TerminalStays},
+		},
+		"failed goes on": {
+			before: makeRelease(v1alpha1.ChangeWorkloadFailed),
+			after:  makeRelease(running), by: Operator, want: []Invariant{TerminalStays},
+		},
+		"a rollback goes on": {
+			before: makeRelease(v1alpha1.ChangeWorkloadRollback, rolledBack),
+			after:  makeRelease(success), by: Operator, want: []Invariant{TerminalStays},
+		},
 		"a rollback by hand is taken back": {before: makeRelease(v1alpha1.ChangeWorkloadRollback), after: makeRelease(success), by: Operator},
-		"canceled, released again":         {before: makeRelease(v1alpha1.ChangeWorkloadCanceled), after: makeRelease(running, attempt(2, 2)), by: Operator},
-		"a user writes":                    {before: makeRelease(success), after: makeRelease(running, attempt(0, 0)), by: Other},
-		"nobody knows who":                 {before: makeRelease(success), after: makeRelease(running), by: Unknown},
-		"verdict arrives":                  {before: makeRelease(running), after: makeRelease(running, pre(verdict("pass"))), by: Operator},
-		"failure follows pass":             {before: makeRelease(running, pre(verdict("pass"))), after: makeRelease(running, pre(verdict("fail"))), by: Operator},
-		"failure follows silence":          {before: makeRelease(running, pre(&v1alpha1.CheckVerdict{Verdict: "inconc"})), after: makeRelease(running, pre(verdict("fail"))), by: Operator},
-		"pass follows failure":             {before: makeRelease(suspend, pre(verdict("fail"))), after: makeRelease(suspend, pre(verdict("pass"))), by: Operator, want: []Invariant{VerdictOnce}},
-		"failure repeated on a correction": {before: makeRelease(suspend, pre(corrected("fail"))), after: makeRelease(suspend, pre(verdict("fail"))), by: Operator, want: []Invariant{VerdictOnce}},
-		"a user corrects":                  {before: makeRelease(suspend, pre(verdict("fail"))), after: makeRelease(suspend, pre(corrected("fail"))), by: Other},
-		"verdict lost":                     {before: makeRelease(running, pre(verdict("pass"))), after: makeRelease(running), by: Operator, want: []Invariant{VerdictOnce}},
+		"canceled, released again": {
+			before: makeRelease(v1alpha1.ChangeWorkloadCanceled),
+			after:  makeRelease(running, attempt(2, 2)), by: Operator,
+		},
+		"a user writes":     {before: makeRelease(success), after: makeRelease(running, attempt(0, 0)), by: Other},
+		"an unknown writer": {before: makeRelease(success), after: makeRelease(running), by: Unknown},
+		"verdict arrives":   {before: makeRelease(running), after: makeRelease(running, pre(verdict("pass"))), by: Operator},
+		"failure follows pass": {
+			before: makeRelease(running, pre(verdict("pass"))),
+			after:  makeRelease(running, pre(verdict("fail"))), by: Operator,
+		},
+		"failure follows silence": {
+			before: makeRelease(running, pre(&v1alpha1.CheckVerdict{Verdict: "inconc"})),
+			after:  makeRelease(running, pre(verdict("fail"))), by: Operator,
+		},
+		"pass follows failure": {
+			before: makeRelease(suspend, pre(verdict("fail"))),
+			after:  makeRelease(suspend, pre(verdict("pass"))), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"failure repeated on a correction": {
+			before: makeRelease(suspend, pre(corrected("fail"))),
+			after:  makeRelease(suspend, pre(verdict("fail"))), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"a user corrects": {before: makeRelease(suspend, pre(verdict("fail"))), after: makeRelease(suspend, pre(corrected("fail"))), by: Other},
+		"verdict lost": {
+			before: makeRelease(running, pre(verdict("pass"))),
+			after:  makeRelease(running), by: Operator, want: []Invariant{VerdictOnce},
+		},
 		"success again, asked to go back": {
 			before: makeRelease(v1alpha1.ChangeWorkloadRollback, func(c *v1alpha1.ChangeWorkload) { c.Status.SuccessTimeUnix = 1 }),
 			after:  makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator,
 		},
 		"success at first, asked to go back": {
 			before: makeRelease(v1alpha1.ChangeWorkloadRollback),
-			after:  makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator, want: []Invariant{EachPodOnce},
+			after:  makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator,
+			want: []Invariant{EachPodOnce},
 		},
-		"success with a pod unverified": {before: makeRelease(running), after: makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator, want: []Invariant{EachPodOnce}},
+		"success with a pod unverified": {
+			before: makeRelease(running),
+			after:  makeRelease(success, func(c *v1alpha1.ChangeWorkload) { c.Status.PreparingCount = 1 }), by: Operator,
+			want: []Invariant{EachPodOnce},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +191,8 @@ func TestCheckRelease(t *testing.T) {
 func TestCheckBatch(t *testing.T) {
 	running := func(b *v1alpha1.ChangePod) { b.Status.Status = v1alpha1.ChangePodPreSubmitted }
 	again := func(b *v1alpha1.ChangePod) {
-		b.Status.ChangePodID, b.Status.Conditions = b.Status.ChangePodID+"-again", []metav1.Condition{{Type: v1alpha1.ConditionSubmitted, Reason: v1alpha1.ReasonStartedAgain}}
+		b.Status.ChangePodID += "-again"
+		b.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSubmitted, Reason: v1alpha1.ReasonStartedAgain}}
 	}
 	check := func(name string) func(*v1alpha1.ChangePod) {
 		return func(b *v1alpha1.ChangePod) {
@@ -157,25 +211,54 @@ func TestCheckBatch(t *testing.T) {
 		applied       []string
 		want          []Invariant
 	}{
-		"verdict arrives":         {before: makeBatch(), after: makeBatch(post(verdict("fail"))), by: Operator},
-		"verdict of another node": {before: makeBatch(), after: makeBatch(post(&v1alpha1.CheckVerdict{NodeID: "other", Delivered: "fail"})), by: Operator, want: []Invariant{VerdictOnce}},
-		"node is lost":            {before: makeBatch(running), after: makeBatch(running, again), by: Operator},
-		"node is lost twice":      {before: makeBatch(running, again), after: makeBatch(running, again, again), by: Operator, want: []Invariant{VerdictOnce}},
-		"node changes":            {before: makeBatch(), after: makeBatch(func(b *v1alpha1.ChangePod) { b.Status.ChangePodID = "other" }), by: Operator, want: []Invariant{VerdictOnce}},
-		"pass follows failure":    {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("pass"))), by: Operator, want: []Invariant{VerdictOnce}},
-		"failure follows pass":    {before: makeBatch(post(verdict("pass"))), after: makeBatch(post(verdict("fail"))), by: Operator},
-		"verdict lost":            {before: makeBatch(post(verdict("pass"))), after: makeBatch(), by: Operator, want: []Invariant{VerdictOnce}},
-		"done with a failure":     {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
-		"a late failure":          {before: makeBatch(post(verdict("fail")), done("none")), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
-		"applied again":           {before: makeBatch(post(verdict("fail")), done("pass")), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator, applied: []string{"POST"}, want: []Invariant{VerdictOnce}},
-		"another check fails another pod": {before: makeBatch(check("a"), results("fail", "none")), after: makeBatch(check("a"), check("b"), results("fail", "fail")),
-			by: Operator, applied: []string{"a"}},
-		"another check fails a pod again": {before: makeBatch(check("a"), results("fail", "none")), after: makeBatch(check("a"), check("b"), results("inconc", "fail")),
-			by: Operator, applied: []string{"a"}, want: []Invariant{VerdictOnce}},
-		"results without a verdict":    {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Operator, want: []Invariant{VerdictOnce}},
-		"results by a user":            {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Other},
-		"done is not the end":          {before: makeBatch(done("pass")), after: makeBatch(func(b *v1alpha1.ChangePod) { done("pass")(b); b.Status.Status = v1alpha1.ChangePodPostWait }), by: Operator, want: []Invariant{TerminalStays}},
-		"written by nobody knows whom": {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Unknown},
+		"verdict arrives": {before: makeBatch(), after: makeBatch(post(verdict("fail"))), by: Operator},
+		"verdict of another node": {
+			before: makeBatch(),
+			after:  makeBatch(post(&v1alpha1.CheckVerdict{NodeID: "other", Delivered: "fail"})), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"node is lost": {before: makeBatch(running), after: makeBatch(running, again), by: Operator},
+		"node is lost twice": {
+			before: makeBatch(running, again),
+			after:  makeBatch(running, again, again), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"node changes": {
+			before: makeBatch(),
+			after:  makeBatch(func(b *v1alpha1.ChangePod) { b.Status.ChangePodID = "other" }), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"pass follows failure": {
+			before: makeBatch(post(verdict("fail"))),
+			after:  makeBatch(post(verdict("pass"))), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"failure follows pass": {before: makeBatch(post(verdict("pass"))), after: makeBatch(post(verdict("fail"))), by: Operator},
+		"verdict lost":         {before: makeBatch(post(verdict("pass"))), after: makeBatch(), by: Operator, want: []Invariant{VerdictOnce}},
+		"done with a failure":  {before: makeBatch(post(verdict("fail"))), after: makeBatch(post(verdict("fail")), done("fail")), by: Operator},
+		"a late failure": {
+			before: makeBatch(post(verdict("fail")), done("none")),
+			after:  makeBatch(post(verdict("fail")), done("fail")), by: Operator,
+		},
+		"applied again": {
+			before: makeBatch(post(verdict("fail")), done("pass")),
+			after:  makeBatch(post(verdict("fail")), done("fail")), by: Operator, applied: []string{"POST"}, want: []Invariant{VerdictOnce},
+		},
+		"another check fails another pod": {
+			before: makeBatch(check("a"), results("fail", "none")), after: makeBatch(check("a"), check("b"), results("fail", "fail")),
+			by: Operator, applied: []string{"a"},
+		},
+		"another check fails a pod again": {
+			before: makeBatch(check("a"), results("fail", "none")), after: makeBatch(check("a"), check("b"), results("inconc", "fail")),
+			by: Operator, applied: []string{"a"}, want: []Invariant{VerdictOnce},
+		},
+		"results without a verdict": {
+			before: makeBatch(done("pass")),
+			after:  makeBatch(done("fail")), by: Operator, want: []Invariant{VerdictOnce},
+		},
+		"results by a user": {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Other},
+		"done is not the end": {
+			before: makeBatch(done("pass")),
+			after:  makeBatch(func(b *v1alpha1.ChangePod) { done("pass")(b); b.Status.Status = v1alpha1.ChangePodPostWait }), by: Operator,
+			want: []Invariant{TerminalStays},
+		},
+		"an unknown writer": {before: makeBatch(done("pass")), after: makeBatch(done("fail")), by: Unknown},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -24,12 +24,12 @@ import (
 
 func (p *pod) serves() bool { return p.live && p.ready }
 
-// availableAt is when a pod that is Ready becomes available.
+// availableAt returns when a Ready pod becomes available.
 func (p *pod) availableAt(minReadySeconds int32) time.Time {
 	return p.readySince.Add(time.Duration(minReadySeconds) * time.Second)
 }
 
-// oldServing counts the pods of a Deployment that serve, without those of its current revision.
+// oldServing counts the pods of a Deployment that serve and are not of its current revision.
 func (w *world) oldServing(d *workload) (serving int32) {
 	for _, p := range w.pods {
 		if rs := w.replicaSets[p.owner]; rs.owner == d.UID && rs.template != d.template && p.serves() {
@@ -39,8 +39,8 @@ func (w *world) oldServing(d *workload) (serving int32) {
 	return serving
 }
 
-// replaced notes that a pod which is not of the current revision of a held Deployment serves no
-// longer, without the rollout: another may be in flight in its place.
+// replaced notes that an old pod of a held Deployment ceased to serve because of something else
+// than the rollout: another pod may be in flight in its place.
 func (w *world) replaced(p *pod) {
 	rs := w.replicaSets[p.owner]
 	if d := w.deployments[rs.owner]; d != nil && d.template != rs.template && w.holds.going[d.UID] != nil {
@@ -95,8 +95,8 @@ func (w *world) removePod(e event, by Writer) (findings []finding) {
 	return findings
 }
 
-// checkDeleted is S10 of a pod that is deleted now. On a control plane the request says that the
-// operator did it.
+// checkDeleted checks S10 for a pod that is deleted now. On a control plane its writer is unknown,
+// and checkRequest judges an eviction by the operator.
 func (w *world) checkDeleted(p *pod, now time.Time, by Writer) []finding {
 	if by == Operator {
 		return w.checkEvicted(p, now)
@@ -104,8 +104,8 @@ func (w *world) checkDeleted(p *pod, now time.Time, by Writer) []finding {
 	return w.checkServing(p, now)
 }
 
-// checkServing is S10 of a pod that is deleted now: where that is the rollout's doing,
-// as many pods serve without it as have to.
+// checkServing checks S10 for a pod that is deleted now: if the rollout deletes it, enough other
+// pods serve.
 func (w *world) checkServing(p *pod, now time.Time) []finding {
 	rs, known := w.replicaSets[p.owner]
 	d, h := w.deployments[rs.owner], w.holds.going[rs.owner]
@@ -123,8 +123,8 @@ func (w *world) checkServing(p *pod, now time.Time) []finding {
 		if other == p || w.replicaSets[other.owner].owner != d.UID {
 			continue
 		}
-		// Where a pod ceased to serve by itself, the controllers do not know at once; and
-		// pods that are not available a Deployment takes first, whether others serve or not.
+		// The controllers learn late that a pod ceased to serve. A Deployment first deletes pods
+		// that are not available, whether others serve or not.
 		excused := other.live && (!other.lost.IsZero() && now.Sub(other.lost) <= delay || p.availableAt(rs.minReadySeconds).After(now))
 		if other.serves() || excused {
 			serve++
@@ -136,9 +136,10 @@ func (w *world) checkServing(p *pod, now time.Time) []finding {
 	return nil
 }
 
-// rolls reports whether a held rollout takes a pod of an earlier version. The ReplicaSet controller
-// deletes only what is too many, the StatefulSet controller only what is above the partition and, unless
-// it works in parallel, while the others serve. Other pods go because of another writer.
+// rolls reports whether a held rollout deletes a pod of an earlier version. The ReplicaSet
+// controller deletes only surplus pods; the StatefulSet controller deletes only pods above the
+// partition and, unless it works in parallel, while the others serve. Other pods go because of
+// another writer.
 func (w *world) rolls(p *pod, d *workload, h *hold) bool {
 	rs := w.replicaSets[p.owner]
 	if rs.template == d.template {
@@ -157,7 +158,7 @@ func (w *world) rolls(p *pod, d *workload, h *hold) bool {
 	return alive > rs.replicas
 }
 
-// checkEvicted is S10 of a pod that the operator evicts: one that is stuck does not serve.
+// checkEvicted checks S10 for a pod that the operator evicts: a stuck pod does not serve.
 func (w *world) checkEvicted(p *pod, now time.Time) []finding {
 	if p == nil || !p.serves() || now.Sub(p.readySince) <= delay {
 		return nil

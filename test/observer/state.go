@@ -29,24 +29,23 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// world is the state of the cluster at one resource version. Versions are
-// applied to it in their order; what it finds depends on nothing else. Each
-// invariant is in a file of its own.
+// world is the state of the cluster at one resource version. Versions are applied in their order;
+// the findings depend on nothing else.
 type world struct {
 	namespaces  map[string]*namespace
 	deployments map[types.UID]*workload
 	replicaSets map[types.UID]replicaSetFacts
-	// revisions are what pods of a revision have for their owner, by its UID.
+	// revisions has the owner of the pods of a revision, by the UID of the revision.
 	revisions map[types.UID]types.UID
 	pods      map[types.UID]*pod
 	releases  map[types.UID]*release
 	batches   map[types.UID]*batch
-	// owned are the batches of each release.
+	// owned has the batches of each release.
 	owned map[types.UID]map[types.UID]*batch
-	// uids find objects by kind, namespace and name.
+	// uids finds objects by kind, namespace and name.
 	uids map[string]types.UID
-	// delivered are the verdicts that were ever in etcd; on batches, those that
-	// were stored on a batch.
+	// delivered has the verdicts that were ever in etcd, onBatches the verdicts that were ever on a
+	// batch.
 	delivered map[check]string
 	onBatches map[check]string
 	holds     holds
@@ -66,44 +65,47 @@ type event struct {
 	seen            time.Time
 	uid             types.UID
 	namespace, name string
-	// deleted: this was the end of the object.
+	// deleted: the object was removed.
 	deleted bool
-	// listed: the object was found, what it was before is not known.
+	// listed: the object is from a list; its earlier versions are unknown.
 	listed bool
-	// leaving: it was deleted, and the operator may keep it from going.
+	// leaving: it was deleted, and the operator may delay its removal.
 	leaving bool
-	// object is nil when it is deleted, else what factsOf kept.
+	// object is the result of factsOf; nil if deleted.
 	object any
 }
 
-// newEvent returns what is kept of a version of an object.
+// newEvent returns the event of a version of an object.
 func newEvent(kind string, rv uint64, seen time.Time, o client.Object, deleted, listed bool) event {
-	e := event{kind: kind, rv: rv, seen: seen, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted, listed: listed}
+	e := event{
+		kind: kind, rv: rv, seen: seen, uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), deleted: deleted, listed: listed,
+	}
 	if !deleted {
 		e.leaving, e.object = isKept(o), factsOf(o)
 	}
 	return e
 }
 
-// limits are what is known of settings, and of what must be bounded.
+// limits has the settings, and the counts that are bounded.
 type limits struct {
 	// own is the operator's namespace.
 	own string
-	// settings are by namespace and name. changed is when a user last changed one.
+	// settings are by namespace and name. changed is when a user last changed a setting.
 	settings map[string]*v1alpha1.OpsConfigInfo
 	changed  time.Time
-	// keeps is the most versions that a history was to keep, history the workload of each.
+	// keeps is the largest value that the setting history had, history the workload of each
+	// version.
 	keeps   int
 	history map[types.UID]types.UID
-	// leaving are the objects that were deleted and are not gone.
+	// leaving are the deleted objects that still exist.
 	leaving map[types.UID]leaving
-	// writes count the operator's since another writer changed the workload.
+	// writes counts the operator's writes about a workload since another writer changed it.
 	writes map[types.UID]int
-	// rollbacks are those that no user requested.
+	// rollbacks are the rollbacks without a request.
 	rollbacks []rollback
 }
 
-// rollback is one that no user requested.
+// rollback is a rollback that no user requested.
 type rollback struct {
 	at        time.Time
 	of        types.UID
@@ -111,22 +113,23 @@ type rollback struct {
 }
 
 const (
-	// slack is how far times may be apart that are the same: those in objects are in
-	// seconds, and so is what the operator knows of the API server's clock.
+	// slack is how much equal times may differ: times in objects, and the operator's estimate of
+	// the API server's clock, are in seconds.
 	slack = 2 * time.Second
-	// delay is how old what a controller of Kubernetes goes by may be.
+	// delay is how old the view of a controller of Kubernetes may be.
 	delay = 10 * time.Second
-	// startUp is how long the operator may take to act after it was started.
+	// startUp is how long the operator may take to act after its start.
 	startUp = 20 * time.Second
-	// leastAtMost is the least time that a wave is held for before the hold runs out.
+	// leastAtMost is the shortest time after which the hold of a wave runs out.
 	leastAtMost = time.Minute
-	// A wave is verified, and the hold goes on or ends: what the operator says of it.
+	// conditionHeld is False for reasonVerified once a wave is verified, and the hold goes on or
+	// ends.
 	conditionHeld, reasonVerified = "Held", "Verified"
 	// holdingSetting is the setting that asks for holds; untilEvery holds each wave.
 	holdingSetting, untilEvery = "holding", "EveryBatch"
 )
 
-// leaving is an object that was deleted, and when that was seen first.
+// leaving is a deleted object, and when its deletion was first seen.
 type leaving struct {
 	event
 	since time.Time
@@ -135,13 +138,12 @@ type leaving struct {
 type batch struct {
 	*v1alpha1.ChangePod
 	owner types.UID
-	// applied are the failures that were put into the results.
+	// applied are the failures that are in the results.
 	applied []string
 	failed  bool
 }
 
-// check is one check of one node of an order; the node is empty for the order's
-// own.
+// check is one check of an order entry; node is empty for the check of the order itself.
 type check struct {
 	order, node string
 	stage       v1alpha1.CheckStage
@@ -159,14 +161,14 @@ type release struct {
 	owner types.UID
 	// partial: its history began before the observer saw it.
 	partial bool
-	// since is when the attempt began or, later, when it was last not Suspend
-	// any more; entered is when it became Suspend.
+	// since is the version at which the attempt began or, later, last left Suspend; entered is the
+	// version at which it became Suspend.
 	since, entered uint64
-	// failing: a verdict fails it. lastFailing and lastClean are when one last
-	// did, and did not.
+	// failing: a verdict fails it. lastFailing and lastClean are the last versions at which a
+	// verdict did, and did not.
 	failing                bool
 	lastFailing, lastClean uint64
-	// left counts the status writes after its workload left the defense.
+	// left counts the status writes since its workload is not defended.
 	left int
 }
 
@@ -175,15 +177,15 @@ type workload struct {
 	template string
 	// contents are the templates its versions were recorded with.
 	contents map[string]string
-	// out is since when it is opted out; zero while it is not.
+	// out is when it was opted out; zero if it is not.
 	out time.Time
-	// tookBack counts the writes that took the block back since it left; back is when it
-	// was opted in again.
+	// tookBack counts the writes that removed the block since then; back is when it was opted in
+	// again.
 	tookBack int
 	back     time.Time
 }
 
-// leftSince says that a workload is not defended, and since when.
+// leftSince returns why a workload is not defended, and since when.
 func (w *world) leftSince(d *workload) (why string, since time.Time) {
 	if !d.out.IsZero() {
 		why, since = "was opted out", d.out
@@ -194,8 +196,8 @@ func (w *world) leftSince(d *workload) (why string, since time.Time) {
 	return why, since
 }
 
-// workloadOf is the Deployment a request is about, and its release where it is
-// about one; nil where that is not known, or gone.
+// workloadOf returns the workload of a request, and the release if the request is about one; nil if
+// unknown or gone.
 func (w *world) workloadOf(r *Request) (*workload, *release) {
 	var owner types.UID
 	var of *release
@@ -227,17 +229,18 @@ func (w *world) workloadOf(r *Request) (*workload, *release) {
 }
 
 const (
-	// propagation is how long others may take to see a change of enrolment: the
-	// API server for its webhooks, the operator for its decisions.
+	// propagation is how long the API server, for its webhooks, and the operator may take to read a
+	// change of enrolment.
 	propagation = 5 * time.Second
-	// sight is how long a pod must have been finished for the operator to have
-	// to know it. Times in objects are in seconds.
-	sight = 5 * time.Second
+	// readDelay is how long after a pod finished the operator may not know it. Times in objects are
+	// in seconds.
+	readDelay = 5 * time.Second
 )
 
 func (w *world) rememberRelease(o *v1alpha1.ChangeWorkload) {
 	s := &o.Status
-	for stage, v := range map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{v1alpha1.StagePre: s.OrderPreVerdict, v1alpha1.StagePost: s.OrderPostVerdict} {
+	verdicts := map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{v1alpha1.StagePre: s.OrderPreVerdict, v1alpha1.StagePost: s.OrderPostVerdict}
+	for stage, v := range verdicts {
 		w.rememberVerdict(s.OrderID, v, stage, nil)
 		if v != nil {
 			own := *v

@@ -37,26 +37,26 @@ import (
 // errLost means that a watch could not be resumed where it ended.
 var errLost = errors.New("the API server does not have the versions from where the watch ended")
 
-// retryAfter is how long a list or a watch that failed is left alone.
+// retryAfter is the pause after a list or a watch failed.
 const retryAfter = 100 * time.Millisecond
 
-// stream follows all objects of a kind. What it saw is guarded by the lock of
-// its observer.
+// stream follows all objects of a kind. It is guarded by the lock of its observer.
 type stream struct {
 	kind    string
 	newList func() client.ObjectList
-	// newMetadataList is a list of the metadata only.
+	// newMetadataList makes a list of metadata only.
 	newMetadataList func() *metav1.PartialObjectMetadataList
 	// at is the resource version up to which it has seen everything.
 	at uint64
-	// versions are the objects there are, with their resource versions.
+	// versions has the resource versions of the existing objects.
 	versions map[types.UID]uint64
 }
 
 func newStreams() []*stream {
 	s := func(kind string, list func() client.ObjectList, group, version, listKind string) *stream {
 		return &stream{kind: kind, newList: list, versions: map[types.UID]uint64{}, newMetadataList: func() *metav1.PartialObjectMetadataList {
-			return &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: metav1.GroupVersion{Group: group, Version: version}.String(), Kind: listKind}}
+			apiVersion := metav1.GroupVersion{Group: group, Version: version}.String()
+			return &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: listKind}}
 		}}
 	}
 	own := v1alpha1.GroupVersion
@@ -74,13 +74,13 @@ func newStreams() []*stream {
 	}
 }
 
-// eventOf is what is kept of a version of an object.
+// eventOf returns the event of a version of an object.
 func (s *stream) eventOf(o client.Object, deleted, listed bool) event {
 	return newEvent(s.kind, revisionOf(o.GetResourceVersion()), time.Now(), o, deleted, listed)
 }
 
-// follow lists and watches until ctx ends, or until the history has a hole.
-// Events are handed over with the resource version that is complete with them.
+// follow lists and watches until ctx ends, or until the history has a hole. It passes events to
+// take with the resource version up to which they are complete.
 func (s *stream) follow(ctx context.Context, c client.WithWatch, take func(at uint64, events ...event)) error {
 	list := s.newList()
 	for {
@@ -117,7 +117,7 @@ func (s *stream) follow(ctx context.Context, c client.WithWatch, take func(at ui
 	}
 }
 
-// watch watches once from a version on and returns the one it came to.
+// watch watches once from a version on, and returns the version that it reached.
 func (s *stream) watch(ctx context.Context, c client.WithWatch, version string, take func(at uint64, events ...event)) (string, error) {
 	w, err := c.Watch(ctx, s.newList(), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true}})
 	if err != nil {

@@ -33,8 +33,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestFollow: a watch that ends is resumed where it ended, one that cannot be is
-// a hole in history.
+// TestFollow: a watch that ends is resumed where it ended; if that is impossible, the history has a
+// hole.
 func TestFollow(t *testing.T) {
 	expired := apierrors.NewResourceExpired("too old")
 	version := func(rv string) *appsv1.Deployment {
@@ -48,7 +48,7 @@ func TestFollow(t *testing.T) {
 		w.Stop()
 		return w
 	}
-	// Each watch in turn; what it is asked to resume from is recorded.
+	// Each watch in turn. Their resource versions are recorded.
 	watches := []func() (watch.Interface, error){
 		func() (watch.Interface, error) { return nil, errors.New("connection refused") },
 		func() (watch.Interface, error) {
@@ -66,7 +66,8 @@ func TestFollow(t *testing.T) {
 	}
 	var from []string
 	lists := 0
-	c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(version("999")).Build(), interceptor.Funcs{
+	store := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(version("999")).Build()
+	c := interceptor.NewClient(store, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			if lists++; lists == 1 {
 				return errors.New("connection refused")
@@ -84,25 +85,25 @@ func TestFollow(t *testing.T) {
 			return next()
 		},
 	})
-	type sight struct {
+	type taken struct {
 		At, RV          uint64
 		Deleted, Listed bool
 	}
-	var seen []sight
+	var seen []taken
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := newStreams()[1].follow(ctx, c, func(at uint64, events ...event) {
 		if len(events) == 0 {
-			seen = append(seen, sight{At: at})
+			seen = append(seen, taken{At: at})
 		}
 		for _, e := range events {
-			seen = append(seen, sight{at, e.rv, e.deleted, e.listed})
+			seen = append(seen, taken{at, e.rv, e.deleted, e.listed})
 		}
 	})
 	if !errors.Is(err, errLost) {
 		t.Errorf("follow() = %v, want that history was lost", err)
 	}
-	want := []sight{{1000, 999, false, true}, {1001, 1001, false, false}, {At: 1010}, {1011, 1011, true, false}}
+	want := []taken{{1000, 999, false, true}, {1001, 1001, false, false}, {At: 1010}, {1011, 1011, true, false}}
 	if diff := cmp.Diff(want, seen); diff != "" {
 		t.Errorf("seen (-want +got):\n%s", diff)
 	}

@@ -26,12 +26,12 @@ import (
 )
 
 var (
-	// commands are what a terminal takes for one, or what sets the direction of writing: C0
-	// but newline and tab, C1 and bidi controls, and C0 once more where JSON is in a text.
+	// commands matches the control characters that a terminal interprets: C0 except newline and
+	// tab, C1 and bidi controls, and C0 escaped as in JSON.
 	commands = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f-\x{9f}\x{61c}\x{200e}\x{200f}\x{202a}-\x{202e}\x{2066}-\x{2069}]|\\u00[01]`)
 )
 
-// checkText is S13 of a text that people read.
+// checkText checks S13 for a text that people read.
 func checkText(text string) (findings []finding) {
 	if at := commands.FindStringIndex(text); at != nil {
 		findings = append(findings, found(Printable, "a text has control characters: %q", text))
@@ -48,8 +48,8 @@ const (
 	plainBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+:,./_=-"
 )
 
-// unquoted returns why a shell does not take a command that a text advises word by word; empty
-// where it does. A command ends behind its namespace, with a sentence, or with the text.
+// unquoted returns why a shell does not read a command in a text word by word; empty if it does. A
+// command ends behind its namespace, with a sentence, or with the text.
 func unquoted(text string) string {
 	_, rest, advises := strings.Cut(text, kubectl)
 	for ; advises; _, rest, advises = strings.Cut(rest, kubectl) {
@@ -76,8 +76,8 @@ func unquoted(text string) string {
 	return ""
 }
 
-// shellWord cuts a word off a command, up to a byte that ends it or that a shell takes for
-// something else. closed is false where a quote in it is not closed.
+// shellWord cuts a word off a command, up to a byte that ends it or that a shell interprets. closed
+// is false if a quote is not closed.
 func shellWord(text string) (word, rest string, closed bool) {
 	i := 0
 	for i < len(text) {
@@ -99,7 +99,7 @@ func shellWord(text string) (word, rest string, closed bool) {
 	return text, "", true
 }
 
-// mayCommand says that a text in JSON may have a command, or advise one.
+// mayCommand reports whether a text in JSON may have a control character, or advise a command.
 func mayCommand(body []byte) bool {
 	for i, c := range body {
 		if c > 0x7f || c == '\\' && i+1 < len(body) && strings.IndexByte("bfru", body[i+1]) >= 0 {
@@ -109,8 +109,7 @@ func mayCommand(body []byte) bool {
 	return bytes.Contains(body, []byte("kubectl "))
 }
 
-// checkPrintable is S13 of what the operator sends. The text of templates is the users', and so
-// is what they annotate.
+// checkPrintable checks S13 for a request. Templates and the annotations of users are not judged.
 func checkPrintable(r *Request) []finding {
 	var sent any
 	if !mayCommand(r.body) || json.Unmarshal(r.body, &sent) != nil {

@@ -27,13 +27,13 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// unfinished is L1, and S7 of what came later: what is yet to happen to the
-// defended workloads of some namespaces whose rollouts are complete.
+// unfinished checks L1, and S7 for later pods: it returns what is yet to happen to the defended
+// workloads of some namespaces whose rollouts are complete.
 func (w *world) unfinished(namespaces []string, now time.Time) []string {
 	var open []string
 	for _, d := range w.deployments {
 		version := d.Labels[v1alpha1.VersionLabel]
-		if slices.Contains(namespaces, d.Namespace) && w.stuck(d) {
+		if slices.Contains(namespaces, d.Namespace) && w.heldInVain(d) {
 			open = append(open, fmt.Sprintf("L1: deployment %s/%s: still held: %s", d.Namespace, d.Name, d.Annotations[v1alpha1.HeldAnnotation]))
 		}
 		if !slices.Contains(namespaces, d.Namespace) || d.DeletionTimestamp != nil || version == "" || !rolledOut(d.Deployment) {
@@ -64,9 +64,9 @@ func (w *world) unfinished(namespaces []string, now time.Time) []string {
 	return append(open, w.unbounded(namespaces, now)...)
 }
 
-// stuck says that a workload is held that nothing holds any more: it left the defense,
-// or its rollout or its release is over.
-func (w *world) stuck(d *workload) bool {
+// heldInVain reports whether a workload is held without a reason: it is no longer defended, or its
+// rollout or its release is over.
+func (w *world) heldInVain(d *workload) bool {
 	if d.Annotations[v1alpha1.HeldAnnotation] == "" || d.DeletionTimestamp != nil {
 		return false
 	}

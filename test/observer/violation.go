@@ -22,40 +22,39 @@ import "fmt"
 type Invariant string
 
 const (
-	// RollbackCause (S1): nothing is rolled back without its recorded cause, for
-	// exactly this release.
+	// RollbackCause (S1): nothing is rolled back without a recorded cause for exactly this release.
 	RollbackCause Invariant = "S1"
-	// VerdictOnce (S2): a verdict is applied at most once, and acts on nothing
-	// but its own attempt of its own version of its own workload.
+	// VerdictOnce (S2): a verdict is applied at most once, and only to its own attempt of its own
+	// version of its own workload.
 	VerdictOnce Invariant = "S2"
 	// BlockHolds (S3): while blocked, a template changes only by the operator or
 	// an override.
 	BlockHolds Invariant = "S3"
-	// OnlyManaged (S4): nothing is written about what is not defended.
+	// OnlyManaged (S4): nothing is written about workloads that are not defended.
 	OnlyManaged Invariant = "S4"
 	// OwnPause (S5): the operator un-pauses only what it paused.
 	OwnPause Invariant = "S5"
-	// OwnFields (S6): the operator changes nothing but what is its own.
+	// OwnFields (S6): the operator changes only its own fields.
 	OwnFields Invariant = "S6"
 	// EachPodOnce (S7): no pod is in two batches of one attempt, no finished pod
 	// is left out.
 	EachPodOnce Invariant = "S7"
-	// NoVerdictLost (S8): what was acknowledged is stored.
+	// NoVerdictLost (S8): every acknowledged verdict is stored.
 	NoVerdictLost Invariant = "S8"
-	// NoHasty (S9): without a request, no version is rolled back that makes progress, or because
-	// of pods on one node alone, or beyond the setting limit.
+	// NoHasty (S9): without a request, no version is rolled back that makes progress, or because of
+	// pods on one node alone, or beyond the setting limit.
 	NoHasty Invariant = "S9"
-	// HoldHarmless (S10): a hold lowers no capacity below what the strategy allows,
-	// and every field it changed is given back.
+	// HoldHarmless (S10): a hold lowers no capacity below the bound of the strategy, and every
+	// field that it changed is given back.
 	HoldHarmless Invariant = "S10"
 	// Bounded (S11): objects, annotations and requests of the operator are bounded by pods
 	// and settings, not by time.
 	Bounded Invariant = "S11"
-	// HoldShut (S12): while a hold goes on, no pod becomes available whose wave is
-	// not verified, and no more pods are in flight than the strategy allows.
+	// HoldShut (S12): during a hold, no pod of an unverified wave becomes available, and no more
+	// pods are in flight than the strategy allows.
 	HoldShut Invariant = "S12"
-	// Printable (S13): no text that the operator writes for people has control characters, and
-	// no command in it a word that a shell takes for something else.
+	// Printable (S13): no text that the operator writes for people has control characters, or a
+	// command with an unquoted word that a shell would interpret.
 	Printable Invariant = "S13"
 	// TerminalStays (L1): every release reaches a terminal status and stays there.
 	TerminalStays Invariant = "L1"
@@ -67,14 +66,14 @@ const (
 	RestsQuiet Invariant = "L3"
 	// NothingHangs (L4): no deleted object stays because of the operator.
 	NothingHangs Invariant = "L4"
-	// RightsSuffice: the operator asks for nothing it has no right to.
+	// RightsSuffice: the operator sends no request that it has no right to.
 	RightsSuffice Invariant = "rights"
 )
 
 // Violation is an invariant that did not hold.
 type Violation struct {
 	Invariant Invariant
-	// Namespace is where it happened; empty for what is in none.
+	// Namespace is the namespace of the object; empty if it is cluster-scoped.
 	Namespace string
 	// Object is kind, namespace and name.
 	Object string
@@ -97,14 +96,14 @@ func found(i Invariant, format string, args ...any) finding {
 	return finding{i, fmt.Sprintf(format, args...)}
 }
 
-// Writer is who wrote a version of an object.
+// Writer is the kind of writer of a version of an object.
 type Writer int
 
 const (
-	// Unknown means that the audit log does not tell.
+	// Unknown means that the audit log does not name the writer.
 	Unknown Writer = iota
 	// Operator means one of the operator's replicas.
 	Operator
-	// Other means anybody else.
+	// Other means any other writer.
 	Other
 )

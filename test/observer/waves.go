@@ -30,9 +30,9 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// followPartition notes what a version of a held StatefulSet lets be replaced. How many of
-// these pods are in flight at once, and how many serve, its controller sees to: the strategy
-// that says so is the user's, which is S6, and a partition takes no pod.
+// followPartition notes how many pods a version of a held StatefulSet allows to be replaced. The
+// controller decides how many of them are in flight at once, by the strategy of the user, which S6
+// protects.
 func (w *world) followPartition(h *hold, d *workload, as *heldAs, begins bool, by Writer, now time.Time) {
 	_, h.byPartition = d.Annotations[partitionAnnotation]
 	was, replicas := h.is, ptr.Deref(d.Spec.Replicas, 1)
@@ -51,7 +51,7 @@ func (w *world) followPartition(h *hold, d *workload, as *heldAs, begins bool, b
 	}
 	h.early, h.lowered = "", was
 	if n := min(was, replicas) - h.is; n > h.wave {
-		h.early = fmt.Sprintf("%d pods are let be replaced at once, and a wave has %d", n, h.wave)
+		h.early = fmt.Sprintf("%d pods may be replaced at once, and a wave has %d", n, h.wave)
 	}
 	verified := int32(0)
 	for uid, rs := range w.replicaSets {
@@ -66,12 +66,12 @@ func (w *world) followPartition(h *hold, d *workload, as *heldAs, begins bool, b
 		}
 	}
 	if verified < replicas-was {
-		h.early = fmt.Sprintf("%d of %d pods of the waves before are verified, or were held for at least %s", verified, replicas-was, h.atMost)
+		h.early = fmt.Sprintf("%d of %d pods of the earlier waves are verified, or were held for at least %s", verified, replicas-was, h.atMost)
 	}
 }
 
-// checkStep is S12 of a pod that is made at the held version: by a lowered partition only
-// once the pods of the waves before it are verified.
+// checkStep checks S12 for a new pod of the held version: the partition was lowered for it only
+// after the pods of the earlier waves were verified.
 func (w *world) checkStep(p *pod) []finding {
 	d, h := w.heldSet(w.replicaSets[p.owner])
 	if h == nil || !h.byPartition {
@@ -85,12 +85,12 @@ func (w *world) checkStep(p *pod) []finding {
 		return nil
 	}
 	early := h.early
-	h.early = "" // it is said once
+	h.early = "" // it is reported once
 	return []finding{found(HoldShut, "made at release %s by partition %d, which was %d: %s", h.release, h.is, h.lowered, early)}
 }
 
-// replaces says that a workload has a version besides its own: of the only one there is,
-// all pods are made.
+// replaces reports whether a workload has another version besides its own: of its only version, all
+// pods are created.
 func (w *world) replaces(d *workload) bool {
 	for _, rs := range w.replicaSets {
 		if rs.owner == d.UID && rs.template != d.template {
@@ -126,26 +126,26 @@ func (w *world) applyReplicaSet(e event, o replicaSetFacts) []finding {
 	return findings
 }
 
-// settle notes that a pod was available, where it was Ready for long enough.
+// settle notes that a pod was available, if it was Ready long enough.
 func (p *pod) settle(minReadySeconds int32, known bool, now time.Time) {
 	p.settled = p.settled || known && p.serves() && !p.availableAt(minReadySeconds).After(now.Add(slack))
 }
 
-// trusted says that a pod may be available: it was verified, had its time, is older
-// than what is held, or became available when nobody could keep it from that.
+// trusted reports whether a pod may be available: it was verified, its time ran out, it is older
+// than the hold, or it became available while no replica could prevent that.
 func (w *world) trusted(p *pod, h *hold, now time.Time) bool {
 	return p.listed || p.born < h.rv || p.alone || w.isVerified(p, now) || !p.created.Add(h.atMost).After(now.Add(slack))
 }
 
-// checkShut is S12 of a count of the ReplicaSet controller: of the pods that it may
-// have counted as available, at least so many are verified.
+// checkShut checks S12 for a count of the ReplicaSet controller: it counts no more pods as
+// available than are trusted among those it may count.
 func (w *world) checkShut(e event, o replicaSetFacts, h *hold, s *setHistory, pods []*pod) []finding {
 	may := 0
 	var others []string
 	for _, p := range pods {
 		opens := p.availableAt(o.minReadySeconds)
-		// What was counted by an earlier minReadySeconds, or before the pod ceased to be
-		// Ready, may be any that was.
+		// A count by an earlier minReadySeconds, or from before the pod ceased to be Ready, may
+		// include any pod that was Ready.
 		recently := e.seen.Sub(p.lost) <= delay
 		counted := recently || p.serves() && (o.status.observed < o.generation || !opens.After(e.seen.Add(slack)))
 		if !counted {
@@ -166,17 +166,18 @@ func (w *world) checkShut(e event, o replicaSetFacts, h *hold, s *setHistory, po
 		return nil
 	}
 	slices.Sort(others)
-	return []finding{found(HoldShut, "%d pods are available (minReadySeconds %d), of which at most %d are verified, or were held for at least %s; release %s; not: %s",
+	return []finding{found(HoldShut,
+		"%d pods are available (minReadySeconds %d), and at most %d are verified, or were held for at least %s; release %s; not: %s",
 		o.status.available, o.minReadySeconds, may, h.atMost, h.release, strings.Join(others, ", "))}
 }
 
-// recent are the times that are not over for long.
+// recent returns the times that are at most delay ago.
 func recent(times []time.Time, now time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(times), func(t time.Time) bool { return now.Sub(t) > delay })
 }
 
-// checkInFlight is S12 of a ReplicaSet that grows: of its pods no more are in flight,
-// which never were available, than the strategy allows.
+// checkInFlight checks S12 for a ReplicaSet that grows: no more of its pods are in flight, never
+// available before, than the strategy allows.
 func (w *world) checkInFlight(e event, o replicaSetFacts, h *hold, s *setHistory, pods []*pod) []finding {
 	settled := s.settled
 	for _, p := range pods {
@@ -190,8 +191,8 @@ func (w *world) checkInFlight(e event, o replicaSetFacts, h *hold, s *setHistory
 	return nil
 }
 
-// passed says that a batch is done well, and watched to the end. A check that only
-// observes is waited for by nobody.
+// passed reports whether a batch passed, and was watched to the end. A check in observe mode is not
+// waited for.
 func passed(b *batch, now time.Time) bool {
 	s := &b.Status
 	if s.Status != v1alpha1.ChangePodExecuteDone || b.failed ||
@@ -229,8 +230,8 @@ func (w *world) verify(b *batch, now time.Time) {
 	}
 }
 
-// isVerified says that a pod was verified by now: the end of a watch is written down by
-// nobody.
+// isVerified reports whether a pod is verified by now: no version records the end of a watch, so
+// the batches are verified again.
 func (w *world) isVerified(p *pod, now time.Time) bool {
 	if p.verified {
 		return true
@@ -247,9 +248,9 @@ func (w *world) isVerified(p *pod, now time.Time) bool {
 	return p.verified
 }
 
-// checkClaim is S12 of a release that says that it was verified, and so goes on: no pod
-// of it waits for a verdict that the operator had to know by then or, where only the
-// first wave is held, some pod has one. A pod whose time ran out is waited for no longer.
+// checkClaim checks S12 for a release whose hold claims to be verified, and so goes on: none of its
+// pods still waits for a verdict or, if only the first wave is held, one pod is verified. A pod
+// whose time ran out does not wait.
 func (w *world) checkClaim(before *v1alpha1.ChangeWorkload, r *release, e event, by Writer) []finding {
 	claims := func(c *v1alpha1.ChangeWorkload) bool {
 		held := meta.FindStatusCondition(c.Status.Conditions, conditionHeld)
@@ -277,7 +278,7 @@ func (w *world) checkClaim(before *v1alpha1.ChangeWorkload, r *release, e event,
 		if h.byPartition && h.is <= h.Partition && indexOf(p.name, d.Deployment) < h.lowered {
 			continue // nothing waits for the last wave, which a check in the background may still watch
 		}
-		if !trusted && p.serves() && e.seen.Sub(p.availableAt(h.MinReadySeconds)) > sight {
+		if !trusted && p.serves() && e.seen.Sub(p.availableAt(h.MinReadySeconds)) > readDelay {
 			waits = append(waits, p.name)
 		}
 	}

@@ -48,8 +48,7 @@ func newWorld() *world {
 	}
 }
 
-// forget drops everything but what was true once and for all, after a stretch
-// of history was lost.
+// forget drops everything except facts that stay true, after a part of the history was lost.
 func (w *world) forget() {
 	fresh := newWorld()
 	fresh.delivered, fresh.onBatches = w.delivered, w.onBatches
@@ -63,7 +62,7 @@ func (w *world) forget() {
 	*w = *fresh
 }
 
-// needsWriter says that judging a version takes knowing who wrote it.
+// needsWriter reports whether a version cannot be judged without its writer.
 func (w *world) needsWriter(e event) bool {
 	if e.deleted || e.listed {
 		return false
@@ -72,7 +71,8 @@ func (w *world) needsWriter(e event) bool {
 	case *appsv1.Deployment:
 		before := w.deployments[e.uid]
 		return before != nil && (!equality.Semantic.DeepEqual(before.Spec, o.Spec) || !equality.Semantic.DeepEqual(before.Labels, o.Labels) ||
-			!equality.Semantic.DeepEqual(before.Annotations, o.Annotations) || !equality.Semantic.DeepEqual(before.OwnerReferences, o.OwnerReferences) ||
+			!equality.Semantic.DeepEqual(before.Annotations, o.Annotations) ||
+			!equality.Semantic.DeepEqual(before.OwnerReferences, o.OwnerReferences) ||
 			!equality.Semantic.DeepEqual(before.Finalizers, o.Finalizers))
 	case *v1alpha1.ChangeWorkload:
 		return w.releases[e.uid] != nil
@@ -83,7 +83,7 @@ func (w *world) needsWriter(e event) bool {
 	}
 }
 
-// apply goes on to the next version of an object and says what is wrong with it.
+// apply applies the next version of an object, and returns its violations.
 func (w *world) apply(e event, by Writer) []Violation {
 	w.countAgain(e, by)
 	leaving, findings := w.checkLeaving(e), []finding(nil)
@@ -123,7 +123,7 @@ func (w *world) apply(e event, by Writer) []Violation {
 	return violationsOf(e, previous, append(leaving, findings...))
 }
 
-// violationsOf names the object of what was found in a version that follows another.
+// violationsOf returns the violations for the findings about a version that follows another.
 func violationsOf(e event, previous uint64, findings []finding) (violations []Violation) {
 	for _, f := range findings {
 		violations = append(violations, Violation{
@@ -226,8 +226,8 @@ func (w *world) applyDeployment(e event, o *appsv1.Deployment, by Writer) (findi
 	return findings
 }
 
-// byEither judges a version. Where it may be the operator's or another's, it judges only what
-// violates an invariant whoever of them wrote it.
+// byEither judges a version. If its writer is unknown, it returns only violations by both possible
+// writers.
 func (w *world) byEither(by Writer, check func(by Writer) []finding) []finding {
 	if by != Unknown {
 		return check(by)
@@ -253,7 +253,7 @@ func (w *world) checkWorkload(e event, before, next *workload, by Writer) (findi
 	if by == Operator {
 		findings = slices.Concat(findings, w.checkHasty(e, before, next), checkSize(before.Deployment, o))
 	}
-	if by == Operator || !w.unattended(e.seen) { // else nobody kept what a user did
+	if by == Operator || !w.unattended(e.seen) { // else no replica kept the values of users
 		findings = append(findings, w.checkGivenBack(before.Deployment, o, by, defended)...)
 	}
 	_, was := before.Labels[v1alpha1.SuspendLabel]
@@ -263,8 +263,8 @@ func (w *world) checkWorkload(e event, before, next *workload, by Writer) (findi
 	return findings
 }
 
-// checkBlocked is S2: a block has a release of this very workload that fails,
-// and that is the one the workload is at.
+// checkBlocked checks S2: a block names the current release of this very workload, and that release
+// fails.
 func (w *world) checkBlocked(d *workload) []finding {
 	because, record := d.Annotations[v1alpha1.SuspendedByAnnotation], ""
 	if fields := strings.Fields(because); len(fields) == 3 {
@@ -275,13 +275,15 @@ func (w *world) checkBlocked(d *workload) []finding {
 	}
 	version, number, _ := strings.Cut(because, " ")
 	for _, r := range w.releases {
-		if r.owner != d.UID || r.Spec.Reversion != version || strconv.FormatInt(r.Spec.Release, 10) != number || record != "" && string(r.UID) != record {
+		if r.owner != d.UID || r.Spec.Reversion != version || strconv.FormatInt(r.Spec.Release, 10) != number ||
+			record != "" && string(r.UID) != record {
 			continue
 		}
-		if r.failing || r.lastFailing >= r.since || r.partial || w.anyFailed(r, func(b *batch) bool { return b.Spec.Release == r.Spec.Release }) {
+		if r.failing || r.lastFailing >= r.since || r.partial ||
+			w.anyFailed(r, func(b *batch) bool { return b.Spec.Release == r.Spec.Release }) {
 			return nil
 		}
-		return []finding{found(VerdictOnce, "blocked because of release %q, of which nothing failed since it was last right", because)}
+		return []finding{found(VerdictOnce, "blocked because of release %q, but nothing of it failed since it was last right", because)}
 	}
 	return []finding{found(VerdictOnce, "blocked because of release %q, which this workload does not have", because)}
 }
@@ -329,8 +331,10 @@ func (w *world) applyRelease(e event, o *v1alpha1.ChangeWorkload, by Writer) (fi
 	switch {
 	case was != suspended && is == suspended:
 		next.entered = e.rv
-		if by == Operator && !next.partial && !next.failing && next.lastFailing < next.since && (before == nil || before.Status.FailCount == 0) {
-			findings = append(findings, found(VerdictOnce, "suspended, but nothing of attempt %d of release %d failed since it was last right", o.Status.Attempt, o.Status.ObservedRelease))
+		if by == Operator && !next.partial && !next.failing && next.lastFailing < next.since &&
+			(before == nil || before.Status.FailCount == 0) {
+			findings = append(findings, found(VerdictOnce, "suspended, but nothing of attempt %d of release %d failed since it was last right",
+				o.Status.Attempt, o.Status.ObservedRelease))
 		}
 	case was == suspended && is != suspended:
 		next.since = e.rv
@@ -346,18 +350,21 @@ func (w *world) applyRelease(e event, o *v1alpha1.ChangeWorkload, by Writer) (fi
 	return findings
 }
 
-// checkUnclaimed is S8: a failing verdict that waited for its node to be known
-// goes only to that node.
+// checkUnclaimed checks S8: a failing verdict that waited for its node to be known goes only to
+// that node.
 func (w *world) checkUnclaimed(before, after *v1alpha1.ChangeWorkload, by Writer) (findings []finding) {
 	if by != Operator || before.Status.Attempt != after.Status.Attempt {
 		return nil
 	}
-	own := map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{v1alpha1.StagePre: after.Status.OrderPreVerdict, v1alpha1.StagePost: after.Status.OrderPostVerdict}
+	own := map[v1alpha1.CheckStage]*v1alpha1.CheckVerdict{
+		v1alpha1.StagePre: after.Status.OrderPreVerdict, v1alpha1.StagePost: after.Status.OrderPostVerdict,
+	}
 	for _, u := range before.Status.UnclaimedVerdicts {
 		waits := slices.ContainsFunc(after.Status.UnclaimedVerdicts, func(v v1alpha1.UnclaimedVerdict) bool {
 			return v.NodeID == u.NodeID && v.Stage == u.Stage && fails(v.Delivered)
 		})
-		claimed := u.OfOrder && own[u.Stage] != nil && fails(own[u.Stage].Delivered) || fails(w.onBatches[check{after.Status.OrderID, u.NodeID, u.Stage}])
+		claimed := u.OfOrder && own[u.Stage] != nil && fails(own[u.Stage].Delivered) ||
+			fails(w.onBatches[check{after.Status.OrderID, u.NodeID, u.Stage}])
 		if fails(u.Delivered) && !waits && !claimed {
 			findings = append(findings, found(NoVerdictLost, "the failing %s verdict on node %s is gone, and no batch has it", u.Stage, u.NodeID))
 		}
@@ -365,7 +372,7 @@ func (w *world) checkUnclaimed(before, after *v1alpha1.ChangeWorkload, by Writer
 	return findings
 }
 
-// weigh works out whether a verdict fails a release.
+// weigh decides whether a verdict fails a release.
 func (w *world) weigh(r *release, rv uint64) {
 	if r == nil {
 		return
@@ -376,7 +383,7 @@ func (w *world) weigh(r *release, rv uint64) {
 		return b.Spec.Attempt == s.Attempt && b.Spec.Release == s.ObservedRelease
 	})
 	if !r.failing {
-		// A failure stays one when its batch was deleted.
+		// A failure counts even if its batch was deleted.
 		for i := range s.DefenseCheckFailPods {
 			r.failing = r.failing || len(w.batchesOf(r, s.DefenseCheckFailPods[i].UID)) == 0
 		}
@@ -389,7 +396,7 @@ func (w *world) weigh(r *release, rv uint64) {
 	}
 }
 
-// batchesOf are the batches of the attempt a release is at that a pod is in.
+// batchesOf returns the batches of the current attempt of a release that have a pod.
 func (w *world) batchesOf(r *release, uid string) []*batch {
 	var in []*batch
 	for _, b := range w.owned[r.UID] {
@@ -419,7 +426,8 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 			findings = append(findings, w.late(r.owner, before.ChangePod, o, e.seen)...)
 			findings = append(findings, w.checkSilence(w.deployments[r.owner], before.ChangePod, o, e.seen)...)
 		}
-		put := before.Status.Status != v1alpha1.ChangePodExecuteDone || !equality.Semantic.DeepEqual(before.Status.PodResults, o.Status.PodResults)
+		put := before.Status.Status != v1alpha1.ChangePodExecuteDone ||
+			!equality.Semantic.DeepEqual(before.Status.PodResults, o.Status.PodResults)
 		if by != Operator || !put {
 			next.applied = nil
 		}
@@ -429,7 +437,7 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 		delete(w.owned[before.owner], e.uid)
 	}
 	if before != nil {
-		w.verify(before, e.seen) // what it was watched for may have ended before this
+		w.verify(before, e.seen) // its watch may have ended before this version
 	}
 	w.batches[e.uid] = next
 	w.verify(next, e.seen)
@@ -443,8 +451,8 @@ func (w *world) applyBatch(e event, o *v1alpha1.ChangePod, by Writer) (findings 
 	return findings
 }
 
-// checkNewBatch is S7 and S2: a batch has pods of its own release that are in no
-// other batch of it, and a number that was not used.
+// checkNewBatch checks S7 and S2: a new batch has an unused number, and only pods of its own
+// release that are in no other batch of it.
 func (w *world) checkNewBatch(r *release, b *v1alpha1.ChangePod) (findings []finding) {
 	if n := numberOf(b.Name); n <= r.Status.Batches {
 		findings = append(findings, found(VerdictOnce, "batch number %d was made when %d had been used", n, r.Status.Batches))
@@ -474,11 +482,12 @@ func (w *world) checkNewBatch(r *release, b *v1alpha1.ChangePod) (findings []fin
 	return findings
 }
 
-// leftOut is S7: the pods of the workload's current template that were finished
-// for long enough at a time, and are in no batch of the release.
+// leftOut checks S7: it returns the pods of the current template that were finished long enough
+// before a time, and are in no batch of the release.
 func (w *world) leftOut(r *release, at time.Time) (left []string) {
 	d := w.deployments[r.owner]
-	if d == nil || d.Labels[v1alpha1.VersionLabel] != r.Spec.Reversion || d.Annotations[v1alpha1.ReleaseAnnotation] != strconv.FormatInt(r.Status.ObservedRelease, 10) {
+	if d == nil || d.Labels[v1alpha1.VersionLabel] != r.Spec.Reversion ||
+		d.Annotations[v1alpha1.ReleaseAnnotation] != strconv.FormatInt(r.Status.ObservedRelease, 10) {
 		return nil
 	}
 	for uid, p := range w.pods {
@@ -487,7 +496,7 @@ func (w *world) leftOut(r *release, at time.Time) (left []string) {
 			continue
 		}
 		finished := p.readySince.Add(time.Duration(minReadySeconds(d.Deployment)) * time.Second)
-		if at.Sub(finished) > sight && len(w.batchesOf(r, string(uid))) == 0 {
+		if at.Sub(finished) > readDelay && len(w.batchesOf(r, string(uid))) == 0 {
 			left = append(left, p.name)
 		}
 	}

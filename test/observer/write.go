@@ -27,8 +27,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// business are the writes the operator has any reason to make about workloads, and
-// about settings of their namespaces.
+// business reports whether the operator has any reason to make a write about workloads, or about
+// settings and policies of their namespaces.
 func business(r *Request) bool {
 	what := r.Resource
 	if r.Subresource != "" {
@@ -56,8 +56,8 @@ func business(r *Request) bool {
 	}
 }
 
-// checkRequest judges a request of the operator in the state the cluster was in
-// when it was carried out. own is the operator's own namespace.
+// checkRequest judges a request of the operator in the state of the cluster when it was carried
+// out. own is the operator's namespace.
 func (w *world) checkRequest(r *Request, own string) []Violation {
 	var findings []finding
 	if r.writes() && r.Code < 300 {
@@ -69,7 +69,7 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 	case !r.writes(), r.Code >= 300, r.Namespace == own:
 	case r.Namespace == "":
 		if r.Group != "authentication.k8s.io" && r.Group != "authorization.k8s.io" && !ownConfiguration(r) {
-			findings = append(findings, found(OnlyManaged, "a write of what is in no namespace"))
+			findings = append(findings, found(OnlyManaged, "a write of a cluster-scoped object"))
 		}
 	default:
 		ns := w.namespaces[r.Namespace]
@@ -99,8 +99,8 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 	return violations
 }
 
-// checkPod is S6 of pods: the operator marks them as finished, and evicts those that it
-// has read, and no others of their names.
+// checkPod checks S6 for pods: the operator marks them as finished, and evicts a pod as it read it,
+// not another pod of the same name.
 func (w *world) checkPod(r *Request) *finding {
 	f := (*finding)(nil)
 	switch {
@@ -108,7 +108,7 @@ func (w *world) checkPod(r *Request) *finding {
 	case r.Subresource == "eviction":
 		if !evictsAsRead(r.body) {
 			f = new(finding)
-			*f = found(OwnFields, "an eviction of whatever has that name by now: %s", r.body)
+			*f = found(OwnFields, "an eviction without UID and version of the pod, or with a grace period: %s", r.body)
 		}
 	case !marksFinished(r.body, w.stamped(r)):
 		f = new(finding)
@@ -117,8 +117,8 @@ func (w *world) checkPod(r *Request) *finding {
 	return f
 }
 
-// evictsAsRead says that an eviction is of one pod as it was read, and gives it the time
-// that it has to end.
+// evictsAsRead reports whether an eviction is of one pod as it was read, and keeps the grace period
+// of the pod.
 func evictsAsRead(body []byte) bool {
 	var sent struct {
 		DeleteOptions metav1.DeleteOptions `json:"deleteOptions"`
@@ -130,26 +130,24 @@ func evictsAsRead(body []byte) bool {
 	return o.Preconditions != nil && o.Preconditions.UID != nil && o.Preconditions.ResourceVersion != nil && o.GracePeriodSeconds == nil
 }
 
-// passing says whether a refusal is not about rights that the operator needs: the
-// namespace is going, the API server does not know a kind yet that was made a
-// moment ago, or it guards owners (OwnerReferencesPermissionEnforcement), and the
-// webhook configurations do without one.
+// passing reports whether a refusal is not about missing rights: the namespace is terminating, the
+// API server does not know a new kind yet, or it guards owners
+// (OwnerReferencesPermissionEnforcement), which the webhook configurations do without.
 func passing(message string) bool {
 	return strings.Contains(message, "because it is being terminated") || strings.Contains(message, "cannot find RESTMapping") ||
 		strings.Contains(message, "altershieldoperator-") && strings.Contains(message, "webhook-configuration") &&
 			strings.Contains(message, "cannot set an ownerRef on a resource you can't delete")
 }
 
-// ownConfiguration says whether a request keeps one of the operator's own webhook
-// configurations as it is meant to be.
+// ownConfiguration reports whether a request maintains one of the operator's own webhook
+// configurations.
 func ownConfiguration(r *Request) bool {
 	return r.Group == "admissionregistration.k8s.io" &&
 		(r.Verb == "create" && r.Name == "" || (r.Verb == "create" || r.Verb == "update") && strings.HasPrefix(r.Name, "altershieldoperator-"))
 }
 
-// checkLeft is S4 of workloads that left the defense: but for one write that
-// takes block and pause back, and one per release that ends it as canceled,
-// nothing is written about them any more.
+// checkLeft checks S4 for workloads that are no longer defended: the operator writes once to remove
+// block and pause, and once per release to end it as canceled.
 func (w *world) checkLeft(r *Request) *finding {
 	if r.Resource == eventsResource {
 		return nil
@@ -178,7 +176,7 @@ func (w *world) checkLeft(r *Request) *finding {
 	return &f
 }
 
-// stamped says that the pod a request is about has its version from its template.
+// stamped reports whether the pod of a request has its version label from its template.
 func (w *world) stamped(r *Request) bool {
 	p := w.pods[w.uids[kindPod+"/"+r.Namespace+"/"+r.Name]]
 	if p == nil {
@@ -188,8 +186,8 @@ func (w *world) stamped(r *Request) bool {
 	return known && !rs.unstamped
 }
 
-// marksFinished says that a patch of a pod does nothing but that. It says of which
-// version the pod is, where its template does not.
+// marksFinished reports whether a patch of a pod only marks it as finished. It may add the version
+// label if the template has none.
 func marksFinished(body []byte, stamped bool) bool {
 	var sent map[string]map[string]any
 	if json.Unmarshal(body, &sent) != nil {
@@ -209,8 +207,7 @@ func marksFinished(body []byte, stamped bool) bool {
 	return len(sent) == 1 && len(labels) == known && marks
 }
 
-// takesBack says that a patch of a workload only removes what makes up its block
-// and its pause.
+// takesBack reports whether a patch of a workload only removes its block and its pause.
 func takesBack(body []byte) bool {
 	var operations []struct{ Op, Path string }
 	if json.Unmarshal(body, &operations) != nil {
@@ -221,9 +218,9 @@ func takesBack(body []byte) bool {
 		switch key := strings.ReplaceAll(o.Path, "~1", "/"); {
 		case o.Op == "test":
 		case key == "/spec/minReadySeconds", key == "/spec/progressDeadlineSeconds":
-			// What a hold changed is given back: as it was, which checkHold checks.
+			// checkGivenBack checks the values of these fields.
 		case o.Op == "replace" && (key == "/spec/updateStrategy/type" || key == "/spec/updateStrategy/rollingUpdate/partition"):
-			removed++ // that it becomes what it was checkOwnFields checks
+			removed++ // checkOwnFields checks its value
 		case o.Op != "remove":
 			return false
 		case key == "/spec/paused",
@@ -241,7 +238,7 @@ func takesBack(body []byte) bool {
 	return removed > 0
 }
 
-// cancels says that a status of a release ends it as canceled.
+// cancels reports whether a status of a release ends it as canceled.
 func cancels(body []byte) bool {
 	var sent v1alpha1.ChangeWorkload
 	return json.Unmarshal(body, &sent) == nil && sent.Status.Status == v1alpha1.ChangeWorkloadCanceled

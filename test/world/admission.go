@@ -43,7 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
-// hooksOf finds the webhooks that are asked about a resource.
+// hooksOf returns the webhooks for a resource.
 func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hooks) {
 	asked := func(rules []admissionregistrationv1.RuleWithOperations) bool {
 		return slices.Contains(rules[0].APIGroups, resource.Group) && slices.Contains(rules[0].Resources, resource.Resource)
@@ -73,9 +73,8 @@ func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hoo
 	return found
 }
 
-// admission has a write of a workload go through the webhooks of a process
-// that runs, as an API server does with their configuration. With none, the
-// block holds, and all else passes.
+// admission sends a write of a workload through the webhooks of a running process, as their
+// configuration says. Without a process, the block denies, and every other request passes.
 func (w *World) admission(ctx context.Context, before, after client.Object, fieldManager string) (client.Object, error) {
 	ns, ok := w.api.objects[key{"Namespace", "", after.GetNamespace()}]
 	gvk := gvkOf(after)
@@ -142,8 +141,8 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 	return after, nil
 }
 
-// stripped is a workload without the field whose feature is off. An API server
-// takes it off between the webhooks that change objects and those that judge them.
+// stripped returns a workload without the field whose feature is off. An API server removes it
+// after the mutating and before the validating webhooks.
 func stripped(o client.Object) client.Object {
 	if templateIn(o).Spec.SchedulingGroup == nil {
 		return o
@@ -153,9 +152,9 @@ func stripped(o client.Object) client.Object {
 	return o
 }
 
-// blocked says what the match conditions of the block's webhook do: a blocked
-// workload would be released, or its block taken off, by nobody who may. What is opted out, or
-// in observe mode because of its owner, before and afterwards is left out.
+// blocked reports whether the match conditions of the block's webhook hold: a blocked workload
+// would be released, or its block removed, without an override. A workload that is opted out, or in
+// observe mode because of its owner, before and after the request does not match.
 func blocked(before, after client.Object) bool {
 	if before == nil {
 		return false
@@ -163,7 +162,8 @@ func blocked(before, after client.Object) bool {
 	old, labels := before.GetLabels(), after.GetLabels()
 	since, suspended := old[v1alpha1.SuspendLabel]
 	now, still := labels[v1alpha1.SuspendLabel]
-	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
+	overridden := labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue &&
+		before.GetAnnotations()[v1alpha1.OverrideStaleAnnotation] == ""
 	changes := released(before, after) || !still || now != since
 	owned := func(o client.Object) bool {
 		of := admission.Object{Labels: o.GetLabels(), Owner: workload.OwnerOf(o)}
@@ -191,7 +191,8 @@ func reviewOf(user string, before, after client.Object, fieldManager string) *ad
 		UID: types.UID("review"), Kind: metav1.GroupVersionKind(gvk),
 		Resource:  metav1.GroupVersionResource{Group: resource.Group, Version: gvk.Version, Resource: resource.Resource},
 		Namespace: after.GetNamespace(), Name: after.GetName(), Operation: admissionv1.Create,
-		UserInfo: authenticationv1.UserInfo{Username: user}, Object: runtime.RawExtension{Raw: textOf(after)}, Options: runtime.RawExtension{Raw: options},
+		UserInfo: authenticationv1.UserInfo{Username: user}, Object: runtime.RawExtension{Raw: textOf(after)},
+		Options: runtime.RawExtension{Raw: options},
 	}
 	if before != nil {
 		r.Operation, r.OldObject = admissionv1.Update, runtime.RawExtension{Raw: textOf(before)}
@@ -199,7 +200,7 @@ func reviewOf(user string, before, after client.Object, fieldManager string) *ad
 	return r
 }
 
-// review asks a webhook of a process, and has its warnings judged.
+// review calls a webhook of a process, and judges its warnings.
 func (w *World) review(p *Process, h hook, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	review := p.review(h.path, request)
 	for _, warning := range review.Warnings {
@@ -208,7 +209,7 @@ func (w *World) review(p *Process, h hook, request *admissionv1.AdmissionRequest
 	return review
 }
 
-// review asks a webhook of this process.
+// review calls a webhook of this process.
 func (p *Process) review(path string, request *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"}, Request: request,

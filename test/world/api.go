@@ -54,7 +54,7 @@ var (
 	mapper = testrestmapper.TestOnlyStaticRESTMapper(scheme)
 )
 
-// newScheme knows what the operator does, and Fleets.
+// newScheme returns the scheme of the operator, with Fleets.
 func newScheme() *runtime.Scheme {
 	s := controllers.NewScheme()
 	workloadtest.AddToScheme(s)
@@ -73,12 +73,12 @@ type change struct {
 	seq int
 	at  time.Time
 	key key
-	// object is as it became, or as it was last when it is deleted.
+	// object is the new version, or the last version if it was deleted.
 	object  client.Object
 	deleted bool
 }
 
-// writer says who makes a request.
+// writer is the author of a request.
 type writer struct {
 	user     string
 	operator bool
@@ -95,18 +95,18 @@ func writerOf(ctx context.Context) writer {
 	return w
 }
 
-// api is the API server: the fake client reads, and what is written is written here.
+// api is the API server: the fake client reads, and api writes.
 type api struct {
 	client client.WithWatch
-	// store is what the fake client reads. Its own writes take a status apart and put it together
-	// again as JSON, which takes most of their time.
+	// store is the store of the fake client. It is written directly: the fake client converts each
+	// status to JSON and back, which takes most of its time.
 	store clienttesting.ObjectTracker
 	// version is the newest resource version.
 	version int
-	// objects are the newest versions, history all of them in order.
+	// objects has the newest version of each object, history all versions in order.
 	objects map[key]client.Object
 	history history
-	// kinds are the objects by kind, owned those by the UID of their controller.
+	// kinds has the objects by kind, owned by the UID of their controller.
 	kinds map[string]map[key]client.Object
 	owned map[types.UID]map[key]client.Object
 	uids  int
@@ -114,11 +114,11 @@ type api struct {
 	creates, deletes map[string]int
 	judge            *observer.Judge
 	violations       []observer.Violation
-	// admit is admission of workloads; before is nil where there is none yet.
+	// admit is the admission of workloads; before is nil on create.
 	admit func(ctx context.Context, before, after client.Object, fieldManager string) (client.Object, error)
 }
 
-// typed is a copy of an object as its Go type.
+// typed returns a copy of an object as its Go type.
 func typed(o client.Object) (client.Object, error) {
 	if u, ok := o.(*unstructured.Unstructured); ok {
 		made, err := scheme.New(u.GroupVersionKind())
@@ -152,12 +152,12 @@ func (a *api) write(o client.Object) {
 	}
 }
 
-// storedAs is the resource that the fake client looks for.
+// storedAs returns the resource by which the fake client stores an object.
 func storedAs(o client.Object) schema.GroupVersionResource {
 	return resourceOf(o).WithVersion(gvkOf(o).Version)
 }
 
-// into writes what is stored into the object of a request.
+// into copies a stored object into the object of a request.
 func into(stored, o client.Object) error {
 	switch to := o.(type) {
 	case *unstructured.Unstructured:
@@ -175,7 +175,7 @@ func into(stored, o client.Object) error {
 	return nil
 }
 
-// stored is the newest version of an object; an error when there is none.
+// stored returns the newest version of an object, or an error if there is none.
 func (a *api) stored(o client.Object) (client.Object, error) {
 	if s, ok := a.objects[keyOf(o)]; ok {
 		return s, nil
@@ -235,18 +235,20 @@ func (a *api) create(ctx context.Context, _ client.WithWatch, o client.Object, o
 	return into(made, o)
 }
 
-// invalid returns why an API server refuses a workload, as far as the operator writes the fields.
+// invalid returns why an API server refuses a workload, for the fields that the operator writes.
 func invalid(o client.Object) error {
 	var errs field.ErrorList
 	spec := field.NewPath("spec")
 	switch o := o.(type) {
 	case *appsv1.Deployment:
 		if *o.Spec.ProgressDeadlineSeconds <= o.Spec.MinReadySeconds {
-			errs = append(errs, field.Invalid(spec.Child("progressDeadlineSeconds"), *o.Spec.ProgressDeadlineSeconds, "must be greater than minReadySeconds"))
+			errs = append(errs, field.Invalid(spec.Child("progressDeadlineSeconds"), *o.Spec.ProgressDeadlineSeconds,
+				"must be greater than minReadySeconds"))
 		}
 	case *appsv1.StatefulSet:
 		if u := &o.Spec.UpdateStrategy; u.Type != appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate != nil {
-			errs = append(errs, field.Invalid(spec.Child("updateStrategy", "rollingUpdate"), u.RollingUpdate, "only allowed for updateStrategy 'RollingUpdate'"))
+			errs = append(errs, field.Invalid(spec.Child("updateStrategy", "rollingUpdate"), u.RollingUpdate,
+				"only allowed for updateStrategy 'RollingUpdate'"))
 		}
 	}
 	if len(errs) == 0 {
@@ -255,7 +257,7 @@ func invalid(o client.Object) error {
 	return apierrors.NewInvalid(gvkOf(o).GroupKind(), o.GetName(), errs)
 }
 
-// dropStatus is what an API server does with the status of a new object.
+// dropStatus drops the status of a new object, as an API server does.
 func dropStatus(o client.Object) {
 	switch o := o.(type) {
 	case *v1alpha1.ChangeWorkload:
@@ -281,7 +283,7 @@ func (a *api) delete(ctx context.Context, _ client.WithWatch, o client.Object, o
 	return a.remove(ctx, o, options.Preconditions, request{"delete", "", sent(nil)})
 }
 
-// remove deletes what is as the preconditions say.
+// remove deletes an object that meets the preconditions.
 func (a *api) remove(ctx context.Context, o client.Object, p *metav1.Preconditions, r request) error {
 	before, err := a.stored(o)
 	if err != nil {
@@ -302,10 +304,10 @@ func (a *api) remove(ctx context.Context, o client.Object, p *metav1.Preconditio
 	return nil
 }
 
-// request is how a version came about.
+// request is the request that made a version.
 type request struct {
 	verb, subresource string
-	// body is what was sent.
+	// body returns the body of the request.
 	body func() []byte
 }
 
@@ -313,7 +315,7 @@ func sent(data []byte) func() []byte { return func() []byte { return data } }
 
 func whole(o client.Object) func() []byte { return func() []byte { return textOf(o) } }
 
-// record adds a version to the history, and has it judged.
+// record adds a version to the history, and judges it.
 func (a *api) record(ctx context.Context, o client.Object, deleted bool, r request) {
 	o = asObject(o.DeepCopyObject())
 	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
@@ -348,7 +350,7 @@ func (a *api) keep(c change) {
 	}
 }
 
-// file files an object under what it is looked for by, and drop takes it out.
+// file adds an object to an index, drop removes it.
 func file[B, K comparable](files map[B]map[K]client.Object, by B, k K, o client.Object) {
 	if files[by] == nil {
 		files[by] = map[K]client.Object{}
@@ -363,8 +365,7 @@ func drop[B, K comparable](files map[B]map[K]client.Object, by B, k K) {
 	}
 }
 
-// judgeRequest has the observer judge a request of the operator. Fleets it does not
-// know.
+// judgeRequest judges a request of the operator. The observer does not know Fleets.
 func (a *api) judgeRequest(ctx context.Context, o client.Object, r request) {
 	if _, fleet := o.(*workloadtest.FleetObject); fleet || !writerOf(ctx).operator {
 		return
@@ -384,8 +385,8 @@ func textOf(o client.Object) []byte {
 	return data
 }
 
-// list returns the objects of a kind in a namespace, by name; of all namespaces
-// when it is empty. They must not be written to.
+// list returns the objects of a kind in a namespace, or in all namespaces if it is empty, by name.
+// They must not be changed.
 func list[T client.Object](a *api, kind, namespace string) []T {
 	return among[T](a.kinds[kind], namespace)
 }
@@ -408,23 +409,23 @@ func among[T client.Object](objects map[key]client.Object, namespace string) []T
 	return found
 }
 
-// must is for writes that nobody stands in the way of.
+// must panics at an error of a write that cannot fail.
 func must(err error) {
 	if err != nil {
 		panic(fmt.Sprintf("the cluster: %v", err))
 	}
 }
 
-// history is all versions of all objects in their order, or the newest of them.
-// Positions in it count from the first version that there ever was.
+// history has the versions of all objects in order, or the newest of them. Positions count from the
+// first version ever.
 type history struct {
 	changes []change
-	// forgotten is how many there were before those, base what they came to.
+	// forgotten is the number of earlier versions, base the state after them.
 	forgotten int
 	base      map[key]client.Object
 }
 
 func (h *history) add(c change) { h.changes = append(h.changes, c) }
 
-// end is the position of what comes next.
+// end returns the position of the next version.
 func (h *history) end() int { return h.forgotten + len(h.changes) }

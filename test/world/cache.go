@@ -40,7 +40,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// form is how an object is kept in a cache.
+// form is the form of an object in a cache.
 type form int
 
 const (
@@ -69,8 +69,7 @@ func kindAndFormOf(o runtime.Object) kindAndForm {
 	return kindAndForm{strings.TrimSuffix(gvkOf(o).Kind, "List"), formOf(o)}
 }
 
-// processCache is the cache of one process. Its informers see what happened when
-// they are let to.
+// processCache is the cache of one process. Its informers read changes when the world lets them.
 type processCache struct {
 	api     *api
 	options cache.Options
@@ -85,7 +84,7 @@ func newCache(a *api, o cache.Options) *processCache {
 	return &processCache{api: a, options: o, informers: map[kindAndForm]*informer{}}
 }
 
-// informer keeps the objects of one kind as they were at some moment.
+// informer has the objects of one kind as they were at some moment.
 type informer struct {
 	kindAndForm
 	api       *api
@@ -94,22 +93,21 @@ type informer struct {
 	labels    labels.Selector
 	namespace string
 
-	// next is the first entry of the history that was not seen; seen the number
-	// of the last one that was.
+	// next is the position of the next entry of the history.
 	next    int
 	objects map[client.ObjectKey]client.Object
 	indexes map[string]client.IndexerFunc
-	// filed are the objects by what the indexes say of them.
+	// filed has the objects by the values of the indexes.
 	filed map[indexedAs]map[client.ObjectKey]client.Object
 
 	mu sync.Mutex
-	// handlers get what is seen; those from served on have not got
-	// of what was there before them.
+	// handlers handle each change; the handlers from served on have not handled the existing
+	// objects yet.
 	handlers []toolscache.ResourceEventHandler
 	served   int
 }
 
-// indexedAs is what an index says of an object.
+// indexedAs is a value of an index.
 type indexedAs struct{ field, value string }
 
 func (c *processCache) informerFor(o runtime.Object) *informer {
@@ -121,7 +119,10 @@ func (c *processCache) informerFor(o runtime.Object) *informer {
 	}
 	gvk := gvkOf(o)
 	gvk.Kind = of.kind
-	i := &informer{kindAndForm: of, api: c.api, gvk: gvk, objects: map[client.ObjectKey]client.Object{}, indexes: map[string]client.IndexerFunc{}, filed: map[indexedAs]map[client.ObjectKey]client.Object{}}
+	i := &informer{
+		kindAndForm: of, api: c.api, gvk: gvk, objects: map[client.ObjectKey]client.Object{},
+		indexes: map[string]client.IndexerFunc{}, filed: map[indexedAs]map[client.ObjectKey]client.Object{},
+	}
 	for object, by := range c.options.ByObject {
 		if kindAndFormOf(object) == of {
 			i.transform, i.labels = by.Transform, by.Label
@@ -130,7 +131,7 @@ func (c *processCache) informerFor(o runtime.Object) *informer {
 			}
 		}
 	}
-	// An informer that begins lists what there is: controllers and reads wait for that.
+	// A new informer lists all objects: controllers and reads wait for the list.
 	i.next = c.api.history.forgotten
 	for k, o := range c.api.history.base {
 		if k.kind == i.kind && (i.namespace == "" || i.namespace == k.namespace) {
@@ -160,7 +161,7 @@ func (c *processCache) all() []*informer {
 	return all
 }
 
-// pending returns the next entry of the history of this kind that was not seen.
+// pending returns the next entry of the history of this kind.
 func (i *informer) pending() (change, bool) {
 	for ; i.next < i.api.history.end(); i.next++ {
 		if c := i.api.history.at(i.next); c.key.kind == i.kind && (i.namespace == "" || i.namespace == c.key.namespace) {
@@ -170,7 +171,7 @@ func (i *informer) pending() (change, bool) {
 	return change{}, false
 }
 
-// ready says that there is something to see, of an age.
+// ready reports whether there is an entry of at least an age, or a new handler.
 func (i *informer) ready(age time.Duration) bool {
 	if i.hasNewHandler() {
 		return true
@@ -185,7 +186,7 @@ func (i *informer) hasNewHandler() bool {
 	return i.served < len(i.handlers)
 }
 
-// see sees the next entry of the history, or shows a new handler what there is.
+// see handles the next entry of the history, or the existing objects with a new handler.
 func (i *informer) see() {
 	if i.hasNewHandler() {
 		i.mu.Lock()
@@ -220,8 +221,8 @@ func (i *informer) see() {
 	}
 }
 
-// take takes an entry of the history over, and returns the object as it was before,
-// and as it is now; nil where there was or is none.
+// take applies an entry of the history, and returns the object before and after it; nil if it did
+// not exist.
 func (i *informer) take(c *change) (before, now client.Object) {
 	i.next++
 	k := client.ObjectKeyFromObject(c.object)
@@ -233,7 +234,7 @@ func (i *informer) take(c *change) (before, now client.Object) {
 	return before, now
 }
 
-// put stores an object; none is there when it is nil.
+// put stores an object, or removes it if now is nil.
 func (i *informer) put(k client.ObjectKey, now client.Object) {
 	if before, ok := i.objects[k]; ok {
 		for as := range i.indexed(before) {
@@ -250,7 +251,7 @@ func (i *informer) put(k client.ObjectKey, now client.Object) {
 	}
 }
 
-// indexed is what all indexes say of an object.
+// indexed returns the values of all indexes for an object.
 func (i *informer) indexed(o client.Object) iter.Seq[indexedAs] {
 	return func(yield func(indexedAs) bool) {
 		for field, index := range i.indexes {
@@ -263,7 +264,7 @@ func (i *informer) indexed(o client.Object) iter.Seq[indexedAs] {
 	}
 }
 
-// keep makes an object what the cache keeps of it; nil when that is nothing.
+// keep returns the form of an object that the cache keeps; nil if it keeps none.
 func (i *informer) keep(o client.Object) client.Object {
 	kept := asObject(o.DeepCopyObject())
 	switch i.form {
@@ -349,7 +350,7 @@ func (c *processCache) List(_ context.Context, l client.ObjectList, opts ...clie
 	return meta.SetList(l, items)
 }
 
-// find returns the objects that have what a list asks for by index.
+// find returns the objects that match the field selector of a list.
 func (i *informer) find(options *client.ListOptions) ([]client.Object, error) {
 	if options.FieldSelector == nil {
 		return i.sorted(), nil
@@ -385,7 +386,7 @@ func (c *processCache) GetInformer(_ context.Context, o client.Object, _ ...cach
 	return c.informerFor(o), nil
 }
 
-var errNotHere = errors.New("there is no such thing in this world")
+var errNotHere = errors.New("not supported in this world")
 
 // GetInformerForKind implements cache.Cache.
 func (c *processCache) GetInformerForKind(context.Context, schema.GroupVersionKind, ...cache.InformerGetOption) (cache.Informer, error) {
@@ -413,12 +414,16 @@ func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscach
 }
 
 // AddEventHandlerWithResyncPeriod implements cache.Informer.
-func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithResyncPeriod(
+	h toolscache.ResourceEventHandler, _ time.Duration,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(h)
 }
 
 // AddEventHandlerWithOptions implements cache.Informer.
-func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithOptions(
+	h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(h)
 }
 

@@ -111,26 +111,34 @@ func (p *Process) delete(ctx context.Context, c client.WithWatch, o client.Objec
 	return p.write(ctx, "delete", o, func(ctx context.Context, o client.Object) error { return c.Delete(ctx, o, opts...) })
 }
 
-func (p *Process) evict(ctx context.Context, c client.Client, subResource string, o, body client.Object, opts ...client.SubResourceCreateOption) error {
+func (p *Process) evict(
+	ctx context.Context, c client.Client, subResource string, o, body client.Object, opts ...client.SubResourceCreateOption,
+) error {
 	return p.write(ctx, "evict", o, func(ctx context.Context, o client.Object) error {
 		return c.SubResource(subResource).Create(ctx, o, body, opts...)
 	})
 }
 
-func (p *Process) updateStatus(ctx context.Context, c client.Client, _ string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+func (p *Process) updateStatus(
+	ctx context.Context, c client.Client, _ string, o client.Object, opts ...client.SubResourceUpdateOption,
+) error {
 	return p.write(ctx, "update status of", o, func(ctx context.Context, o client.Object) error {
 		return c.Status().Update(ctx, o, append([]client.SubResourceUpdateOption{fieldOwner}, opts...)...)
 	})
 }
 
-func (p *Process) patchStatus(ctx context.Context, c client.Client, _ string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+func (p *Process) patchStatus(
+	ctx context.Context, c client.Client, _ string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
 	return p.write(ctx, "patch status of", o, func(ctx context.Context, o client.Object) error {
 		return c.Status().Patch(ctx, o, patch, append([]client.SubResourcePatchOption{fieldOwner}, opts...)...)
 	})
 }
 
-// carryOut makes a write, or what a fault makes of it.
-func (p *Process) carryOut(ctx context.Context, o client.Object, name string, kind FaultKind, carryOut func(context.Context, client.Object) error) error {
+// carryOut makes a write, with a fault.
+func (p *Process) carryOut(
+	ctx context.Context, o client.Object, name string, kind FaultKind, carryOut func(context.Context, client.Object) error,
+) error {
 	w := p.world
 	if p.dead {
 		return errDead
@@ -163,7 +171,7 @@ func (p *Process) carryOut(ctx context.Context, o client.Object, name string, ki
 	}
 }
 
-// nameOfPatch says what a patch of a workload is for.
+// nameOfPatch returns the purpose of a patch of a workload.
 func nameOfPatch(o client.Object, patch client.Patch) string {
 	data, err := patch.Data(o)
 	if err != nil {
@@ -193,7 +201,7 @@ func nameOfPatch(o client.Object, patch client.Patch) string {
 	}
 }
 
-// refusal is the answer to a write that is not carried out.
+// refusal returns the error of a write that is not carried out; nil if it is.
 func refusal(kind FaultKind, resource schema.GroupResource, name string) error {
 	switch kind {
 	case Fails500:
@@ -205,9 +213,12 @@ func refusal(kind FaultKind, resource schema.GroupResource, name string) error {
 	case Conflicts:
 		return apierrors.NewConflict(resource, name, fmt.Errorf("the object has been modified"))
 	case Forbids:
-		return &apierrors.StatusError{ErrStatus: apierrors.NewForbidden(resource, name, fmt.Errorf(`admission webhook "policy.example.com" denied the request`)).ErrStatus}
+		denied := fmt.Errorf(`admission webhook "policy.example.com" denied the request`)
+		return &apierrors.StatusError{ErrStatus: apierrors.NewForbidden(resource, name, denied).ErrStatus}
 	case Rejects:
-		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, name, field.ErrorList{field.Forbidden(field.NewPath("metadata"), "not by this policy")})
+		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, name, field.ErrorList{
+			field.Forbidden(field.NewPath("metadata"), "not by this policy"),
+		})
 		err.ErrStatus.Code = http.StatusUnprocessableEntity
 		return err
 	default:
@@ -242,5 +253,5 @@ func (p *Process) write(ctx context.Context, verb string, o client.Object, carry
 	return do()
 }
 
-// hearDate is what an answer of the API server says of the time.
+// hearDate learns the time from an answer of the API server.
 func (p *Process) hearDate() { p.clock.Learn(time.Now().UTC().Format(http.TimeFormat)) }

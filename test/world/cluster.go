@@ -46,16 +46,15 @@ const (
 const (
 	// startTakes is how long a pod takes to become ready.
 	startTakes = time.Second
-	// collectEvery is how long garbage collection takes for what it is to look at
-	// after it has just removed something. Without that, an operator that has not
-	// heard yet of the end of an owner would make again, for ever and in no time,
-	// what is removed in no time.
+	// collectEvery is the pause of garbage collection after it removed something. Without it, an
+	// operator that does not know yet that an owner is gone would create objects, and garbage
+	// collection remove them, for ever and in no time.
 	collectEvery       = time.Second
 	revisionAnnotation = "deployment.kubernetes.io/revision"
 	hashLabel          = appsv1.DefaultDeploymentUniqueLabelKey
 )
 
-// due is when it has to act although nothing changed; zero when never.
+// due returns when the cluster has to act without a change; zero for never.
 func (c *cluster) due() time.Time { return c.next }
 
 func (c *cluster) at(t time.Time) {
@@ -68,7 +67,7 @@ func (c *cluster) ctx() context.Context {
 	return as(context.Background(), writer{user: "system:serviceaccount:kube-system:deployment-controller"})
 }
 
-// collect removes what lost its owner.
+// collect removes objects whose owners are gone.
 func (c *cluster) collect() {
 	there := map[types.UID]bool{}
 	for _, o := range c.api.objects {
@@ -99,7 +98,7 @@ func (c *cluster) collect() {
 
 // runPod starts a pod.
 func (c *cluster) runPod(pod *corev1.Pod) {
-	if status, ok := c.told[pod.UID]; ok {
+	if status, ok := c.chosen[pod.UID]; ok {
 		next := pod.DeepCopy()
 		next.Status = status
 		if !equality.Semantic.DeepEqual(pod.Status, next.Status) {
@@ -117,7 +116,10 @@ func (c *cluster) runPod(pod *corev1.Pod) {
 	next.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
 		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(started)},
-	}, ContainerStatuses: []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)}}}}}
+	}, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: pod.Spec.Containers[0].Name, Ready: true,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)}},
+	}}}
 	switch {
 	case strings.HasPrefix(image, BadImage):
 		next.Status.Phase, next.Status.PodIP = corev1.PodPending, ""
@@ -148,7 +150,7 @@ func templateOf(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	return t
 }
 
-// roll is the deployment controller.
+// roll acts as the Deployment controller.
 func (c *cluster) roll(d *appsv1.Deployment) {
 	var current *appsv1.ReplicaSet
 	var old []*appsv1.ReplicaSet
@@ -268,7 +270,7 @@ func (c *cluster) rollOver(d *appsv1.Deployment, current *appsv1.ReplicaSet, old
 		c.scale(current, have+min(replicas-have, replicas+surge-total))
 		return
 	}
-	// What is not available goes first, and is no loss.
+	// Pods that are not available go first, and are no loss.
 	available := c.available(current)
 	for _, rs := range old {
 		available += c.available(rs)
@@ -297,7 +299,7 @@ func scaled(v *intstr.IntOrString, of int32, up bool) int32 {
 	return int32(n)
 }
 
-// cleanUp keeps as many old ReplicaSets as the Deployment says.
+// cleanUp removes old ReplicaSets beyond the limit of the Deployment.
 func (c *cluster) cleanUp(d *appsv1.Deployment, old []*appsv1.ReplicaSet) {
 	idle := slices.DeleteFunc(old, func(rs *appsv1.ReplicaSet) bool { return *rs.Spec.Replicas > 0 || len(c.podsOf(rs)) > 0 })
 	for len(idle) > int(*d.Spec.RevisionHistoryLimit) {
@@ -315,7 +317,7 @@ func readySince(pod *corev1.Pod) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// available counts the pods that were ready for long enough.
+// available counts the pods that were Ready long enough.
 func (c *cluster) available(rs *appsv1.ReplicaSet) (n int32) {
 	for _, pod := range c.podsOf(rs) {
 		since, ready := readySince(pod)

@@ -31,7 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 )
 
-// setDefaults sets what an API server does and something here reads.
+// setDefaults sets the defaults of an API server that something here reads.
 func setDefaults(d *appsv1.Deployment) {
 	if d.Spec.Replicas == nil {
 		one := int32(1)
@@ -57,7 +57,7 @@ func setDefaults(d *appsv1.Deployment) {
 	}
 }
 
-// templateIn is the pod template of a workload; nil of all else.
+// templateIn returns the pod template of a workload; nil for other objects.
 func templateIn(o client.Object) *corev1.PodTemplateSpec {
 	switch o := o.(type) {
 	case *appsv1.Deployment:
@@ -73,7 +73,7 @@ func templateIn(o client.Object) *corev1.PodTemplateSpec {
 	}
 }
 
-// setNativeDefaults is what the API server puts into StatefulSets and DaemonSets.
+// setNativeDefaults sets the defaults of StatefulSets and DaemonSets.
 func setNativeDefaults(o client.Object) {
 	switch o := o.(type) {
 	case *appsv1.StatefulSet:
@@ -115,7 +115,7 @@ func numberTemplate(before, after client.Object) {
 	metav1.SetMetaDataAnnotation(&next.ObjectMeta, appsv1.DeprecatedTemplateGeneration, strconv.FormatInt(number, 10))
 }
 
-// numberOf reads a number an object has as text; 0 when there is none.
+// numberOf parses a number; 0 if it is none.
 func numberOf(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -15,25 +15,24 @@ limitations under the License.
 */
 
 // Package world runs the operator in process, against a cluster in process, in
-// time that is not real.
+// simulated time.
 //
-// A [World] has an API server (the fake client of controller-runtime, with what
-// it lacks put around it: admission, UIDs, generations, patches that are refused
-// as an API server refuses them), a model of the deployment controller, the
-// kubelets and garbage collection, and AlterShield Server (its simulator). A
-// [Process] is one manager: the real controllers with their real watches, queues
-// and predicates, the real webhooks and the real handler of callbacks, around a
-// cache that sees what happened when the world lets it.
+// A [World] has an API server (the fake client of controller-runtime, and around
+// it admission, UIDs, generations, and the refusals of an API server), a model of
+// the Deployment controller, the kubelets and garbage collection, and AlterShield
+// Server (its simulator). A [Process] is one manager: the real controllers with
+// their real watches, queues and predicates, the real webhooks and the real
+// handler of callbacks, around a cache that reads changes when the world lets it.
 //
-// It lives in a bubble of testing/synctest: clocks stand still until everything
-// waits, and then jump. A scheduler lets one goroutine go on at a time, so that a
-// story is told in the same order each time, or in one that a seed chooses.
+// A world lives in a bubble of testing/synctest: clocks stand still until
+// everything waits, and then jump. A scheduler runs one goroutine at a time, so
+// that a story runs in the same order each time, or in an order chosen by a seed.
 //
 // With nodes ([Options]) there are a scheduler, and kubelets that pull images, run
-// what [Image] says, back off and lose their nodes, with the times that real ones
-// take. Without, which is quicker, pods start at once.
+// containers as [Image] says, back off and lose their nodes, with the times of
+// real ones. Without nodes, which is quicker, pods start at once.
 //
-// A [Story] is what users do, and what must come of it. [Sweep] tells it once to
-// learn which writes the operator makes, and again for each write with a fault
-// at it, and compares how things end.
+// A [Story] is a sequence of acts of users, and their expected results. [Sweep]
+// runs a story again for each write of the operator, with a fault at that write,
+// and compares the endings.
 package world

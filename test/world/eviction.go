@@ -29,12 +29,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// evict is what an API server makes of an eviction: a pod that is pending goes, one that is
-// not ready while its budget is kept without it, and any other while it allows that.
-func (a *api) evict(ctx context.Context, c client.Client, subResource string, o, body client.Object, _ ...client.SubResourceCreateOption) error {
+// evict evicts a pod as an API server does: a pending pod always, a pod that is not ready if its
+// budget is kept without it, and any other pod if its budget allows it.
+func (a *api) evict(
+	ctx context.Context, c client.Client, subResource string, o, body client.Object, _ ...client.SubResourceCreateOption,
+) error {
 	eviction, ok := body.(*policyv1.Eviction)
 	if !ok || subResource != "eviction" {
-		return fmt.Errorf("the subresource %s of %T is not known here", subResource, o)
+		return fmt.Errorf("the subresource %s of %T is not supported", subResource, o)
 	}
 	stored, err := a.stored(o)
 	if err != nil {
@@ -42,7 +44,7 @@ func (a *api) evict(ctx context.Context, c client.Client, subResource string, o,
 	}
 	pod, ok := stored.(*corev1.Pod)
 	if !ok {
-		return fmt.Errorf("a %T is not evicted", o)
+		return fmt.Errorf("a %T cannot be evicted", o)
 	}
 	if pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
 		for _, budget := range list[*policyv1.PodDisruptionBudget](a, "PodDisruptionBudget", pod.Namespace) {
@@ -54,8 +56,8 @@ func (a *api) evict(ctx context.Context, c client.Client, subResource string, o,
 	return a.remove(ctx, pod, eviction.DeleteOptions.Preconditions, request{"create", subResource, whole(eviction)})
 }
 
-// keepsTo says why a budget refuses to have a pod evicted. All pods of what controls the
-// pod are those that it is for.
+// keepsTo returns why a budget refuses the eviction of a pod. The budget is for all pods of the
+// pod's controller.
 func (a *api) keepsTo(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) error {
 	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 	must(err)
@@ -63,7 +65,8 @@ func (a *api) keepsTo(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) err
 		return nil
 	}
 	healthy, all := int32(0), int32(0)
-	for _, other := range ownedBy[*corev1.Pod](a, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, UID: metav1.GetControllerOf(pod).UID}}) {
+	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, UID: metav1.GetControllerOf(pod).UID}}
+	for _, other := range ownedBy[*corev1.Pod](a, owner) {
 		if _, ready := readySince(other); ready {
 			healthy++
 		}

@@ -28,8 +28,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 )
 
-// sail is the controller of Fleets. It makes one new pod more than there are to be, and
-// removes an old one for each that is ready. What is anchored stays as it is.
+// sail acts as the controller of Fleets. It makes one new pod more than the Fleet has ships, and
+// removes an old pod for each new pod that is ready. An anchored Fleet stays as it is.
 func (c *cluster) sail(f *workloadtest.FleetObject) {
 	sum := fnv.New32a()
 	_, _ = sum.Write(textOf(&corev1.PodTemplate{Template: f.Spec.Crew})) // it never fails

@@ -22,7 +22,7 @@ func (h *history) at(position int) change { return h.changes[position-h.forgotte
 
 func (h *history) from(position int) []change { return h.changes[position-h.forgotten:] }
 
-// forget drops what is before a position, and keeps what it came to.
+// forget drops the versions before a position, and keeps the state after them.
 func (h *history) forget(position int) {
 	n := position - h.forgotten
 	if h.base == nil {

@@ -28,21 +28,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What the parts of a cluster take, or wait for, where nobody changed it.
+// Times of the parts of a cluster.
 const (
-	// seenAfter is how long a kubelet takes to see a pod.
+	// seenAfter is how long a kubelet takes to read a pod.
 	seenAfter = time.Second
-	// pullFails is how long a pull takes that fails, shown how long a failure is
-	// reported before its back-off is.
+	// pullFails is how long a failing pull takes, shown how long its failure is reported before its
+	// back-off.
 	pullFails = 15 * time.Second
 	shown     = time.Second
-	// firstBackOff is doubled each time, up to maxBackOff, and forgotten when a
-	// container has run for backOffForgotten.
+	// firstBackOff is doubled each time, up to maxBackOff, and forgotten after a container has run
+	// for backOffForgotten.
 	firstBackOff     = 10 * time.Second
 	maxBackOff       = 5 * time.Minute
 	backOffForgotten = 10 * time.Minute
-	// notReadyAfter is how long a node is not heard of before its pods count as not
-	// ready, evictedAfter how long before they are removed.
+	// notReadyAfter is how long a node is unreachable before its pods are not ready, evictedAfter
+	// before they are removed.
 	notReadyAfter = 40 * time.Second
 	evictedAfter  = notReadyAfter + 5*time.Minute
 )
@@ -70,7 +70,7 @@ func (k *kubelets) add() {
 	k.nodes = append(k.nodes, &node{name: fmt.Sprintf("node-%d", len(k.nodes)+1), has: map[string]bool{}})
 }
 
-// run does what is due for a pod, and writes what has become of it.
+// run does everything due for a pod, and writes its status.
 func (k *kubelets) run(c *cluster, pod *corev1.Pod) {
 	now := time.Now()
 	l, ok := k.lives[pod.UID]
@@ -122,7 +122,7 @@ func (k *kubelets) begin(pod *corev1.Pod) *life {
 	return l
 }
 
-// schedule puts a pod on the node with the fewest, of those that are heard of.
+// schedule puts a pod on the reachable node with the fewest pods.
 func (k *kubelets) schedule(l *life, now time.Time) {
 	pods := map[*node]int{}
 	for _, other := range k.lives {
@@ -136,7 +136,7 @@ func (k *kubelets) schedule(l *life, now time.Time) {
 	}
 }
 
-// live does what is due for a pod on a node that runs.
+// live does everything due for a pod on a running node.
 func (k *kubelets) live(c *cluster, l *life, now time.Time) {
 	l.lost = false
 	if l.seen.IsZero() {
@@ -161,7 +161,7 @@ func (k *kubelets) live(c *cluster, l *life, now time.Time) {
 	}
 }
 
-// advance lets a container do what is due; false when nothing is.
+// advance does the next step of a container; it returns false if none is due.
 func (k *kubelets) advance(n *node, c *container, now time.Time) bool {
 	if at := c.due(); at.IsZero() && c.doing != waiting || now.Before(at) {
 		return false
@@ -202,7 +202,7 @@ func (k *kubelets) advance(n *node, c *container, now time.Time) bool {
 	return true
 }
 
-// backOff is how long a kubelet waits before it tries again after so many tries.
+// backOff returns how long a kubelet waits after a number of tries.
 func backOff(tries int) time.Duration {
 	if tries == 0 {
 		return 0
@@ -214,7 +214,7 @@ func backOff(tries int) time.Duration {
 	return wait
 }
 
-// due is when a container does something else; zero when never.
+// due returns when a container takes its next step; zero for never.
 func (c *container) due() time.Time {
 	switch {
 	case c.doing == done:
@@ -235,7 +235,7 @@ func (c *container) due() time.Time {
 
 func (c *container) start(now time.Time) { c.doing, c.started = running, now }
 
-// stop ends a run whose time is over; false when it is not.
+// stop ends a run whose time is over; it returns false if it is not.
 func (c *container) stop(now time.Time) bool {
 	if c.is.Ends == 0 || now.Before(c.started.Add(c.is.Ends)) {
 		return false
@@ -253,7 +253,7 @@ func (c *container) stop(now time.Time) bool {
 	return true
 }
 
-// reboot is what a kubelet makes of a container that ran when its node stopped.
+// reboot restarts a container whose node was stopped.
 func (c *container) reboot(now time.Time) {
 	switch c.doing {
 	case running:
@@ -270,7 +270,7 @@ func (c *container) ready(now time.Time) bool {
 	return c.doing == done || c.doing == running && !now.Before(c.started.Add(c.is.Ready))
 }
 
-// status is what a kubelet reports of a container.
+// status returns the status of a container, as a kubelet reports it.
 func (c *container) status(now time.Time, initialized bool) corev1.ContainerStatus {
 	s := corev1.ContainerStatus{Name: c.name, Image: c.image, RestartCount: c.restarts, Ready: c.ready(now)}
 	wait := func(reason, message string) {
@@ -305,7 +305,7 @@ func (c *container) status(now time.Time, initialized bool) corev1.ContainerStat
 	return s
 }
 
-// status is what the scheduler and the kubelet report of a pod.
+// status returns the status of a pod, as the scheduler and the kubelet report it.
 func (l *life) status(before *corev1.PodStatus, now time.Time) corev1.PodStatus {
 	s := corev1.PodStatus{Phase: corev1.PodPending}
 	is := func(kind corev1.PodConditionType, holds bool, unless, message string) {
@@ -316,7 +316,7 @@ func (l *life) status(before *corev1.PodStatus, now time.Time) corev1.PodStatus 
 		s.Conditions = append(s.Conditions, c)
 	}
 	switch {
-	case l.lost: // its node's controller says so, of what the kubelet said last
+	case l.lost: // the node controller changes the last status of the kubelet
 		s = *before.DeepCopy()
 		s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
 		is(corev1.PodReady, false, "NodeNotReady", "")
@@ -349,7 +349,7 @@ func (l *life) status(before *corev1.PodStatus, now time.Time) corev1.PodStatus 
 	return s
 }
 
-// forget drops what is known of pods that are gone.
+// forget drops the state of removed pods.
 func (k *kubelets) forget(pods []*corev1.Pod) {
 	there := map[types.UID]bool{}
 	for _, pod := range pods {
@@ -362,19 +362,19 @@ func (k *kubelets) forget(pods []*corev1.Pod) {
 	}
 }
 
-// change changes the nodes; what follows from it does at once.
+// change changes the nodes; the cluster acts on it at once.
 func (w *World) change(what string, change func(k *kubelets)) {
 	w.note("cluster: %s", what)
 	change(w.cluster.kubelets)
 	w.cluster.at(time.Now())
 }
 
-// SetRegistry says whether images can be pulled.
+// SetRegistry sets whether images can be pulled.
 func (w *World) SetRegistry(there bool) {
 	w.change(fmt.Sprintf("the registry is there: %t", there), func(k *kubelets) { k.registryGone = !there })
 }
 
-// SetImage changes what becomes of the pods of an image that are made from now on.
+// SetImage changes an image for the pods that are created from now on.
 func (w *World) SetImage(name string, is Image) {
 	w.change("image "+name+" changes", func(k *kubelets) {
 		k.images = maps.Clone(k.images)
@@ -385,12 +385,12 @@ func (w *World) SetImage(name string, is Image) {
 // AddNode adds a node.
 func (w *World) AddNode() { w.change("a node comes", (*kubelets).add) }
 
-// CutOff says whether a node reaches a registry.
+// CutOff sets whether a node is cut off from the registry.
 func (w *World) CutOff(number int, cutOff bool) {
 	w.change(fmt.Sprintf("node %d is cut off: %t", number, cutOff), func(k *kubelets) { k.nodes[number-1].cutOff = cutOff })
 }
 
-// KillNode stops a node, as a power failure does.
+// KillNode stops a node like a power failure.
 func (w *World) KillNode(number int) {
 	w.change(fmt.Sprintf("node %d dies", number), func(k *kubelets) { k.nodes[number-1].down = time.Now() })
 }
@@ -410,7 +410,7 @@ func (w *World) BootNode(number int) {
 	})
 }
 
-// SetQuota bounds how many pods there may be, or takes the bound away.
+// SetQuota bounds the number of pods, or removes the bound.
 func (w *World) SetQuota(bounded bool, pods int) {
 	w.note("cluster: quota %t of %d pods", bounded, pods)
 	w.cluster.bounded, w.cluster.quota = bounded, pods

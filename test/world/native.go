@@ -39,7 +39,7 @@ import (
 
 const markLabel = appsv1.ControllerRevisionHashLabelKey
 
-// revisionsOf are the revisions of a workload, the oldest first, without those of the
+// revisionsOf returns the revisions of a workload, the oldest first, without the history of the
 // operator.
 func (c *cluster) revisionsOf(o client.Object) []*appsv1.ControllerRevision {
 	all := ownedBy[*appsv1.ControllerRevision](c.api, o)
@@ -47,14 +47,14 @@ func (c *cluster) revisionsOf(o client.Object) []*appsv1.ControllerRevision {
 	return all
 }
 
-// reviseNative finds the revision of a template by its bytes, or makes it, and makes it
-// the newest. byHash says that pods are labelled with the hash.
+// reviseNative finds or creates the revision of a template, and makes it the newest. byHash: pods
+// are labelled with the hash.
 func (c *cluster) reviseNative(o client.Object, template *corev1.PodTemplateSpec, byHash bool) *appsv1.ControllerRevision {
 	var content map[string]any
 	must(json.Unmarshal(textOf(&corev1.PodTemplate{Template: *template}), &content))
 	spec, ok := content["template"].(map[string]any)
 	if !ok {
-		panic("a template is no object")
+		panic("a template is not an object")
 	}
 	spec["$patch"] = "replace"
 	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": spec}})
@@ -86,8 +86,8 @@ func (c *cluster) reviseNative(o client.Object, template *corev1.PodTemplateSpec
 		},
 		Revision: newest + 1,
 	}
-	// All annotations of the workload are copied: what is in them at that moment is a
-	// matter of time, but for this one.
+	// Real controllers copy all annotations of the workload, but their content is a matter of time,
+	// except for this one.
 	if number, ok := o.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]; ok {
 		metav1.SetMetaDataAnnotation(&r.ObjectMeta, appsv1.DeprecatedTemplateGeneration, number)
 	}
@@ -99,7 +99,7 @@ func (c *cluster) reviseNative(o client.Object, template *corev1.PodTemplateSpec
 	return r
 }
 
-// keepRevisions removes the oldest revisions beyond the limit that no pod is of.
+// keepRevisions removes the oldest unused revisions beyond the limit.
 func (c *cluster) keepRevisions(o client.Object, limit int32, inUse func(*appsv1.ControllerRevision) bool) {
 	idle := slices.DeleteFunc(c.revisionsOf(o), inUse)
 	for len(idle) > int(limit) {
@@ -118,11 +118,11 @@ func templateOfRevision(r *appsv1.ControllerRevision) *corev1.PodTemplateSpec {
 	return &data.Spec.Template
 }
 
-// makeNativePod makes a pod of a workload that owns its pods itself. Where it is refused,
-// an event says so, and it is tried again.
+// makeNativePod creates a pod of a workload that owns its pods itself. If the pod is refused, it
+// writes an event, and tries again later.
 func (c *cluster) makeNativePod(o client.Object, name, mark, node string, template *corev1.PodTemplateSpec) {
 	if why := c.refusal(o.GetNamespace()); why != "" {
-		c.tellFailedCreate(o, why)
+		c.noteFailedCreate(o, why)
 		c.at(time.Now().Add(time.Minute))
 		return
 	}
@@ -142,9 +142,8 @@ func (c *cluster) makeNativePod(o client.Object, name, mark, node string, templa
 	c.at(time.Now().Add(startTakes))
 }
 
-// tellFailedCreate tells of pods that are refused in one event of their workload, once a
-// minute.
-func (c *cluster) tellFailedCreate(o client.Object, why string) {
+// noteFailedCreate counts refused pods in one event of their workload, once a minute.
+func (c *cluster) noteFailedCreate(o client.Object, why string) {
 	name := client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetName() + ".failed-create"}
 	var e corev1.Event
 	if client.IgnoreNotFound(c.api.client.Get(c.ctx(), name, &e)) != nil || e.Name != "" {
@@ -162,7 +161,7 @@ func (c *cluster) tellFailedCreate(o client.Object, why string) {
 	}))
 }
 
-// availableFor says that a pod has been Ready for long enough.
+// availableFor reports whether a pod has been Ready long enough.
 func (c *cluster) availableFor(pod *corev1.Pod, minReadySeconds int32) bool {
 	since, ready := readySince(pod)
 	from := since.Add(time.Duration(minReadySeconds) * time.Second)
@@ -173,8 +172,8 @@ func (c *cluster) availableFor(pod *corev1.Pod, minReadySeconds int32) bool {
 	return ready
 }
 
-// runSet is a turn of the StatefulSet controller: pods are made one after the other, or
-// all at once, and replaced one by one from the last to the partition.
+// runSet acts as the StatefulSet controller: it creates pods one after the other, or all at once,
+// and replaces them one by one from the last to the partition.
 func (c *cluster) runSet(s *appsv1.StatefulSet) {
 	update := c.reviseNative(s, &s.Spec.Template, false)
 	current := update
@@ -242,8 +241,8 @@ func (c *cluster) moveSet(s *appsv1.StatefulSet, current, update *appsv1.Control
 	}
 }
 
-// keptAt is how many pods, the first ones, are made of the revision before. Without a
-// place for a partition, these are as many as are of it, as the status has it.
+// keptAt returns how many of the first pods are created at the current revision. Without a
+// partition, it is the number of pods that are at that revision.
 func keptAt(s *appsv1.StatefulSet) int32 {
 	if r := s.Spec.UpdateStrategy.RollingUpdate; r != nil {
 		return *r.Partition
@@ -279,12 +278,11 @@ func (c *cluster) writeSetStatus(s *appsv1.StatefulSet, current, update *appsv1.
 	}
 }
 
-// daemonNodes are how many nodes DaemonSets find.
+// daemonNodes is the number of nodes for DaemonSets.
 const daemonNodes = 3
 
-// runDaemon is a turn of the DaemonSet controller, without surge: a pod of the newest
-// template on each node that has none, and old ones are deleted, those that are not
-// available at once.
+// runDaemon acts as the DaemonSet controller, without surge: it creates a pod on each node without
+// one, and deletes old pods, at once if they are not available.
 func (c *cluster) runDaemon(d *appsv1.DaemonSet) {
 	revision := c.reviseNative(d, &d.Spec.Template, true)
 	mark := revision.Labels[markLabel]
@@ -349,8 +347,7 @@ func (c *cluster) writeDaemonStatus(d *appsv1.DaemonSet, mark string) {
 	}
 }
 
-// available is the condition of a Deployment that says whether enough of its pods
-// are.
+// available returns the condition Available of a Deployment with n available pods.
 func available(d *appsv1.Deployment, n int32) appsv1.DeploymentCondition {
 	missing := int32(0)
 	if r := d.Spec.Strategy.RollingUpdate; r != nil {
@@ -368,7 +365,7 @@ func available(d *appsv1.Deployment, n int32) appsv1.DeploymentCondition {
 	return c
 }
 
-// replicate is the ReplicaSet controller.
+// replicate acts as the ReplicaSet controller.
 func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
 	pods := c.podsOf(rs)
 	why := ""
@@ -380,7 +377,8 @@ func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
 		yes := true
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: rs.Namespace, Name: fmt.Sprintf("%s-%05d", rs.Name, c.pods), Labels: maps.Clone(rs.Spec.Template.Labels), Annotations: maps.Clone(rs.Spec.Template.Annotations),
+				Namespace: rs.Namespace, Name: fmt.Sprintf("%s-%05d", rs.Name, c.pods),
+				Labels: maps.Clone(rs.Spec.Template.Labels), Annotations: maps.Clone(rs.Spec.Template.Annotations),
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: rs.Name, UID: rs.UID, Controller: &yes}},
 			},
 			Spec: *rs.Spec.Template.Spec.DeepCopy(),
@@ -408,7 +406,9 @@ func (c *cluster) replicate(rs *appsv1.ReplicaSet) {
 		return
 	}
 	next := rs.DeepCopy()
-	next.Status = appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation, AvailableReplicas: c.available(rs), Conditions: refused(rs.Status.Conditions, why)}
+	next.Status = appsv1.ReplicaSetStatus{
+		ObservedGeneration: rs.Generation, AvailableReplicas: c.available(rs), Conditions: refused(rs.Status.Conditions, why),
+	}
 	for _, pod := range c.podsOf(rs) {
 		next.Status.Replicas++
 		if _, ready := readySince(pod); ready {
@@ -438,12 +438,16 @@ func (c *cluster) writeStatus(d *appsv1.Deployment) {
 	if !equality.Semantic.DeepEqual(before, s) {
 		c.progress[d.UID] = time.Now()
 	}
-	if complete := s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas; !complete && !d.Spec.Paused {
+	complete := s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas
+	if !complete && !d.Spec.Paused {
 		stuck := c.progress[d.UID].Add(time.Duration(*d.Spec.ProgressDeadlineSeconds) * time.Second)
 		if time.Now().Before(stuck) {
 			c.at(stuck)
 		} else {
-			s.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "the rollout does not come on"}}
+			s.Conditions = []appsv1.DeploymentCondition{{
+				Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse,
+				Reason: "ProgressDeadlineExceeded", Message: "the rollout makes no progress",
+			}}
 		}
 	}
 	if c.kubelets != nil {
@@ -455,7 +459,7 @@ func (c *cluster) writeStatus(d *appsv1.Deployment) {
 	}
 }
 
-// refusal says why no more pods may be made; empty when they may.
+// refusal returns why no more pods may be created; empty if they may.
 func (c *cluster) refusal(namespace string) string {
 	if used := len(list[*corev1.Pod](c.api, "Pod", namespace)); c.bounded && used >= c.quota {
 		return fmt.Sprintf("pods are forbidden: exceeded quota: pods, requested: pods=1, used: pods=%d, limited: pods=%d", used, c.quota)

@@ -25,7 +25,7 @@ import (
 // Running reports whether a process runs.
 func (w *World) Running() bool { return len(w.alive()) > 0 }
 
-// Stop ends all processes, and none is started in their place until Start.
+// Stop ends all processes. None is started in their place until Start.
 func (w *World) Stop() {
 	w.down = true
 	for _, p := range w.alive() {
@@ -34,8 +34,8 @@ func (w *World) Stop() {
 	w.step()
 }
 
-// Crash ends a process at once. Another is started in its place after a while, unless the
-// operator is stopped.
+// Crash ends a process at once. Another process replaces it after a while, unless the operator is
+// stopped.
 func (w *World) Crash(number int) {
 	if p := w.processes[number%len(w.processes)]; !p.dead {
 		w.note("process %d crashes", p.number)
@@ -44,8 +44,8 @@ func (w *World) Crash(number int) {
 	w.step()
 }
 
-// SetWebhooks sets whether the API server reaches the webhooks. While it does not, the block
-// denies, and every other request passes.
+// SetWebhooks sets whether the API server reaches the webhooks. If it does not, the block denies,
+// and every other request passes.
 func (w *World) SetWebhooks(reachable bool) {
 	w.note("cluster: the webhooks can be reached: %t", reachable)
 	w.unreached = !reachable
@@ -54,8 +54,8 @@ func (w *World) SetWebhooks(reachable bool) {
 // Start starts processes in place of those that ended.
 func (w *World) Start() { w.down = false }
 
-// Unseen does something that admission does not see, as when the API server's own view
-// of the namespace is from before it was enrolled.
+// Unseen does something that admission misses, as if the API server did not know yet that the
+// namespace is enrolled.
 func (w *World) Unseen(do func()) {
 	w.Alive()
 	admit := w.api.admit
@@ -66,8 +66,8 @@ func (w *World) Unseen(do func()) {
 	do()
 }
 
-// SkipAdmission has admission see nothing from now on, of anybody: as when the webhooks
-// cannot be reached, and fail open.
+// SkipAdmission makes admission miss all requests from now on, as if the webhooks were unreachable
+// and failed open.
 func (w *World) SkipAdmission() {
 	w.api.admit = func(_ context.Context, _, after client.Object, _ string) (client.Object, error) {
 		return stripped(after), nil

@@ -51,7 +51,7 @@ import (
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
 
-// newProcess starts a manager. Only the scheduler may.
+// newProcess starts a manager. Only the scheduler may call it.
 func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Process{
@@ -74,7 +74,7 @@ func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
 	return p
 }
 
-// withRunnable names what is no controller, and so has no reconciles.
+// withRunnable names the task of a runnable without reconciles.
 func withRunnable(ctx context.Context, r manager.Runnable) context.Context {
 	if _, ok := r.(*runnable.Defaults); ok {
 		return withTask(ctx, "defaults")
@@ -88,8 +88,8 @@ type machineClock struct{ ahead time.Duration }
 func (c machineClock) Now() time.Time                  { return time.Now().Add(c.ahead) }
 func (c machineClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// setUp is what main does, but for what belongs to a machine: sockets, files,
-// certificates and the lease.
+// setUp does what main does, except for the parts of a machine: sockets, files, certificates and
+// the lease.
 func (p *Process) setUp() error {
 	w := p.world
 	kinds := w.kinds
@@ -104,7 +104,8 @@ func (p *Process) setUp() error {
 	p.cache = newCache(w.api, controllers.CacheOptions(kinds, OperatorNamespace))
 	p.live = interceptor.NewClient(w.api.client, interceptor.Funcs{Get: p.getLive, List: p.listLive})
 	p.client = &processClient{WithWatch: interceptor.NewClient(w.api.client, interceptor.Funcs{
-		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete, SubResourceCreate: p.evict, SubResourceUpdate: p.updateStatus, SubResourcePatch: p.patchStatus,
+		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete,
+		SubResourceCreate: p.evict, SubResourceUpdate: p.updateStatus, SubResourcePatch: p.patchStatus,
 	}), process: p}
 	mgr := &processManager{process: p}
 	p.clock = servertime.New(machineClock{ahead: w.clocks[len(w.all)%len(w.clocks)]})
@@ -115,8 +116,8 @@ func (p *Process) setUp() error {
 	}
 	return errors.Join(
 		webhooks.SetupWithManager(mgr, webhooks.Options{
-			Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForceRequested, Past: c.Past, Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules,
-			Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
+			Kinds: kinds, Self: Operator, Log: mgr.GetLogger(), Settings: c.InForceRequested, Past: c.Past,
+			Policies: webhooks.PoliciesBy(c.View), Rules: c.Rules, Hold: c.InForceAtAdmission, HoldSteps: c.HoldSteps,
 		}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: ":0", Tokens: altershield.StaticTokens{token}, Clock: c.Clock, View: c.View, Rollbacks: c, Log: mgr.GetLogger(),
@@ -126,16 +127,15 @@ func (p *Process) setUp() error {
 	)
 }
 
-// serve hands a request to the callback address.
+// serve sends a request to the callback address.
 func (p *Process) serve(r *http.Request) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
-	// The handler begins what it does with its lifetime, which has the task here.
+	// The handler runs with the context of its lifetime, which carries the task here.
 	p.callbacks.Handler(context.WithValue(p.ctx, taskKey{}, r.Context().Value(taskKey{}))).ServeHTTP(answer, r)
 	return answer
 }
 
-// processManager is a manager, as far as the operator asks for one: what it does
-// not ask for panics.
+// processManager is a manager with the methods that the operator calls; all others panic.
 type processManager struct {
 	ctrl.Manager
 	process *Process
@@ -202,7 +202,7 @@ func (m *processManager) GetEventRecorder(string) recorder.EventRecorder {
 // GetWebhookServer implements manager.Manager.
 func (m *processManager) GetWebhookServer() webhook.Server { return &webhookServer{process: m.process} }
 
-// webhookServer takes the webhooks; there is no socket.
+// webhookServer collects the webhooks; there is no socket.
 type webhookServer struct {
 	webhook.Server
 	process *Process
@@ -211,7 +211,7 @@ type webhookServer struct {
 // Register implements webhook.Server.
 func (s *webhookServer) Register(path string, h http.Handler) { s.process.webhooks[path] = h }
 
-// eventRecorder keeps what users are told.
+// eventRecorder keeps the events.
 type eventRecorder struct {
 	recorder.EventRecorder
 	process *Process
@@ -244,7 +244,7 @@ func (r *eventRecorder) Eventf(regarding, related runtime.Object, eventType, rea
 	w.events = append(w.events, Event{Name: name, Reason: reason, Message: message})
 }
 
-// versionOf identifies a version of an object as the reference to it in an event does.
+// versionOf identifies a version of an object as the reference in an event does.
 func versionOf(of runtime.Object) string {
 	if of == nil {
 		return ""
@@ -256,7 +256,7 @@ func versionOf(of runtime.Object) string {
 	return fmt.Sprintf("%T %s %s %s", of, o.GetUID(), o.GetName(), o.GetResourceVersion())
 }
 
-// logSink keeps the log, and knows what a logger was made for.
+// logSink keeps the log, with the values of a logger.
 type logSink struct {
 	world   *World
 	process int
@@ -295,7 +295,7 @@ func (s *logSink) WithValues(values ...any) logr.LogSink {
 // WithName implements logr.LogSink.
 func (s *logSink) WithName(string) logr.LogSink { return s }
 
-// name says which controller works on which object.
+// name returns the controller and the object of a logger.
 func (s *logSink) name() string {
 	var parts []string
 	for i := 0; i+1 < len(s.values); i += 2 {
@@ -309,7 +309,7 @@ func (s *logSink) name() string {
 	return strings.Join(parts, " ")
 }
 
-// Call sends a request of a user to the callback address of a process, signed.
+// Call sends a signed request of a user to the callback address of a process.
 func (w *World) Call(method, path, body string) (status int, answer string) {
 	p := w.Alive()
 	timestamp := altershield.Timestamp(time.Now())
@@ -331,7 +331,7 @@ func (t callbackTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	t.server.mu.Lock()
 	t.server.callbacks++
-	// By what they say first: those of one moment come in any order.
+	// Sorted by body first: the callbacks of one moment come in any order.
 	id := fmt.Sprintf("zz callback %s %04d", body, t.server.callbacks)
 	t.server.mu.Unlock()
 	w.mu.Lock()
@@ -356,8 +356,7 @@ func (t callbackTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// bury ends what is left of processes that died, and starts others in their
-// place after a while.
+// bury ends the goroutines of dead processes, and replaces the processes after a while.
 func (w *World) bury() bool {
 	for _, t := range w.tasks() {
 		if t.process.dead {

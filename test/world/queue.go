@@ -27,10 +27,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// queue is what a controller takes its requests from. Several handlers of a
-// controller may ask for the same while they are shown one change, and a worker may
-// begin between the first and the second, or after both: one reconcile or two, as the
-// goroutines come to run. So what handlers ask for is there once all have seen it.
+// queue is the queue of a controller. Several handlers of a controller may add the same request for
+// one change, and a worker may begin between them or after them: one reconcile or two, by chance.
+// So the queue adds requests after all handlers ran.
 type queue[R comparable] struct {
 	workqueue.TypedRateLimitingInterface[R]
 	process *Process
@@ -54,7 +53,7 @@ func (q *queue[R]) Add(r R) {
 	}
 }
 
-// hand hands over what was asked for.
+// hand adds the collected requests.
 func (q *queue[R]) hand() {
 	for _, r := range q.asked {
 		q.TypedRateLimitingInterface.Add(r)
@@ -62,7 +61,7 @@ func (q *queue[R]) hand() {
 	q.asked = nil
 }
 
-// show lets the handlers of an informer see its next change, or what there is.
+// show passes the next change, or the existing objects, to the handlers of an informer.
 func (p *Process) show(i *informer) {
 	p.queuesMu.Lock()
 	p.showing = true
@@ -77,8 +76,8 @@ func (p *Process) show(i *informer) {
 	p.asked = nil
 }
 
-// useQueue gives a controller a queue of this world, which has no metrics: those
-// have a ticker, and minutes pass in no time here.
+// useQueue gives a controller a queue of this world, without metrics: those have a ticker, and
+// minutes pass in no time here.
 func (p *Process) useQueue(r manager.Runnable) {
 	v := reflect.ValueOf(r)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {

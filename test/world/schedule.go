@@ -30,18 +30,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
 
-// errDead is what a process that died gets for whatever it still tries.
+// errDead is the error of everything that a dead process tries.
 var errDead = errors.New("this process is dead")
 
 type taskKey struct{}
 
-// withTask names a goroutine that is no reconcile.
+// withTask names a goroutine that is not a reconcile.
 func withTask(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, taskKey{}, id)
 }
 
-// enter waits until the goroutine may go on. One that may goes on until it ends or
-// waits for time to pass, unless the world picks anew at each step.
+// enter waits until the goroutine may go on. It then goes on until it ends or waits for time to
+// pass, unless the world chooses at each step.
 func (p *Process) enter(ctx context.Context, step bool) error {
 	w := p.world
 	id, name := taskOf(ctx)
@@ -64,7 +64,7 @@ func (p *Process) enter(ctx context.Context, step bool) error {
 	return <-t.resume
 }
 
-// die ends a process at this very point.
+// die ends a process at this point.
 func (p *Process) die() {
 	p.world.mu.Lock()
 	p.dead = true
@@ -76,7 +76,7 @@ func (p *Process) die() {
 	}
 }
 
-// let lets one task go on until it waits again or ends.
+// let resumes one task until it waits again or ends.
 func (w *World) let(t *task, err error) {
 	w.did("%s goes on", cmp.Or(t.name, t.id))
 	w.mu.Lock()
@@ -90,8 +90,8 @@ func (w *World) let(t *task, err error) {
 	w.mu.Unlock()
 }
 
-// step lets one thing happen; false when nothing can before time passes. It ends
-// the story when so much happens at once that it would never end.
+// step makes one step; it returns false if none is possible before time passes. It fails the story
+// if so many steps happen at once that it would never end.
 func (w *World) step() bool {
 	if !w.happen() {
 		return false
@@ -100,16 +100,16 @@ func (w *World) step() bool {
 		w.busySince, w.busySteps = time.Now(), 0
 	}
 	if most := w.forAll(maxStepsAtOnce); w.busySteps >= most {
-		w.Failf("%d steps within a second: it goes round in circles; the last ones were:\n%s", most, strings.Join(w.last, "\n"))
+		w.Failf("%d steps within a second: the story does not end; the last steps:\n%s", most, strings.Join(w.last, "\n"))
 	}
 	w.busySteps++
 	return true
 }
 
-// forAll is a number for all Deployments.
+// forAll multiplies a number by the number of Deployments.
 func (w *World) forAll(forOne int) int { return forOne * max(1, len(w.api.kinds["Deployment"])) }
 
-// did notes a step, for the case that there are too many of them.
+// did notes a step, in case there are too many.
 func (w *World) did(format string, args ...any) {
 	if w.busySteps < w.forAll(maxStepsAtOnce)-lastSteps {
 		return
@@ -118,7 +118,7 @@ func (w *World) did(format string, args ...any) {
 	w.last = w.last[max(0, len(w.last)-lastSteps):]
 }
 
-// happen lets one thing happen; false when nothing can before time passes.
+// happen makes one step; it returns false if none is possible before time passes.
 func (w *World) happen() bool {
 	synctest.Wait()
 	if w.bury() {
@@ -130,7 +130,7 @@ func (w *World) happen() bool {
 	}
 	for _, p := range w.alive() {
 		if p.see() {
-			w.did("process %d sees what happened", p.number)
+			w.did("process %d reads changes", p.number)
 			return true
 		}
 	}
@@ -141,7 +141,7 @@ func (w *World) happen() bool {
 	return w.clusterStep()
 }
 
-// clusterStep lets the cluster act.
+// clusterStep makes a step of the cluster.
 func (w *World) clusterStep() bool {
 	before := w.api.history.end()
 	if !w.cluster.step() {
@@ -153,7 +153,7 @@ func (w *World) clusterStep() bool {
 	return true
 }
 
-// anyStep lets something happen that the seed chooses.
+// anyStep makes a step chosen by the seed.
 func (w *World) anyStep(tasks []*task) bool {
 	var steps []func()
 	for _, p := range w.alive() {
@@ -166,7 +166,7 @@ func (w *World) anyStep(tasks []*task) bool {
 	for _, t := range tasks {
 		steps = append(steps, func() { w.let(t, nil) })
 	}
-	// The cluster has its turn among all others.
+	// The cluster is one choice among all others.
 	if len(steps) == 0 || w.random.IntN(len(steps)+1) == 0 {
 		if w.clusterStep() {
 			return true
@@ -179,7 +179,7 @@ func (w *World) anyStep(tasks []*task) bool {
 	return true
 }
 
-// tasks are those that wait, in a fixed order.
+// tasks returns the waiting tasks in a fixed order.
 func (w *World) tasks() []*task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,7 +198,7 @@ func (w *World) diedAt(p *Process) time.Time {
 	return p.died
 }
 
-// see lets a cache see all it may.
+// see makes a cache read all that it may.
 func (p *Process) see() (seen bool) {
 	for _, i := range p.cache.all() {
 		for i.ready(p.lag[i.kind]) {
@@ -209,7 +209,7 @@ func (p *Process) see() (seen bool) {
 	return seen
 }
 
-// forget drops what everybody has seen, in a world that forgets.
+// forget drops history that all caches have read, in a world that forgets.
 func (w *World) forget() {
 	if !w.forgets {
 		return
@@ -224,7 +224,7 @@ func (w *World) forget() {
 	w.api.history.forget(seen)
 }
 
-// pass lets time pass until something may happen, at most until an instant.
+// pass lets time pass until a step may be possible, at most until an instant.
 func (w *World) pass(until time.Time) {
 	w.forget()
 	next := until
@@ -241,7 +241,7 @@ func (w *World) pass(until time.Time) {
 	}
 }
 
-// appointments are when something happens by itself that is in nobody's queue.
+// appointments returns the times of events that no queue has.
 func (w *World) appointments() (at []time.Time) {
 	if due := w.cluster.due(); !due.IsZero() {
 		at = append(at, due)
@@ -263,10 +263,10 @@ func (w *World) appointments() (at []time.Time) {
 	return at
 }
 
-// Error implements error, for the sake of one that ends no telling.
+// Error implements error, for tests that recover a failure.
 func (f failure) Error() string { return f.why }
 
-// Until lets things happen until a condition holds.
+// Until makes steps until a condition holds.
 func (w *World) Until(what string, holds func() bool) {
 	deadline := time.Now().Add(patience)
 	for steps := 0; ; steps++ {
@@ -274,7 +274,7 @@ func (w *World) Until(what string, holds func() bool) {
 			return
 		}
 		if steps > w.forAll(maxSteps) {
-			w.Failf("gave up waiting until %s: too much happens", what)
+			w.Failf("gave up waiting until %s: too many steps", what)
 		}
 		if w.step() {
 			continue
@@ -286,14 +286,13 @@ func (w *World) Until(what string, holds func() bool) {
 	}
 }
 
-// Rest lets things happen until nothing has been written for a while that is
-// longer than every wait of the operator.
+// Rest makes steps until nothing was written for longer than every wait of the operator.
 func (w *World) Rest() {
 	deadline := time.Now().Add(patience)
 	since, written := time.Now(), w.api.history.end()
 	for steps := 0; ; steps++ {
 		if steps > w.forAll(maxSteps) {
-			w.Failf("it does not come to rest: too much happens")
+			w.Failf("writes do not end: too many steps")
 		}
 		if w.api.history.end() != written {
 			since, written = time.Now(), w.api.history.end()
@@ -305,13 +304,13 @@ func (w *World) Rest() {
 			return
 		}
 		if !time.Now().Before(deadline) {
-			w.Failf("it does not come to rest: there are still writes")
+			w.Failf("writes do not end")
 		}
 		w.pass(since.Add(quiet))
 	}
 }
 
-// For lets things happen for some time.
+// For makes steps for some time.
 func (w *World) For(d time.Duration) {
 	end := time.Now().Add(d)
 	for time.Now().Before(end) {
@@ -321,8 +320,8 @@ func (w *World) For(d time.Duration) {
 	}
 }
 
-// taskOf says which task a context is of; empty for what runs as part of another,
-// as the mapping of events to requests does.
+// taskOf returns the task of a context; empty for code that runs as part of another task, as the
+// mapping of events to requests.
 func taskOf(ctx context.Context) (id, name string) {
 	if id, ok := ctx.Value(taskKey{}).(string); ok {
 		return id, id

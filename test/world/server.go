@@ -41,7 +41,7 @@ func newServer(w *World, o simulator.Options) *server {
 	return s
 }
 
-// entry notes the verdicts that were acknowledged.
+// entry notes acknowledged verdicts.
 func (s *server) entry(e simulator.Entry) {
 	if e.Callback == nil || e.Answer == nil || !e.Answer.Success {
 		return
@@ -55,30 +55,32 @@ func (s *server) entry(e simulator.Entry) {
 	})
 }
 
-// acknowledged are the verdicts that were.
+// acknowledged returns the acknowledged verdicts.
 func (s *server) acknowledged() []observer.Delivered {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]observer.Delivered{}, s.delivered...)
 }
 
-// Undelivered says that a verdict that fails was not acknowledged.
+// Undelivered reports whether a failing verdict was not acknowledged.
 func (w *World) Undelivered() bool {
 	return w.server != nil && len(w.server.Journal().Callbacks().Filter(func(e simulator.Entry) bool {
 		return e.Callback.Request.Verdict.Verdict == altershield.VerdictFail && (e.Answer == nil || !e.Answer.Success)
 	})) > 0
 }
 
-// connect is the connection of a process to the server.
+// connect returns the connection of a process to the server.
 func (s *server) connect(p *Process) (*verify.Server, error) {
 	c, err := altershield.New(altershield.Options{
-		URL: "http://altershield.example", Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{token}, Transport: callTransport{s, p},
+		URL: "http://altershield.example", Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{token},
+		Transport: callTransport{s, p},
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &verify.Server{
-		Client: c, Cluster: "cluster", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType,
+		Client: c, Cluster: "cluster", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd,
+		TargetType: altershield.DefaultTargetType,
 	}, nil
 }
 

@@ -32,9 +32,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// New makes a world, in a bubble of testing/synctest. End it with Close.
+// New makes a world in a bubble of testing/synctest. Close ends it.
 func New(o Options) *World {
-	w := &World{api: newAPI(), kinds: cmp.Or(o.Kinds, workload.Defended()), hooks: map[schema.GroupKind]hooks{}, wake: make(chan struct{}, 1), verbose: o.Verbose, forgets: o.Forgets, written: map[string]int{}}
+	w := &World{
+		api: newAPI(), kinds: cmp.Or(o.Kinds, workload.Defended()), hooks: map[schema.GroupKind]hooks{}, wake: make(chan struct{}, 1),
+		verbose: o.Verbose, forgets: o.Forgets, written: map[string]int{},
+	}
 	if w.clocks = o.Clocks; len(o.Clocks) == 0 {
 		w.clocks = []time.Duration{0, 5 * time.Minute, -5 * time.Minute}
 	}
@@ -69,7 +72,7 @@ func New(o Options) *World {
 		w.processes = append(w.processes, w.newProcess(n, o.Lag))
 	}
 	if !o.Bare {
-		// The operator looks at what there is before anything else.
+		// The operator first reads all objects.
 		w.For(time.Second)
 	}
 	if o.Seed != 0 {

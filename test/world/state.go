@@ -40,52 +40,50 @@ import (
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
-// Options of a world.
+// Options configure a world.
 type Options struct {
-	// Server: there is AlterShield Server.
+	// Server: the world has AlterShield Server.
 	Server bool
-	// ServerOptions are of its simulator.
+	// ServerOptions are the options of its simulator.
 	ServerOptions simulator.Options
 	// Settings replace the defaults: enable and content by name.
 	Settings map[string]v1alpha1.OpsConfigValue
-	// Policies are there beside the default one, which they may replace.
+	// Policies are created beside the default policy, which they may replace.
 	Policies []v1alpha1.DefensePolicy
-	// Bare: there are no settings and no policies yet.
+	// Bare: the world begins without settings and policies.
 	Bare bool
 	// Unenrolled: the namespace is not enrolled at the start.
 	Unenrolled bool
-	// Processes are how many managers decide at once, 1 by default. More than one
-	// does so only while a lease is lost and nobody knows.
+	// Processes is the number of managers that decide at once, 1 by default. On a real cluster
+	// there is more than one only while a lost lease is not noticed.
 	Processes int
-	// Seed chooses what happens next, at every request; zero is a fixed order.
+	// Seed chooses the order of steps; zero is a fixed order.
 	Seed uint64
-	// Clocks are how far the clocks of the machines are ahead of the API server's, on which
-	// one process after the other runs; by default some are minutes off.
+	// Clocks are how far the clocks of the machines are ahead of the API server's clock; processes
+	// use them in turn. By default, some are minutes off.
 	Clocks []time.Duration
 	// Lag is how far the caches are behind, by kind.
 	Lag map[string]time.Duration
-	// Fault is what goes wrong.
+	// Fault is the fault of the run.
 	Fault Fault
-	// Broken makes the wrapper of all writes of a world, which stands for a mistake
-	// in the operator: it may carry a write out later, or not at all.
+	// Broken returns a wrapper of all writes, which stands for a bug in the operator: it may carry
+	// a write out later, or not at all.
 	Broken func() func(write string, carryOut func() error) error
-	// Nodes are how many there are. With none, pods start at once; what becomes of
-	// them on nodes, Images says, by image.
+	// Nodes is the number of nodes, with Images by name. Without nodes, pods start at once.
 	Nodes  int
 	Images map[string]Image
-	// NodeRoom is for how many pods there is room on a node; without limit when 0.
+	// NodeRoom is the number of pods that fit on a node; no limit if 0.
 	NodeRoom int
-	// Kinds are the kinds of workloads that are defended; by default those that the
-	// operator defends.
+	// Kinds are the defended kinds of workloads; by default the kinds that the operator defends.
 	Kinds *workload.Registry
-	// Forgets: what happened is not kept, only how often, so that a world that goes
-	// on for months does not grow. It has no faults: those count what is written.
+	// Forgets: writes, calls and events are only counted, so that a world that runs for months does
+	// not grow. Such a world has no faults, which count writes.
 	Forgets bool
 	// Verbose keeps a log of all that happens.
 	Verbose bool
 }
 
-// World is a cluster with an operator. What can be done to each part of it is in the file of that part.
+// World is a cluster with an operator. The acts on each of its parts are in the file of that part.
 type World struct {
 	api       *api
 	kinds     *workload.Registry
@@ -93,13 +91,13 @@ type World struct {
 	cluster   *cluster
 	server    *server
 	processes []*Process
-	// all are the processes there ever were.
+	// all are all processes ever.
 	all []*Process
-	// down: what died stays dead.
+	// down: dead processes are not replaced.
 	down bool
 	// unreached: the API server does not reach the webhooks.
 	unreached bool
-	// clocks are how far the machines are ahead.
+	// clocks are how far the clocks of the machines are ahead.
 	clocks  []time.Duration
 	random  *rand.Rand
 	fault   Fault
@@ -107,56 +105,57 @@ type World struct {
 	verbose bool
 	forgets bool
 
-	// writes and calls are those of the operator, since the story began; written how
-	// often it wrote what, to all objects of a kind.
+	// writes and calls are the operator's since the story began; written counts the writes by verb
+	// and kind.
 	writes, calls []string
 	written       map[string]int
-	// hit is what the fault was at.
+	// hit is the write or call of the fault.
 	hit string
 
-	// busySteps are the steps of the second that began at busySince, last the
-	// newest of them once they are many.
+	// busySteps counts the steps of the second that began at busySince, last has the newest of them
+	// if they are many.
 	busySince time.Time
 	busySteps int
 	last      []string
 
 	mu sync.Mutex
-	// waiting are the goroutines that wait to be let on, running is the one that is.
+	// waiting are the tasks that wait, running is the ID of the task that runs.
 	waiting []*task
 	running string
 	wake    chan struct{}
 	events  []Event
 	notes   []string
-	// errors are those that the processes logged.
+	// errors are the errors that the processes logged.
 	errors []string
 }
 
-// Image is what becomes of the pods of an image, on the nodes of a world that has
-// some. The zero value is on every node, is ready at once and runs for ever.
+// Image says how the containers of an image run, in a world with nodes. The zero value is on every
+// node, is ready at once and runs for ever.
 type Image struct {
 	// Missing: no registry has it.
 	Missing bool
-	// Pull is how long a node takes to pull it; zero where every node has it.
+	// Pull is how long a node takes to pull it; zero if every node has it.
 	Pull time.Duration
-	// Ready is how long a container of it runs before it is ready.
+	// Ready is how long a container runs before it is ready.
 	Ready time.Duration
-	// Straggler is how long that takes in the first pod that is made of it.
+	// Straggler is the same for the first pod of the image.
 	Straggler time.Duration
-	// Ends is how long it runs, for ever when it is zero: as an init container it has
-	// done its work then; else it crashes, each time it is started.
+	// Ends is how long a container runs; zero for ever. An init container then completes, any other
+	// crashes, each time it is started.
 	Ends time.Duration
 }
 
-// Fault is what goes wrong, once.
+// Fault is one fault of a run.
 type Fault struct {
 	Kind FaultKind
 	// At is the number of the write, from 1.
 	At int
-	// OfCalls: it counts the calls to AlterShield Server.
+	// OfCalls: At counts the calls to AlterShield Server.
 	OfCalls bool
 }
 
-// Process is one manager of the operator. What it meets, and what meets it, has files of its own: client, queues, admission, schedule.
+// Process is one manager of the operator. Its client, queues, admission and schedule have files of
+// their own.
 type Process struct {
 	world  *World
 	number int
@@ -181,15 +180,14 @@ type Process struct {
 	recorded map[eventKey]recorded
 
 	queuesMu sync.Mutex
-	// showing: the handlers see a change; asked hands over what they asked for.
+	// showing: handlers handle a change; asked adds their requests afterwards.
 	showing bool
 	asked   []func()
 }
 
-// task is a goroutine of a process that waits to be let on.
+// task is a goroutine of a process that waits to be resumed.
 type task struct {
-	// id tells one reconcile, or one callback, from the next; name says what it is
-	// about.
+	// id identifies one reconcile or callback, name its controller and object.
 	id, name string
 	process  *Process
 	resume   chan error
@@ -209,22 +207,21 @@ type server struct {
 type hooks struct{ mutate, block, quarantine, policy hook }
 
 const (
-	// OperatorNamespace is where the operator runs.
+	// OperatorNamespace is the namespace of the operator.
 	OperatorNamespace = "altershieldoperator-system"
-	// Operator is the user it runs as.
+	// Operator is the user of the operator.
 	Operator = "system:serviceaccount:" + OperatorNamespace + ":altershieldoperator-controller-manager"
-	// Namespace is where stories happen; it is enrolled unless a story says
-	// otherwise.
+	// Namespace is the namespace of stories; it is enrolled by default.
 	Namespace = "shop"
-	// User is who does what a story says.
+	// User is the user of stories.
 	User = "jane"
 )
 
-// kubelets are nodes, with the scheduler, and what the kubelets make of pods.
+// kubelets has the nodes, the scheduler, and the kubelets' state of pods.
 type kubelets struct {
 	images map[string]Image
 	nodes  []*node
-	// room is for how many pods there is on a node; no limit when it is 0.
+	// room is the number of pods that fit on a node; no limit if 0.
 	room int
 	// registryGone: no image can be pulled.
 	registryGone bool
@@ -233,7 +230,7 @@ type kubelets struct {
 	made map[string]int
 }
 
-// refused is the condition of a ReplicaSet whose pods are refused.
+// refused returns the condition of a ReplicaSet whose pods are refused.
 func refused(before []appsv1.ReplicaSetCondition, why string) []appsv1.ReplicaSetCondition {
 	if why == "" {
 		return nil
@@ -245,36 +242,35 @@ func refused(before []appsv1.ReplicaSetCondition, why string) []appsv1.ReplicaSe
 		Message: why, LastTransitionTime: stamp(time.Now())}}
 }
 
-// cluster is a model of what else runs: the deployment controller, the kubelets
-// and garbage collection. It does what they do as far as the operator can tell,
-// in the order of names. Each of those has a file.
+// cluster is a model of the Deployment controller, the kubelets, garbage collection and other
+// controllers, as far as the operator can notice. They act in the order of names. Each has a file.
 type cluster struct {
 	api *api
-	// seen is the last entry of the history it acted on; next when it has to act
-	// although nothing changed.
+	// seen is the last entry of the history that it acted on; next is when it has to act without a
+	// change.
 	seen int
 	next time.Time
 	pods int
 	// collected is when garbage collection last removed something.
 	collected time.Time
-	// progress is when a rollout last came on.
+	// progress is when a rollout last made progress.
 	progress map[types.UID]time.Time
-	// kubelets are there where the world has nodes. Else every pod starts at once, or
-	// does what its image is called.
+	// kubelets is nil in a world without nodes: every pod then starts at once, or as the name of
+	// its image says.
 	kubelets *kubelets
-	// told are the states of pods that a story chose, which stay as they are.
-	told map[types.UID]corev1.PodStatus
-	// bounded: there are no more pods than quota.
+	// chosen has the status of pods that a story chose.
+	chosen map[types.UID]corev1.PodStatus
+	// bounded: there are at most quota pods.
 	bounded bool
 	quota   int
 }
 
-// FaultKind is what goes wrong.
+// FaultKind is the kind of a fault.
 type FaultKind string
 
-// What goes wrong at a write or, where said, at a call to AlterShield Server.
+// Kinds of faults at a write or, if mentioned, at a call to AlterShield Server.
 const (
-	// NoFault: nothing does.
+	// NoFault: there is no fault.
 	NoFault FaultKind = ""
 	// DiesBefore: the process dies, and the write is not carried out.
 	DiesBefore FaultKind = "dies before"
@@ -289,15 +285,15 @@ const (
 	Fails500 FaultKind = "500 to"
 	Fails429 FaultKind = "429 to"
 	Fails504 FaultKind = "504 to"
-	// Conflicts: somebody else was faster.
+	// Conflicts: another writer was faster.
 	Conflicts FaultKind = "409 to"
-	// Forbids and Rejects: a policy of somebody else refuses the write, once.
+	// Forbids and Rejects: a policy of the cluster refuses the write, once.
 	Forbids FaultKind = "403 to"
 	Rejects FaultKind = "422 to"
 )
 
-// eventKey is of the events that client-go makes one series of. The series is a patch, which the role of the
-// operator forbids, and it keeps the message of the first event only.
+// eventKey identifies the events that client-go makes one series of. The series is a patch, which
+// the role of the operator forbids, and it keeps only the message of the first event.
 type eventKey struct{ regarding, related, eventType, reason, action string }
 
 // recorded is an event that client-go remembers.
@@ -306,32 +302,32 @@ type recorded struct {
 	at      time.Time
 }
 
-// Event is what users are told.
+// Event is an event of the operator.
 type Event struct{ Name, Reason, Message string }
 
-// hook is a webhook, as its configuration says.
+// hook is a webhook of a configuration.
 type hook struct{ name, path string }
 
-// life is what a kubelet knows of a pod.
+// life is the state of a pod on a node.
 type life struct {
 	node            *node
 	scheduled, seen time.Time
 	// init and main are its containers, one after the other; most have no init.
 	init, main *container
-	// lost: its node is not heard of.
+	// lost: its node is unreachable.
 	lost bool
 }
 
 type node struct {
 	name string
-	// down is since when it is.
+	// down is when the node stopped; zero if it runs.
 	down time.Time
-	// cutOff: it reaches no registry.
+	// cutOff: the node reaches no registry.
 	cutOff bool
 	has    map[string]bool
 }
 
-// stamp is a time as an API server keeps it.
+// stamp returns a time as an API server stores it.
 func stamp(at time.Time) metav1.Time { return metav1.NewTime(at).Rfc3339Copy() }
 
 // note keeps a line of the log.
@@ -344,25 +340,25 @@ func (w *World) note(format string, args ...any) {
 	w.notes = append(w.notes, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// container is one of a pod, and what it does.
+// container is a container of a pod, and its state.
 type container struct {
 	name, image string
 	is          Image
 	init        bool
 	doing       doing
-	// next is when it does something else.
+	// next is the time of its next step.
 	next time.Time
-	// tries are the failed pulls, until is how long the next one waits.
+	// tries counts the failed pulls, until is the time of the next pull.
 	tries int
 	until time.Time
-	// started and ended are of its last run, backOffs how often it was backed off.
+	// started and ended are the times of its last run, backOffs counts its back-offs.
 	started, ended time.Time
 	restarts       int32
 	backOffs       int
 	last           *corev1.ContainerStateTerminated
 }
 
-// alive are the processes that run.
+// alive returns the running processes.
 func (w *World) alive() []*Process {
 	var alive []*Process
 	for _, p := range w.processes {
@@ -375,10 +371,10 @@ func (w *World) alive() []*Process {
 
 type doing int
 
-// Failf ends the story: it did not go as it should.
+// Failf fails the story and ends it.
 func (w *World) Failf(format string, args ...any) {
 	panic(failure{fmt.Sprintf(format, args...)})
 }
 
-// failure is why a story did not go on; it ends the telling.
+// failure is why a story was ended.
 type failure struct{ why string }

@@ -40,21 +40,18 @@ import (
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
-// Story is what users do, and what must come of it.
+// Story is a sequence of acts of users, and their expected results.
 type Story struct {
 	Name    string
 	Options Options
-	// Tell acts, and waits until what must come has come. It fails by Failf, and
-	// must not look at what a fault may change: how often something was written,
-	// or when.
+	// Run acts, and waits for the expected results. It fails by Failf, and must not read what a
+	// fault may change: how often or when something was written.
 	Run func(w *World)
-	// Moving: users act while pods come and go, so how many were verified before
-	// they did is a matter of time. How often something was made and removed is not
-	// compared then, only how it ends.
+	// Moving: users act while pods come and go, so the number of pods verified before is a matter
+	// of time. Then only the ending is compared, not the number of created and removed objects.
 	Moving bool
-	// Pending says what happens today at some faults although it must not, by the
-	// text of the fault and its write: a defect that is known. A fault in here that
-	// does no harm is a failure, too.
+	// Pending has known defects, by the text of the fault and its write. A pending fault without a
+	// problem fails the test, too.
 	Pending map[string]string
 }
 
@@ -62,28 +59,27 @@ type Story struct {
 type Ending struct {
 	// Writes and Calls are the operator's.
 	Writes, Calls []string
-	// State is all that is left, without what differs from one run to the next.
+	// State is the final state, without differences between runs.
 	State string
-	// Counts are what was made and removed.
+	// Counts are the numbers of created and removed objects.
 	Counts string
-	// Hit is what the fault was at; empty when the story has no such write.
+	// Hit is the write or call of the fault; empty if the story has no such write.
 	Hit string
-	// Problem is why the story did not go on; empty when it did.
+	// Problem is why the story was ended; empty if it was not.
 	Problem string
-	// Violations are the invariants that did not hold, Errors what the operator
-	// logged as such.
+	// Violations are the violated invariants, Errors the errors that the operator logged.
 	Violations, Errors []string
-	// Undelivered: a failing verdict was sent while no replica could accept it.
-	// The server sends it once, so the story may end as if there was none.
+	// Undelivered: a failing verdict was sent while no replica could accept it. The server sends it
+	// once, so the story may end as without it.
 	Undelivered bool
-	// Log is there with Options.Verbose.
+	// Log is set with Options.Verbose.
 	Log string
 }
 
-// without lets mutants show that one invariant alone notices them.
+// without lets mutants show that only one invariant notices them.
 var without = flag.String("observer.without", "", "the invariant that is not judged")
 
-// Play tells a story once.
+// Play runs a story once.
 func Play(t *testing.T, s Story, o Options) (e Ending) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
@@ -110,17 +106,17 @@ func Play(t *testing.T, s Story, o Options) (e Ending) {
 	return e
 }
 
-// Bench tells a story in a benchmark, which has no bubble itself, and fails it where
-// the story does not go well. Time in there is not real: a [Watch] measures it.
+// Bench runs a story in a benchmark, which has no bubble itself, and fails the benchmark if the
+// story fails. Time in the bubble is not real: a [Watch] measures it.
 func Bench(b *testing.B, s Story) {
 	b.Helper()
-	told, problem := false, ""
+	done, problem := false, ""
 	var violations []observer.Violation
-	tell := func(t *testing.T) {
-		if told {
+	run := func(t *testing.T) {
+		if done {
 			return // tests are repeated as benchmarks are
 		}
-		told = true
+		done = true
 		synctest.Test(t, func(*testing.T) {
 			w := New(s.Options)
 			defer w.Close()
@@ -129,12 +125,12 @@ func Bench(b *testing.B, s Story) {
 		})
 	}
 	all := func(string, string) (bool, error) { return true, nil }
-	if !testing.RunTests(all, []testing.InternalTest{{Name: b.Name(), F: tell}}) || problem != "" || len(violations) > 0 {
+	if !testing.RunTests(all, []testing.InternalTest{{Name: b.Name(), F: run}}) || problem != "" || len(violations) > 0 {
 		b.Fatalf("%s: %s %v", s.Name, problem, violations)
 	}
 }
 
-// run runs a story to its end, and waits until nothing happens any more.
+// run runs a story to its end, and waits until nothing happens.
 func (w *World) run(s Story) (problem string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -150,10 +146,10 @@ func (w *World) run(s Story) (problem string) {
 	return ""
 }
 
-// What differs from one run to the next, in texts.
+// differs are the texts that differ between runs.
 var (
 	differs = []struct {
-		// has is in each text that matches: looking for it is much quicker.
+		// has is a part of each matching text: searching it is much quicker.
 		has string
 		is  *regexp.Regexp
 		as  string
@@ -161,9 +157,9 @@ var (
 		{"-0000-4000-8000-", regexp.MustCompile(`[0-9a-f]{8}-0000-4000-8000-\d{12}`), "UID"},
 		{"-", regexp.MustCompile(`(-[0-9a-f]{8})-\d{5}\b`), "$1-POD"},
 		{":", regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?`), "TIME"},
-		// An order's id has the UID of its release, and ends with when it was begun.
+		// The ID of an order contains the UID of its release, and ends with the time of its start.
 		{"cluster-", regexp.MustCompile(`\bcluster-\w{32}-(\w{32}-\d+-\d+)-\w{8}\b`), "cluster-UID-$1-BEGUN"},
-		// Whether the answer to a submission that was accepted arrived.
+		// It is a matter of time whether the answer to an accepted submission arrived.
 		{" when asked", regexp.MustCompile(`(,? as the server said)? when asked`), ""},
 		{", and a poll confirmed it", regexp.MustCompile(`, and a poll confirmed it`), ""},
 		{"AlterShield Server has", regexp.MustCompile(`AlterShield Server has the order already`), "AlterShield Server accepted the order"},
@@ -172,10 +168,13 @@ var (
 		{"override", regexp.MustCompile(`(override": "[0-9a-f]{32}) \d+ `), "$1 VERSION "},
 		{"opted-out", regexp.MustCompile(`(opted-out": "\d+) \d+ `), "$1 SECONDS "},
 	}
-	dropped = []string{"uid", "resourceVersion", "creationTimestamp", "generation", "observedGeneration", "managedFields", "lastTransitionTime", "startedAt", "time", "timeUnix", "orderUrl", "folded", "blockAtStart"}
+	dropped = []string{
+		"uid", "resourceVersion", "creationTimestamp", "generation", "observedGeneration", "managedFields", "lastTransitionTime",
+		"startedAt", "time", "timeUnix", "orderUrl", "folded", "blockAtStart",
+	}
 )
 
-// state is all that is left in the namespace, by kind and name.
+// state returns the objects that remain in the namespace, by kind and name.
 func (w *World) state() string {
 	var parts []string
 	for k, o := range w.api.objects {
@@ -208,8 +207,8 @@ func (w *World) state() string {
 	return strings.Join(parts, "\n")
 }
 
-// foldable says that a batch may be folded by now, or later: when that happens is a
-// matter of time. So is how many pods of an earlier attempt are left.
+// foldable reports whether a batch may be folded: the moment is a matter of time. So is the number
+// of pods that an earlier attempt still has.
 func (w *World) foldable(b *v1alpha1.ChangePod) bool {
 	for _, c := range list[*v1alpha1.ChangeWorkload](w.api, "ChangeWorkload", Namespace) {
 		if metav1.IsControlledBy(b, c) && b.Spec.Attempt < c.Status.Attempt {
@@ -224,9 +223,8 @@ func (w *World) foldable(b *v1alpha1.ChangePod) bool {
 	})
 }
 
-// withoutRepeated drops the verdicts on the nodes of starts that were repeated,
-// when nobody knew that they had been received, and that say what is known of a
-// batch: the server makes another node each time, and checks both.
+// withoutRepeated drops the verdicts on order entries of repeated starts that equal the verdict of
+// a batch: if the answer to a start is lost, the server makes another order entry, and checks both.
 func (w *World) withoutRepeated(c *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
 	c = c.DeepCopy()
 	batches := w.Batches(c)
@@ -240,12 +238,12 @@ func (w *World) withoutRepeated(c *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWork
 			return v != nil && v.Verdict == u.Verdict && v.Message == u.Message
 		})
 	})
-	// What a call that was repeated takes longer, a release may have told.
+	// A repeated call takes longer, and the release may have reported that.
 	c.Status.ServerWaitReported = false
 	return c
 }
 
-// scrub drops times, and what numbers the versions of objects.
+// scrub drops times, and the numbers of versions.
 func scrub(content any) any {
 	switch c := content.(type) {
 	case map[string]any:
@@ -274,17 +272,17 @@ func scrub(content any) any {
 		}
 		c = slices.DeleteFunc(c, isRepeated)
 		content = c
-		// Conditions are in the order they were first told in.
+		// Conditions are in the order in which they were first set.
 		slices.SortStableFunc(c, func(a, b any) int { return strings.Compare(typeOf(a), typeOf(b)) })
 	}
 	return content
 }
 
-// dropChance drops conditions of a release whose end is a matter of time: whether
-// a passing verdict on its order came before the release was replaced, whether a
-// workload whose block was denied was blocked before it was rolled back, whether
-// the pods of a release that succeeded were seen to go before that was, and whether
-// pods of one that failed were seen to fail before a check said so.
+// dropChance drops conditions of a release whose end is a matter of time: whether a passing verdict
+// on its order came before the release was replaced, whether a workload was blocked before it was
+// rolled back, if a block was denied, whether the pods of a successful release were seen to go
+// before the release was replaced, and whether the pods of a failed release were seen to fail
+// before a check failed.
 func dropChance(status map[string]any) {
 	ended := status["status"] == string(v1alpha1.ChangeWorkloadRollback) || status["status"] == string(v1alpha1.ChangeWorkloadCanceled)
 	if steps, _ := status["orderSteps"].([]any); ended {
@@ -315,30 +313,31 @@ func dropChance(status map[string]any) {
 	}
 }
 
-// passes says that a verdict does: whether it was delivered, or asked for, or had
-// to wait for its node to be known, is a matter of time.
+// passes reports whether a verdict passes: it is a matter of time whether it was delivered or
+// polled, or waited for its node to be known.
 func passes(verdict any) bool {
 	m, _ := verdict.(map[string]any)
 	return m["verdict"] == "pass"
 }
 
-// isRepeated says that a condition is about a call or a write that was repeated and
+// isRepeated reports whether a condition is about a call or a write that was repeated and
 // succeeded.
 func isRepeated(condition any) bool {
 	m, _ := condition.(map[string]any)
 	message, _ := m["message"].(string)
-	repeated := m["type"] == v1alpha1.ConditionSubmitted || m["type"] == v1alpha1.ConditionDefended && strings.HasSuffix(message, defense.WriteAccepted)
+	repeated := m["type"] == v1alpha1.ConditionSubmitted ||
+		m["type"] == v1alpha1.ConditionDefended && strings.HasSuffix(message, defense.WriteAccepted)
 	return repeated && m["status"] == "True"
 }
 
-// typeOf is the type of a condition; empty for all else.
+// typeOf returns the type of a condition; empty for other values.
 func typeOf(content any) string {
 	m, _ := content.(map[string]any)
 	t, _ := m["type"].(string)
 	return t
 }
 
-// counts are what the operator made and removed, and what the server was told.
+// counts returns the numbers of objects that the operator created and removed, and of its orders.
 func (w *World) counts() string {
 	var lines []string
 	for verb, counts := range map[string]map[string]int{"made": w.api.creates, "removed": w.api.deletes} {
@@ -361,8 +360,7 @@ func (w *World) counts() string {
 
 var batchTotal = regexp.MustCompile(`(?m)^\s*"totalBatches": \d+,?\n`)
 
-// Problems says what is wrong with an ending, compared with how it must be; empty
-// when nothing is.
+// Problems returns what is wrong with an ending, compared with the reference; empty if nothing is.
 func (s *Story) Problems(reference, e *Ending) string {
 	var found []string
 	switch {
@@ -371,7 +369,7 @@ func (s *Story) Problems(reference, e *Ending) string {
 	case e.Undelivered && !reference.Undelivered:
 	default:
 		want, got := reference.State, e.State
-		if s.Moving { // a batch says how many there were to be when it was made
+		if s.Moving { // a batch has the number of batches planned when it was created
 			want, got = batchTotal.ReplaceAllString(want, ""), batchTotal.ReplaceAllString(got, "")
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -389,7 +387,7 @@ func (s *Story) Problems(reference, e *Ending) string {
 	return strings.Join(found, "\n")
 }
 
-// Reference tells a story without a fault. It must go well.
+// Reference runs a story without a fault. The story must succeed.
 func Reference(t *testing.T, s Story) Ending {
 	t.Helper()
 	e := Play(t, s, s.Options)
@@ -399,18 +397,17 @@ func Reference(t *testing.T, s Story) Ending {
 	return e
 }
 
-// Found is what a fault did that it must not.
+// Found is a problem because of a fault.
 type Found struct {
 	Fault Fault
-	// At is the write or call it was at.
+	// At is the write or call of the fault.
 	At string
-	// What is what it did, Log what happened, with Options.Verbose.
+	// Description of the problem, and the log with Options.Verbose.
 	What, Log string
 }
 
-// Sweep tells a story again for each write, or call to AlterShield Server, that
-// the reference made, with each of some faults at it, and returns what ended
-// otherwise.
+// Sweep runs a story again for each of some faults, and returns the problems, compared with the
+// reference.
 func Sweep(t *testing.T, s Story, reference *Ending, faults ...Fault) (found []Found) {
 	t.Helper()
 	for _, f := range faults {
@@ -418,7 +415,8 @@ func Sweep(t *testing.T, s Story, reference *Ending, faults ...Fault) (found []F
 		o.Fault = f
 		e := Play(t, s, o)
 		if e.Hit == "" {
-			found = append(found, Found{Fault: f, What: "the story has no such write any more: it is not told in the same order each time", Log: e.Log})
+			what := "the story no longer has this write: its order differs between runs"
+			found = append(found, Found{Fault: f, What: what, Log: e.Log})
 			continue
 		}
 		what := s.Problems(reference, &e)
@@ -426,7 +424,7 @@ func Sweep(t *testing.T, s Story, reference *Ending, faults ...Fault) (found []F
 			if what != "" {
 				continue
 			}
-			what = "this does no harm any more, though it is expected to: " + why
+			what = "this fault is listed as pending, but does no harm: " + why
 		}
 		if what != "" {
 			found = append(found, Found{Fault: f, At: e.Hit, What: what, Log: e.Log})
@@ -435,8 +433,7 @@ func Sweep(t *testing.T, s Story, reference *Ending, faults ...Fault) (found []F
 	return found
 }
 
-// Faults are all combinations of some kinds and the writes, or calls, of a
-// reference.
+// Faults returns all combinations of some kinds and the writes, or calls, of a reference.
 func Faults(reference *Ending, ofCalls bool, kinds ...FaultKind) (faults []Fault) {
 	n := len(reference.Writes)
 	if ofCalls {

@@ -51,7 +51,7 @@ func (a *api) update(ctx context.Context, _ client.WithWatch, o client.Object, o
 	return into(a.objects[keyOf(next)], o)
 }
 
-// put stores a new version of an object that is there.
+// put stores a new version of an existing object.
 func (a *api) put(ctx context.Context, next client.Object, fieldManager string, r request) error {
 	before, err := a.stored(next)
 	if err != nil {
@@ -88,8 +88,8 @@ func (a *api) put(ctx context.Context, next client.Object, fieldManager string, 
 	return nil
 }
 
-// requestedIn are the managed fields of a workload: of its annotations, those by which users ask
-// for something, with when each was written.
+// requestedIn returns the managed fields of a workload: the annotations by which users request
+// something, with the time of each.
 func requestedIn(before, next client.Object) (fields []metav1.ManagedFieldsEntry) {
 	for _, key := range []string{v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation} {
 		is, ok := next.GetAnnotations()[key]
@@ -112,17 +112,18 @@ func requestedIn(before, next client.Object) (fields []metav1.ManagedFieldsEntry
 
 func preconditions(before, next client.Object) error {
 	if uid := next.GetUID(); uid != "" && uid != before.GetUID() {
-		// As an API server says it, which begins with a capital letter.
+		// This is the text of an API server, which begins with a capital letter.
 		return apierrors.NewConflict(resourceOf(before), before.GetName(),
 			fmt.Errorf("%s failed: UID in precondition: %s, UID in object meta: %s", "Precondition", uid, before.GetUID()))
 	}
 	if version := next.GetResourceVersion(); version != "" && version != before.GetResourceVersion() {
-		return apierrors.NewConflict(resourceOf(before), before.GetName(), errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+		return apierrors.NewConflict(resourceOf(before), before.GetName(),
+			errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	return nil
 }
 
-// same says that a write changes nothing: then there is no new version.
+// same reports whether a write changes nothing, and makes no new version.
 func same(before, after client.Object) bool {
 	b, a := asObject(before.DeepCopyObject()), asObject(after.DeepCopyObject())
 	for _, o := range []client.Object{b, a} {
@@ -153,7 +154,7 @@ func keepStatus(before, after client.Object) {
 	}
 }
 
-// keepAllButStatus makes an object one of which only the status is new.
+// keepAllButStatus returns the earlier object with the status of the later one.
 func keepAllButStatus(before, after client.Object) client.Object {
 	kept := asObject(before.DeepCopyObject())
 	keepStatus(after, kept)
@@ -207,7 +208,7 @@ func (a *api) patch(ctx context.Context, _ client.WithWatch, o client.Object, pa
 	return into(a.objects[keyOf(next)], o)
 }
 
-// patched is what a patch makes of the stored object.
+// patched returns the stored object after a patch.
 func (a *api) patched(o client.Object, patch client.Patch) (client.Object, []byte, error) {
 	data, err := patch.Data(o)
 	if err != nil {
@@ -228,11 +229,12 @@ func (a *api) patched(o client.Object, patch client.Patch) (client.Object, []byt
 			text, err = operations.Apply(current)
 		}
 		if err != nil {
-			// As an API server says it of a test that failed.
-			return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", resourceOf(before), before.GetName(), err.Error(), 0, false)
+			// This is the answer of an API server to a failed test.
+			return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", resourceOf(before),
+				before.GetName(), err.Error(), 0, false)
 		}
 	default:
-		err = fmt.Errorf("patches of type %s are not known here", patch.Type())
+		err = fmt.Errorf("patches of type %s are not supported", patch.Type())
 	}
 	if err != nil {
 		return nil, nil, err
@@ -256,7 +258,9 @@ func (a *api) updateStatus(ctx context.Context, _ client.Client, _ string, o cli
 	return a.putStatus(ctx, o, next, request{"update", "status", whole(next)})
 }
 
-func (a *api) patchStatus(ctx context.Context, _ client.Client, _ string, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+func (a *api) patchStatus(
+	ctx context.Context, _ client.Client, _ string, o client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
+) error {
 	next, data, err := a.patched(o, patch)
 	if err != nil {
 		return err

@@ -44,23 +44,23 @@ import (
 )
 
 const (
-	// patience is how long a story waits for what must come.
+	// patience is how long a story waits for an expected result.
 	patience = time.Hour
-	// quiet is longer than every wait of the operator, its polls of minutes too.
+	// quiet is longer than every wait of the operator, including its polls of minutes.
 	quiet = 5 * time.Minute
 	// restartAfter is how long a process that died stays down.
 	restartAfter = 2 * time.Second
-	// maxSteps is more than any story takes while it waits for something.
+	// maxSteps is more than any story takes for one wait.
 	maxSteps = 50_000
-	// maxStepsAtOnce is several times what happens anywhere within a second, lastSteps how
-	// many of them are told where more does.
+	// maxStepsAtOnce is several times the steps of the busiest second; lastSteps of them are
+	// reported if there are more.
 	maxStepsAtOnce = 5_000
 	lastSteps      = 30
 
 	fieldOwner = client.FieldOwner(v1alpha1.FieldManager)
 )
 
-// setPolicy makes a policy, or changes it, as the operator accepted it.
+// setPolicy creates or updates a policy, as the operator accepted it.
 func (w *World) setPolicy(ctx context.Context, p *v1alpha1.DefensePolicy) {
 	known := &v1alpha1.DefensePolicy{}
 	if err := w.api.client.Get(ctx, client.ObjectKeyFromObject(p), known); err == nil {
@@ -80,8 +80,7 @@ func (w *World) setPolicy(ctx context.Context, p *v1alpha1.DefensePolicy) {
 	must(w.api.client.Status().Update(ctx, known))
 }
 
-// accept says of a setting what the operator would, so that each story need not
-// begin with it.
+// accept accepts a setting as the operator would, so that a story need not begin with it.
 func (w *World) accept(ctx context.Context, o *v1alpha1.OpsConfigInfo) {
 	a := settings.Assess(o)
 	o.Status.InForce, o.Status.ObservedGeneration = a.InForce, o.Generation
@@ -93,25 +92,25 @@ func (w *World) accept(ctx context.Context, o *v1alpha1.OpsConfigInfo) {
 	must(w.api.client.Status().Update(ctx, o))
 }
 
-// Log is what happened.
+// Log returns the notes about all that happened.
 func (w *World) Log() string { return strings.Join(w.notes, "\n") }
 
-// Writes are the operator's, since the story began.
+// Writes returns the writes of the operator since the story began.
 func (w *World) Writes() []string { return w.writes }
 
-// Written is how often the operator wrote what, since the story began.
+// Written counts the writes of the operator by verb and kind, since the story began.
 func (w *World) Written() map[string]int { return maps.Clone(w.written) }
 
-// Calls are the operator's to AlterShield Server, since the story began.
+// Calls returns the calls of the operator to AlterShield Server since the story began.
 func (w *World) Calls() []string { return w.calls }
 
-// Server is AlterShield Server; nil where there is none.
+// Server returns AlterShield Server; nil if there is none.
 func (w *World) Server() *simulator.Simulator { return w.server.Simulator }
 
-// Events are what users were told.
+// Events returns the events of the operator.
 func (w *World) Events() []Event { return w.events }
 
-// Violations are the invariants that did not hold.
+// Violations returns the violated invariants.
 func (w *World) Violations() []observer.Violation { return w.api.violations }
 
 // Create creates an object, as a user.
@@ -129,8 +128,7 @@ func (w *World) Patch(name, patch string) error {
 	return w.api.client.Patch(w.user(), d, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// PatchObject makes a merge patch of what has the kind, the namespace and the name of an
-// object, as a user.
+// PatchObject makes a merge patch of the object with the kind, namespace and name of o, as a user.
 func (w *World) PatchObject(o client.Object, patch string) error {
 	w.note("user: patch the %s %s: %s", kindOf(o), o.GetName(), patch)
 	return w.api.client.Patch(w.user(), asObject(o.DeepCopyObject()), client.RawPatch(types.MergePatchType, []byte(patch)))
@@ -152,24 +150,24 @@ func (w *World) PatchStatus(o client.Object, status any) error {
 	return w.api.client.Status().Patch(w.user(), asObject(o.DeepCopyObject()), client.RawPatch(types.MergePatchType, patch))
 }
 
-// SetPod lets a pod be in a state, and stay so, in a world without nodes.
+// SetPod sets the status of a pod for good, in a world without nodes.
 func (w *World) SetPod(pod *corev1.Pod, status *corev1.PodStatus) {
-	w.note("cluster: pod %s is told how to be", pod.Name)
-	if w.cluster.told == nil {
-		w.cluster.told = map[types.UID]corev1.PodStatus{}
+	w.note("cluster: the status of pod %s is set", pod.Name)
+	if w.cluster.chosen == nil {
+		w.cluster.chosen = map[types.UID]corev1.PodStatus{}
 	}
-	w.cluster.told[pod.UID] = *status
+	w.cluster.chosen[pod.UID] = *status
 	w.cluster.at(time.Now())
 }
 
-// Uninstall deletes the operator's settings, as an uninstall does that removes their kind.
+// Uninstall deletes the operator's settings, like an uninstall that removes their CRD.
 func (w *World) Uninstall() {
 	for _, o := range list[*v1alpha1.OpsConfigInfo](w.api, "OpsConfigInfo", OperatorNamespace) {
 		must(w.api.client.Delete(as(context.Background(), writer{user: "admin"}), asObject(o.DeepCopyObject())))
 	}
 }
 
-// Enrol enrols the namespace, or ends that.
+// Enrol enrols the namespace, or ends its enrolment.
 func (w *World) Enrol(enrol bool) {
 	ns := w.api.objects[key{"Namespace", "", Namespace}].DeepCopyObject().(*corev1.Namespace) //nolint:errcheck // the kind says so
 	delete(ns.Labels, v1alpha1.EnrolledLabel)
@@ -189,26 +187,26 @@ func (w *World) Enrolled() bool {
 	return w.api.objects[key{"Namespace", "", Namespace}].GetLabels()[v1alpha1.EnrolledLabel] == v1alpha1.EnrolledValue
 }
 
-// Deployment is one as it is stored; nil when there is none.
+// Deployment returns a stored Deployment; nil if there is none.
 func (w *World) Deployment(name string) *appsv1.Deployment {
 	d, _ := w.api.objects[key{"Deployment", Namespace, name}].(*appsv1.Deployment)
 	return d
 }
 
-// Stored is what has the kind, the namespace and the name of an object, as it is stored;
-// the zero value when there is none.
+// Stored returns the stored object with the kind, namespace and name of o; the zero value if there
+// is none.
 func Stored[T client.Object](w *World, o T) T {
 	stored, _ := w.api.objects[keyOf(o)].(T)
 	return stored
 }
 
-// Fleet is one as it is stored; nil when there is none.
+// Fleet returns a stored Fleet; nil if there is none.
 func (w *World) Fleet(name string) *workloadtest.FleetObject {
 	f, _ := w.api.objects[key{"Fleet", Namespace, name}].(*workloadtest.FleetObject)
 	return f
 }
 
-// Changes are the releases of a Deployment, by version.
+// Changes returns the releases of a Deployment, by version.
 func (w *World) Changes(name string) map[string]*v1alpha1.ChangeWorkload {
 	if d := w.Deployment(name); d != nil {
 		return w.ChangesOf(d)
@@ -216,7 +214,7 @@ func (w *World) Changes(name string) map[string]*v1alpha1.ChangeWorkload {
 	return nil
 }
 
-// ChangesOf are the releases of a workload, by version.
+// ChangesOf returns the releases of a workload, by version.
 func (w *World) ChangesOf(o client.Object) map[string]*v1alpha1.ChangeWorkload {
 	found := map[string]*v1alpha1.ChangeWorkload{}
 	for _, c := range list[*v1alpha1.ChangeWorkload](w.api, "ChangeWorkload", Namespace) {
@@ -227,7 +225,7 @@ func (w *World) ChangesOf(o client.Object) map[string]*v1alpha1.ChangeWorkload {
 	return found
 }
 
-// Change is the release a workload is at; nil when it is not recorded.
+// Change returns the current release of a Deployment; nil if it is not recorded.
 func (w *World) Change(name string) *v1alpha1.ChangeWorkload {
 	d := w.Deployment(name)
 	if d == nil {
@@ -236,7 +234,7 @@ func (w *World) Change(name string) *v1alpha1.ChangeWorkload {
 	return w.Changes(name)[d.Labels[v1alpha1.VersionLabel]]
 }
 
-// Batches are those of a release.
+// Batches returns the batches of a release.
 func (w *World) Batches(c *v1alpha1.ChangeWorkload) (batches []*v1alpha1.ChangePod) {
 	for _, b := range list[*v1alpha1.ChangePod](w.api, "ChangePod", Namespace) {
 		if metav1.IsControlledBy(b, c) {
@@ -246,12 +244,12 @@ func (w *World) Batches(c *v1alpha1.ChangeWorkload) (batches []*v1alpha1.ChangeP
 	return batches
 }
 
-// Policies are those of the operator's namespace.
+// Policies returns the policies in the operator's namespace.
 func (w *World) Policies() []*v1alpha1.DefensePolicy {
 	return list[*v1alpha1.DefensePolicy](w.api, "DefensePolicy", OperatorNamespace)
 }
 
-// Pods are all of the namespace.
+// Pods returns the pods of the namespace.
 func (w *World) Pods() []*corev1.Pod { return list[*corev1.Pod](w.api, "Pod", Namespace) }
 
 // List returns the objects of a kind in the namespace.
@@ -260,14 +258,17 @@ func List[T client.Object](w *World, kind string) []T { return list[T](w.api, ki
 func textReader(s string) io.Reader { return strings.NewReader(s) }
 
 func newAPI() *api {
-	a := &api{objects: map[key]client.Object{}, kinds: map[string]map[key]client.Object{}, owned: map[types.UID]map[key]client.Object{}, creates: map[string]int{}, deletes: map[string]int{}, judge: observer.NewJudge(OperatorNamespace)}
-	// Without managed fields, which nothing here reads and which take most of the time.
+	a := &api{
+		objects: map[key]client.Object{}, kinds: map[string]map[key]client.Object{}, owned: map[types.UID]map[key]client.Object{},
+		creates: map[string]int{}, deletes: map[string]int{}, judge: observer.NewJudge(OperatorNamespace),
+	}
+	// Managed fields are left out: nothing here reads them, and they take most of the time.
 	a.store = clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	store := fake.NewClientBuilder().
 		WithScheme(scheme).
 		WithRESTMapper(mapper).
 		WithObjectTracker(a.store).
-		// What an API server selects events by.
+		// An API server selects events by these fields.
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string {
 			return []string{string(o.(*corev1.Event).InvolvedObject.UID)} //nolint:errcheck // the kind says so
 		}).
@@ -293,7 +294,7 @@ func newCluster(a *api, o Options) *cluster {
 	return c
 }
 
-// step acts on what has changed; false when there is nothing to do.
+// step acts on changes; it returns false if there is nothing to do.
 func (c *cluster) step() bool {
 	now := time.Now()
 	if c.seen == c.api.history.end() && (c.next.IsZero() || now.Before(c.next)) {
@@ -348,14 +349,14 @@ func (w *World) user() context.Context {
 func (w *World) Set(name string, enable bool, content string) {
 	o, ok := w.api.objects[key{"OpsConfigInfo", OperatorNamespace, name}]
 	if !ok {
-		w.Failf("there is no setting %s", name)
+		w.Failf("the setting %s does not exist", name)
 	}
 	next := o.DeepCopyObject().(*v1alpha1.OpsConfigInfo) //nolint:errcheck // the kind says so
 	next.Spec.Enable, next.Spec.Content = enable, content
 	must(w.api.client.Update(w.user(), next))
 }
 
-// Alive waits for a process that runs: what users do is seen by admission.
+// Alive waits for a running process, so that admission handles the requests of users.
 func (w *World) Alive() *Process {
 	w.Until("a process runs", func() bool { return len(w.alive()) > 0 })
 	return w.alive()[0]
