@@ -46,7 +46,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// NewScheme knows the kinds the operator reads and writes.
+// NewScheme returns a scheme with the kinds that the operator reads and writes.
 func NewScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
@@ -54,8 +54,8 @@ func NewScheme() *runtime.Scheme {
 	return scheme
 }
 
-// CacheOptions say what is cached and how little of it. Operator is the namespace
-// of the operator.
+// CacheOptions returns which objects, and which of their fields, are cached. operator is the
+// namespace of the operator.
 func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 	byObject := map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                {Transform: kinds.TrimPod},
@@ -81,9 +81,9 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 	}
 }
 
-// revisionsRead selects the ControllerRevisions that are read: all, where that is how
-// workloads of a kind remember their templates, else those of the operator. What of them
-// is not the operator's all the same, workload.Remembers tells.
+// revisionsRead selects the ControllerRevisions that are read: all, if a kind stores the
+// templates of its workloads in them, otherwise only those with the operator's label. Users can
+// set the label, too, so workload.Remembers reports which are the operator's.
 func revisionsRead(kinds *workload.Registry) labels.Selector {
 	for _, kind := range kinds.Kinds() {
 		if slices.ContainsFunc(kind.Secondary(), isRevision) {
@@ -105,8 +105,8 @@ func ClientOptions() client.Options {
 	return client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{Unstructured: true}}
 }
 
-// fillCaches indexes what is looked up, and has all caches from the start, on every
-// replica: readiness waits for them, and a new leader finds them warm.
+// fillCaches adds the indexes, and starts all caches on every replica: readiness waits for
+// them, and a new leader finds them filled.
 func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry) error {
 	indexer := mgr.GetFieldIndexer()
 	owned := []client.Object{&corev1.Pod{}, &v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}}
@@ -114,7 +114,7 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 	for _, kind := range kinds.Kinds() {
 		cached = append(cached, kind.Object())
 		for _, s := range kind.Secondary() {
-			if !isRevision(s) { // those have indexes of their own
+			if !isRevision(s) { // revisions have their own indexes
 				owned = append(owned, s.Object)
 			}
 		}
@@ -125,7 +125,7 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 		}
 	}
 	if err := indexer.IndexField(ctx, &appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf); err != nil {
-		return fmt.Errorf("index what is remembered by workload: %w", err)
+		return fmt.Errorf("index the history by workload: %w", err)
 	}
 	if err := indexer.IndexField(ctx, &appsv1.ControllerRevision{}, workload.IndexByRevised, workload.RevisedBy); err != nil {
 		return fmt.Errorf("index revisions by workload: %w", err)
@@ -149,8 +149,8 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 	return nil
 }
 
-// CachesSynced says whether the manager sees the cluster. It does not depend on
-// leadership: every replica keeps its caches warm.
+// CachesSynced returns a check that passes when all caches are synced. It does not depend on
+// leadership: every replica fills its caches.
 func CachesSynced(mgr ctrl.Manager) healthz.Checker {
 	return func(req *http.Request) error {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
@@ -162,7 +162,7 @@ func CachesSynced(mgr ctrl.Manager) healthz.Checker {
 	}
 }
 
-// podGroupsOf is the workload.IndexByPod of a ChangePod.
+// podGroupsOf returns the keys of a ChangePod in workload.IndexByPod; none if its checks ended.
 func podGroupsOf(o client.Object) []string {
 	batch, ok := o.(*v1alpha1.ChangePod)
 	if !ok || !slices.ContainsFunc(batch.Status.Checks, func(c v1alpha1.CheckStatus) bool { return record.CheckMayGoOn(&c) }) {

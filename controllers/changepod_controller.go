@@ -42,12 +42,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ChangePodReconciler carries batches through their checks. It is the only one
-// to move status.status of a ChangePod.
+// ChangePodReconciler runs the checks of batches. Besides routers.Verdicts, nothing else changes
+// status.status of a ChangePod.
 type ChangePodReconciler struct {
 	*cluster.Cluster
 	checks *checker
-	// workers is how many batches are looked at side by side.
+	// workers is the number of concurrent reconciles.
 	workers int
 }
 
@@ -69,11 +69,11 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		b = b.Watches(kind.Object(), to(r.batchesOfWorkload), builder.WithPredicates(defenseChanged()))
 	}
 	return b.
-		// The release of the batch moves on, or got a verdict that is of a batch.
+		// The release changes state, or has a verdict for a batch.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.batchesOfChange), builder.WithPredicates(turned())).
-		// A pod of it fails, or is not Ready any more.
+		// A pod of the batch fails, or is no longer Ready.
 		Watches(&corev1.Pod{}, to(r.batchesOfPod), builder.WithPredicates(podFails())).
-		// A policy that its checks go by changes.
+		// A policy of its checks changes.
 		Watches(&v1alpha1.DefensePolicy{}, to(r.batchesOfPolicy), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// The namespace is enrolled again.
 		Watches(cluster.NamespaceObject(), to(r.batchesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -81,7 +81,7 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(cluster.Quiet(r))
 }
 
-// Reconcile carries one batch on.
+// Reconcile runs the checks of one batch.
 func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var batch v1alpha1.ChangePod
 	if err := r.Client.Get(ctx, req.NamespacedName, &batch); err != nil {
@@ -100,14 +100,15 @@ func (r *ChangePodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return r.checks.run(ctx, subject)
 }
 
-// load reads all a decision needs.
+// load reads the input of a decision.
 func (r *ChangePodReconciler) load(ctx context.Context, batch *v1alpha1.ChangePod) (s checks.Subject, err error) {
 	ref := metav1.GetControllerOf(batch)
 	if ref == nil {
 		return s, nil
 	}
 	var change v1alpha1.ChangeWorkload
-	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: batch.Namespace, Name: ref.Name}, &change); err != nil || change.UID != ref.UID {
+	key := types.NamespacedName{Namespace: batch.Namespace, Name: ref.Name}
+	if err := r.Client.Get(ctx, key, &change); err != nil || change.UID != ref.UID {
 		return s, client.IgnoreNotFound(err)
 	}
 	s.Batch, s.Release = batch, &change
@@ -122,7 +123,7 @@ func (r *ChangePodReconciler) load(ctx context.Context, batch *v1alpha1.ChangePo
 	return s, r.loadPolicies(ctx, &s)
 }
 
-// loadPolicies reads the policies of a batch whose checks go on, or may begin.
+// loadPolicies reads the policies of a batch if its checks are open, or may begin.
 func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *checks.Subject) (err error) {
 	open := s.Batch.Status.Status != v1alpha1.ChangePodExecuteDone
 	if !open && !r.goesOn(s.Batch) {
@@ -137,7 +138,7 @@ func (r *ChangePodReconciler) loadPolicies(ctx context.Context, s *checks.Subjec
 	return err
 }
 
-// emit logs and reports what became of a batch, after it was written.
+// emit logs, counts and reports a written change of a batch.
 func (r *ChangePodReconciler) emit(ctx context.Context, was, is checks.Subject, events []record.Event) {
 	before, after := was.Batch, is.Batch
 	if before.Status.Status != after.Status.Status {
@@ -154,8 +155,7 @@ func (r *ChangePodReconciler) emit(ctx context.Context, was, is checks.Subject, 
 	}
 }
 
-// batchesOfChange maps a release to its batches that are not done, and to those
-// for which there is a verdict.
+// batchesOfChange maps a release to its batches that are not done, or for which it has a verdict.
 func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Object) []reconcile.Request {
 	verdicts := map[string]bool{}
 	if change, ok := o.(*v1alpha1.ChangeWorkload); ok {
@@ -168,19 +168,19 @@ func (r *ChangePodReconciler) batchesOfChange(ctx context.Context, o client.Obje
 	}, cluster.OwnedBy(o.GetNamespace(), o.GetUID())...)
 }
 
-// batchesOfPod maps a pod to the batch it is in, while checks of it go on.
+// batchesOfPod maps a pod to its batch, while checks of the batch are open.
 func (r *ChangePodReconciler) batchesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
 		return slices.ContainsFunc(b.Spec.PodInfos, func(p v1alpha1.PodInfo) bool { return p.UID == string(o.GetUID()) }) && r.goesOn(b)
 	}, client.InNamespace(o.GetNamespace()), client.MatchingFields{workload.IndexByPod: workload.PodGroup(o.GetUID())})
 }
 
-// goesOn says that a check of a policy goes on of a batch.
+// goesOn reports whether a check of a policy may still get a result for the batch.
 func (r *ChangePodReconciler) goesOn(b *v1alpha1.ChangePod) bool {
 	return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return record.CheckGoesOn(&c, r.Clock.Now()) })
 }
 
-// batchesOfPolicy maps a policy to the batches whose checks go by it.
+// batchesOfPolicy maps a policy to the batches with open checks of the policy.
 func (r *ChangePodReconciler) batchesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
 	var where []client.ListOption
 	if o.GetNamespace() != r.Operator {
@@ -194,8 +194,7 @@ func (r *ChangePodReconciler) batchesOfPolicy(ctx context.Context, o client.Obje
 	}, where...)
 }
 
-// batchesOfWorkload maps a workload that opted in again to its batches that are
-// not done.
+// batchesOfWorkload maps a workload that opted in again to its batches that are not done.
 func (r *ChangePodReconciler) batchesOfWorkload(ctx context.Context, o client.Object) []reconcile.Request {
 	changes, err := r.Releases(ctx, o.GetNamespace(), o.GetUID())
 	if err != nil {
@@ -208,8 +207,7 @@ func (r *ChangePodReconciler) batchesOfWorkload(ctx context.Context, o client.Ob
 	return requests
 }
 
-// batchesOfNamespace maps a namespace to its batches that are not done, for
-// when it is enrolled again.
+// batchesOfNamespace maps a namespace that is enrolled again to its batches that are not done.
 func (r *ChangePodReconciler) batchesOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) bool {
 		return b.Status.Status != v1alpha1.ChangePodExecuteDone || b.Status.EndDueTimeUnix != 0

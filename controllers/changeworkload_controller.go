@@ -49,30 +49,31 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// ChangeWorkloadReconciler carries releases on: it is the only one to make their
-// batches, to set and lift the block of their workloads, and to move the state of a
-// release, but for the step to Running, which is written together with the order that
-// was accepted.
+// ChangeWorkloadReconciler verifies releases. It alone creates their batches, blocks their
+// workloads, and changes the state of a release, except the step to Running, which is written
+// together with the accepted order.
 type ChangeWorkloadReconciler struct {
 	*cluster.Cluster
 	// clusterUID identifies the cluster to AlterShield Server; empty without one.
 	clusterUID types.UID
-	// putOff is since when a write of the status of a release is put off, by the UID of
-	// the release.
+	// putOff has the time since which a status write is put off, by the UID of the release.
 	putOff *lru.LRUExpireCache
-	// since is when it decided first.
+	// since returns the time of the first decision.
 	since func() time.Time
 }
 
 const (
-	// maxPutOff is of how many releases that is remembered at once, and putOffFor for
-	// how long. One that is forgotten is put off anew.
+	// maxPutOff is the most entries of putOff, and putOffFor is how long each stays. The time
+	// of a release that lost its entry begins again.
 	maxPutOff = 10_000
 	putOffFor = time.Hour
 )
 
 func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *ChangeWorkloadReconciler {
-	return &ChangeWorkloadReconciler{Cluster: c, clusterUID: clusterUID, since: sync.OnceValue(c.Clock.Now), putOff: lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock)}
+	return &ChangeWorkloadReconciler{
+		Cluster: c, clusterUID: clusterUID, since: sync.OnceValue(c.Clock.Now),
+		putOff: lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock),
+	}
 }
 
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=changeworkloads/status,verbs=update
@@ -85,36 +86,36 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("changeworkload").
 		// A release begins, or a check of its order fails.
 		For(&v1alpha1.ChangeWorkload{}, builder.WithPredicates(predicate.NewPredicateFuncs(urgent))).
-		// It gets on.
+		// Any other change of the release.
 		Watches(&v1alpha1.ChangeWorkload{}, gathered(func(client.Object) time.Duration { return gatherBatches }, itself))
 	for _, kind := range r.Kinds.Kinds() {
-		// A rollout gets on, another release comes, a user blocks, overrides, resumes or opts out.
+		// A rollout progresses, another release begins, a user blocks, overrides, resumes or opts out.
 		b = b.Watches(kind.Object(), gathered(podUrgency, r.changesOfWorkload))
 		for _, s := range kind.Secondary() {
-			// The revision of the release, by which its pods are found, is there only now.
+			// The revision of the release, which selects its pods, appears.
 			b = b.Watches(s.Object, to(r.changesOf(s)), builder.WithPredicates(acquired()))
 		}
 	}
 	return b.
-		// A batch gets on, or fails.
+		// A batch progresses, or fails.
 		Watches(&v1alpha1.ChangePod{}, gathered(batchUrgency, changeOfBatch)).
 		// A pod becomes ready and waits for a batch, or fails.
 		Watches(&corev1.Pod{}, gathered(podUrgency, r.changesOfPod), builder.WithPredicates(podChanged())).
-		// The namespace is enrolled, or leaves.
+		// The namespace is enrolled, or no longer enrolled.
 		Watches(cluster.NamespaceObject(), to(r.changesOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		// A version that succeeded is forgotten, by somebody else maybe: it is remembered again.
+		// A version in the history is deleted, perhaps by a user: it is stored again.
 		Watches(&appsv1.ControllerRevision{}, to(r.changesOfRemembered), builder.WithPredicates(deletedOnly())).
-		// A setting changes what is decided of releases that are verified.
+		// A setting changes decisions about releases that are verified.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openChanges)).
-		// A policy changes what silence of the server means, or what is held.
+		// A policy changes what silence of the server means, or which rollouts are held.
 		Watches(&v1alpha1.DefensePolicy{}, to(r.openChanges), builder.WithPredicates(decidesAlone())).
-		// An earlier release ended, which this one tells of, or its order, and its record may be removed.
+		// An earlier release ended, and the current one reports it; or its order ended, and its record may be removed.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.changesBeside), builder.WithPredicates(releaseEnded())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(cluster.Quiet(r))
 }
 
-// Reconcile carries one release on.
+// Reconcile decides about one release, and carries the plan out.
 func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var change v1alpha1.ChangeWorkload
 	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
@@ -138,7 +139,7 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, r.apply(ctx, &change, in.Workload, plan))
 }
 
-// decide decides, and reads once what turns out to be needed for that.
+// decide decides about a release, and reads the objects that the decision asks for.
 func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.ReleaseInput) (defense.ReleaseInput, defense.ReleasePlan, error) {
 	for {
 		plan, err := defense.DecideRelease(in), error(nil)
@@ -168,8 +169,8 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 	}
 }
 
-// liveBatches reads the batches of a release from the API server: by their label, and
-// by name those of the cache that somebody took the label from.
+// liveBatches reads the batches of a release from the API server: by their label, and by name
+// the batches in the cache that have lost the label.
 func (r *ChangeWorkloadReconciler) liveBatches(
 	ctx context.Context, change *v1alpha1.ChangeWorkload, cached []v1alpha1.ChangePod,
 ) ([]v1alpha1.ChangePod, error) {
@@ -194,12 +195,14 @@ func (r *ChangeWorkloadReconciler) liveBatches(
 	return slices.DeleteFunc(list.Items, func(b v1alpha1.ChangePod) bool { return !metav1.IsControlledBy(&b, change) }), nil
 }
 
-// load reads all a decision needs. current is false while the cache does not
-// show the workload that the API server has.
+// load reads the input of a decision. current is false while the cache does not have the
+// workload that the API server has.
 func (r *ChangeWorkloadReconciler) load(
 	ctx context.Context, ns cluster.Namespace, change *v1alpha1.ChangeWorkload,
 ) (in defense.ReleaseInput, current bool, err error) {
-	in = defense.ReleaseInput{Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID, HoldSteps: r.HoldSteps, Since: r.since()}
+	in = defense.ReleaseInput{
+		Now: r.Clock.Now(), Change: change, Enrolled: ns.Enrolled, Cluster: r.clusterUID, HoldSteps: r.HoldSteps, Since: r.since(),
+	}
 	if since, ok := r.putOff.Get(change.UID); ok {
 		in.PutOffSince = since.(time.Time) //nolint:errcheck // the cache holds nothing else
 	}
@@ -240,9 +243,8 @@ func (r *ChangeWorkloadReconciler) load(
 	return in, true, err
 }
 
-// loadWorkload reads the workload that owns the release. That it is gone is
-// believed only from the API server: a cache that has just been filled may be
-// behind.
+// loadWorkload reads the workload that owns the release. If the cache does not have the
+// workload, the API server decides whether it is gone: the cache may be behind.
 func (r *ChangeWorkloadReconciler) loadWorkload(ctx context.Context, in *defense.ReleaseInput) (current bool, err error) {
 	owner, ok := r.Kinds.OwnerOf(in.Change)
 	if !ok {
@@ -260,8 +262,8 @@ func (r *ChangeWorkloadReconciler) loadWorkload(ctx context.Context, in *defense
 	return !there, err
 }
 
-// loadSure reads batches and their pods from the API server: the caches of the
-// two kinds keep no order, and a batch must not go while a pod of it is there.
+// loadSure reads batches and their pods from the API server: the caches of the two kinds have no
+// common order, and a batch must not be deleted while one of its pods exists.
 func (r *ChangeWorkloadReconciler) loadSure(
 	ctx context.Context, in defense.ReleaseInput, batches []*v1alpha1.ChangePod,
 ) (defense.ReleaseInput, error) {
@@ -292,9 +294,8 @@ func (r *ChangeWorkloadReconciler) loadSure(
 	return in, nil
 }
 
-// apply carries a plan out, in an order in which each step may be the last one
-// before a crash: batches and the block come before the status that tells of
-// them, and are found again if it was not written.
+// apply carries a plan out. Each step may be the last one before a crash: batches and the block
+// are written before the status that reports them, and are found again without that status.
 func (r *ChangeWorkloadReconciler) apply(
 	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, plan defense.ReleasePlan,
 ) error {
@@ -302,7 +303,7 @@ func (r *ChangeWorkloadReconciler) apply(
 	if plan.Spec != nil {
 		updated.Spec = *plan.Spec
 		if err := r.Client.Patch(ctx, updated, client.MergeFromWithOptions(change, client.MergeFromWithOptimisticLock{})); err != nil {
-			return fmt.Errorf("let changeworkload %s follow the settings: %w", change.Name, err)
+			return fmt.Errorf("write the settings to changeworkload %s: %w", change.Name, err)
 		}
 	}
 	denied := (*cluster.DeniedError)(nil)
@@ -321,7 +322,7 @@ func (r *ChangeWorkloadReconciler) apply(
 		r.EmitDenied(ctx, w, change, denied)
 		plan = defense.BlockDenied(change, plan, r.Clock.Now(), denied.Describe())
 	case errors.As(err, &denied) && plan.Action == defense.PaceWorkload:
-		// It is verified, although it does not wait for that.
+		// The release is verified, although the rollout does not wait for it.
 		r.EmitDenied(ctx, w, change, denied)
 		plan = defense.PaceDenied(change, plan, r.Clock.Now(), denied.Describe())
 	default:
@@ -333,7 +334,7 @@ func (r *ChangeWorkloadReconciler) apply(
 	if plan.Status != nil {
 		updated.Status = *plan.Status
 	}
-	// Whatever of this was denied before was written by now, or is not to be.
+	// Each write that was denied before has succeeded, or is no longer planned.
 	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Writes(releaseActs()...)...)
 	if plan.Status != nil || over {
 		if err := r.UpdateStatus(ctx, updated); err != nil {
@@ -348,7 +349,7 @@ func (r *ChangeWorkloadReconciler) apply(
 	if denied == nil {
 		return r.tidy(ctx, change, w, &plan)
 	}
-	// Where the block was denied, there is nothing in the plan to tidy.
+	// If the block was denied, the plan has nothing to tidy.
 	return errors.Join(r.tidy(ctx, change, w, &plan), denied)
 }
 
@@ -362,13 +363,12 @@ func (r *ChangeWorkloadReconciler) askRollback(ctx context.Context, w *workload.
 	return r.PatchWorkload(ctx, p, cluster.ActRequest)
 }
 
-// releaseActs are what is written for a release by its own controller.
+// releaseActs returns the writes of this controller for a release.
 func releaseActs() []cluster.Act {
 	return []cluster.Act{cluster.ActBlock, cluster.ActLift, cluster.ActResume, cluster.ActBatch, cluster.ActRequest, cluster.ActPace}
 }
 
-// tidy remembers, forgets and removes; what cannot be done keeps nothing else
-// from being done.
+// tidy updates the history, and removes obsolete records. After an error, it does the rest.
 func (r *ChangeWorkloadReconciler) tidy(
 	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, plan *defense.ReleasePlan,
 ) error {
@@ -426,8 +426,8 @@ func (r *ChangeWorkloadReconciler) createBatch(
 	return nil
 }
 
-// actOnWorkload sets or lifts the block, on the release that was decided about
-// and on no other.
+// actOnWorkload writes the block, the halt and the hold of a plan. It fails if the workload is at
+// another release than the plan.
 func (r *ChangeWorkloadReconciler) actOnWorkload(
 	ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload, plan *defense.ReleasePlan,
 ) error {
@@ -445,8 +445,7 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 		p, a = cluster.PatchRelease(w), cluster.ActBlock
 		p.SetLabel(v1alpha1.SuspendLabel, strconv.FormatInt(r.Clock.Now().Unix(), 10))
 		p.SetAnnotation(v1alpha1.SuspendedByAnnotation, w.BlockedBy(change.UID))
-		// Admission does the same, from the object as it is stored; this is for
-		// when it is down.
+		// Admission does the same from the stored object; this is for when admission is down.
 		if w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue {
 			p.SetAnnotation(v1alpha1.OverrideStaleAnnotation, "true")
 		}
@@ -485,6 +484,7 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 		defense.LiftBlock:      "lifted the block of the workload",
 		defense.ResumeWorkload: "resumed the workload",
 		defense.PaceWorkload:   "changed the pace of the rollout",
-	}[plan.Action], "workload", w.Name, "version", change.Spec.Reversion, "halted", plan.Halt, "resumed", plan.Resume, "hold", plan.Hold.String())
+	}[plan.Action], "workload", w.Name, "version", change.Spec.Reversion,
+		"halted", plan.Halt, "resumed", plan.Resume, "hold", plan.Hold.String())
 	return nil
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// report logs a change of state and emits its events, after it was written.
+// report logs a written change of state, and emits its events.
 func (r *ChangeWorkloadReconciler) report(
 	ctx context.Context, before, after *v1alpha1.ChangeWorkload, w *workload.Workload, events []record.Event,
 ) {
@@ -46,10 +46,11 @@ func (r *ChangeWorkloadReconciler) report(
 	}
 }
 
-// reportHold counts a hold that began or ended, after the condition was written that says
-// so: each once, whoever ended it, and also one that ended before it was seen.
+// reportHold counts a hold that began or ended, after the condition Held was written. Each hold
+// is counted once, also if its start and its end were written together.
 func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
-	was, now := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionHeld), meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionHeld)
+	was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionHeld)
+	now := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionHeld)
 	held := was != nil && was.Status == metav1.ConditionTrue
 	if before.Attempt != after.Attempt {
 		if held {
@@ -71,7 +72,7 @@ func reportHold(kind string, before, after *v1alpha1.ChangeWorkloadStatus) {
 	}
 }
 
-// count counts what an event of a workload of a kind reports, if there is a metric for it.
+// count counts an event of a workload of this kind, if it has a metric.
 func count(kind string, e record.Event) {
 	switch e.Reason {
 	case v1alpha1.EventDefenseChanged:
@@ -95,12 +96,12 @@ func count(kind string, e record.Event) {
 	}
 }
 
-// kindOf is the kind of the workload that a record is of.
+// kindOf returns the kind of the workload of a record.
 func kindOf(change *v1alpha1.ChangeWorkload) string {
 	if owner := metav1.GetControllerOf(change); owner != nil {
 		return owner.Kind
 	}
-	return "Deployment" // whose controller somebody took off; it was the only kind once
+	return "Deployment" // a user removed the owner reference; old records are of Deployments
 }
 
 func stateName(s v1alpha1.ChangeWorkloadStatusType) string {

@@ -36,12 +36,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// requestsByOwner are the releases of a workload.
+// requestsByOwner returns the requests of the releases of a workload.
 func (r *ChangeWorkloadReconciler) requestsByOwner(ctx context.Context, namespace string, uid types.UID) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, cluster.Any, cluster.OwnedBy(namespace, uid)...)
 }
 
-// changesBeside maps a release to those of the same workload.
+// changesBeside maps a release to the releases of its workload.
 func (r *ChangeWorkloadReconciler) changesBeside(ctx context.Context, o client.Object) []reconcile.Request {
 	ref := metav1.GetControllerOf(o)
 	if ref == nil {
@@ -50,8 +50,7 @@ func (r *ChangeWorkloadReconciler) changesBeside(ctx context.Context, o client.O
 	return r.requestsByOwner(ctx, o.GetNamespace(), ref.UID)
 }
 
-// changesOfRemembered maps a version that was remembered to the releases of its
-// workload.
+// changesOfRemembered maps a version in the history to the releases of its workload.
 func (r *ChangeWorkloadReconciler) changesOfRemembered(ctx context.Context, o client.Object) []reconcile.Request {
 	uid := workload.Remembers(o)
 	if uid == "" {
@@ -64,8 +63,7 @@ func (r *ChangeWorkloadReconciler) changesOfWorkload(ctx context.Context, o clie
 	return r.requestsByOwner(ctx, o.GetNamespace(), o.GetUID())
 }
 
-// changesOf maps an object between a workload and its pods to the releases of the
-// workload.
+// changesOf maps an object between a workload and its pods to the releases of the workload.
 func (r *ChangeWorkloadReconciler) changesOf(s workload.Secondary) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		owner, ok := s.OwnerOf(o)
@@ -88,15 +86,15 @@ func (r *ChangeWorkloadReconciler) changesOfNamespace(ctx context.Context, ns cl
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, cluster.Any, client.InNamespace(ns.GetName()))
 }
 
-// openChanges maps a changed setting to the releases that follow it.
+// openChanges maps a changed setting to the releases that are verified with it.
 func (r *ChangeWorkloadReconciler) openChanges(ctx context.Context, setting client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
 		return record.IsVerified(c.Status.Status)
 	}, r.WhereInForce(setting)...)
 }
 
-// decidesAlone lets policies through that say what silence of the server means, or that
-// hold rollouts: before the change or after it.
+// decidesAlone lets policies through that define what silence of the server means, or that hold
+// rollouts: before the change or after it.
 func decidesAlone() predicate.Predicate {
 	does := func(o client.Object) bool {
 		p, ok := o.(*v1alpha1.DefensePolicy)
@@ -116,8 +114,8 @@ func changeOfBatch(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: ref.Name}}}
 }
 
-// remove deletes an older release, or a batch, as it was observed: one that has
-// changed since stays, and is looked at again.
+// remove deletes an obsolete release or batch. If it has changed since it was read, it stays, and
+// its event leads to another decision.
 func (r *ChangeWorkloadReconciler) remove(ctx context.Context, old client.Object) error {
 	uid, version := old.GetUID(), old.GetResourceVersion()
 	err := r.Client.Delete(ctx, old,
@@ -125,6 +123,6 @@ func (r *ChangeWorkloadReconciler) remove(ctx context.Context, old client.Object
 	if cluster.IgnoreGone(err) != nil {
 		return fmt.Errorf("remove %s: %w", old.GetName(), err)
 	}
-	log.FromContext(ctx).Info("removed what is obsolete", "name", old.GetName())
+	log.FromContext(ctx).Info("removed an obsolete record", "name", old.GetName())
 	return nil
 }

@@ -34,28 +34,28 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// checker moves the checks of batches and releases on, for any verifier.
+// checker runs the checks of batches and releases, with any provider.
 type checker struct {
 	*cluster.Cluster
 	providers []checks.Provider
-	// emit reports what was written.
+	// emit reports a write.
 	emit func(ctx context.Context, before, after checks.Subject, events []record.Event)
 }
 
-// forget drops what the verifiers remember of a subject.
+// forget lets the providers forget a subject.
 func (c *checker) forget(key types.NamespacedName) {
 	for _, p := range c.providers {
 		p.Forget(key)
 	}
 }
 
-// run asks every verifier, and writes what comes of it, until all of them wait.
+// run takes the next step of every provider and writes its result, until all providers wait.
 func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error) {
 	for {
 		wait, wrote, failed := time.Duration(0), false, []error(nil)
 		for _, p := range c.providers {
 			step, err := p.Next(ctx, s)
-			if err != nil { // that is no reason not to ask the others
+			if err != nil { // the other providers take their steps
 				failed = append(failed, fmt.Errorf("check %s: %w", p.Name(), err))
 				continue
 			}
@@ -74,7 +74,7 @@ func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error
 			return ctrl.Result{}, err
 		}
 		if !wrote {
-			// A check in the background goes on after that.
+			// A check in the background continues after ExecuteDone.
 			if s.Batch != nil && s.Batch.Status.Status == v1alpha1.ChangePodExecuteDone && s.Batch.Status.EndDueTimeUnix == 0 && wait == 0 {
 				c.forget(s.Key())
 			}
@@ -83,8 +83,8 @@ func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error
 	}
 }
 
-// write writes what one step came to. What cannot be undone is written into the
-// subject as it is by now, whatever has changed.
+// write writes the result of one step. The result of a lasting step is written even if the
+// subject has changed.
 func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step) error {
 	if !step.Lasting {
 		return c.writeOnce(ctx, s, step)
@@ -98,7 +98,7 @@ func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step
 			}
 		}
 		first = false
-		// The call may have taken long.
+		// The workload may have left the defense during the call.
 		defended, err := c.Defended(ctx, fresh.Release)
 		if err != nil {
 			return err
@@ -116,8 +116,7 @@ func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step
 	})
 }
 
-// writeOnce writes into the subject as it was read, and fails where it has
-// changed.
+// writeOnce writes a result, and fails if the subject has changed since it was read.
 func (c *checker) writeOnce(ctx context.Context, s *checks.Subject, step checks.Step) error {
 	decision := step.Write(*s)
 	before, after := *s, *s
@@ -164,7 +163,7 @@ func (c *checker) reload(ctx context.Context, s *checks.Subject) error {
 	return nil
 }
 
-// gone says that a subject is not there any more: nothing is written about it.
+// gone returns the error for a subject that no longer exists: nothing is written about it.
 func gone(s *checks.Subject) error {
 	object := client.Object(s.Release)
 	resource := "changeworkloads"

@@ -32,31 +32,32 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// countTimeout bounds the counting for one reading of the metrics, which waits while
-// the cache starts.
+// countTimeout bounds the counting for one scrape, which waits while the cache starts.
 const countTimeout = 2 * time.Second
 
-// countContext bounds the time of one reading. The metrics of a manager that ended are read in
-// tests, from where its context is not to be waited for.
+// countContext bounds the time of one scrape. It ignores the end of ctx, because tests read the
+// metrics of a manager that ended.
 func countContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 }
 
-// blockedWorkloads counts the workloads whose releases are blocked. On a workload that
-// is opted out the label of a block has no effect.
+// blockedWorkloads counts the workloads whose releases are blocked. The label of a block has no
+// effect on a workload that opted out.
 func blockedWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, error) {
-	return countWorkloads(ctx, v, func(o metav1.Object) bool { return !workload.OptedOut(o.GetLabels()) }, client.HasLabels{v1alpha1.SuspendLabel})
+	defended := func(o metav1.Object) bool { return !workload.OptedOut(o.GetLabels()) }
+	return countWorkloads(ctx, v, defended, client.HasLabels{v1alpha1.SuspendLabel})
 }
 
-// heldWorkloads counts the workloads that a hold has changed, and that were not given
-// back what it changed.
+// heldWorkloads counts the workloads whose fields a hold changed and has not given back.
 func heldWorkloads(ctx context.Context, v cluster.View) (map[metrics.Of]int, error) {
 	return countWorkloads(ctx, v, func(o metav1.Object) bool { return o.GetAnnotations()[v1alpha1.HeldAnnotation] != "" })
 }
 
-// countWorkloads counts in the cache, by kind and namespace, the workloads that are listed
-// and count. Each kind has a number in each enrolled namespace; elsewhere none counts.
-func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption) (map[metrics.Of]int, error) {
+// countWorkloads counts, by kind and namespace, the workloads in the cache that opts select and
+// counts accepts. Each kind has a number in each enrolled namespace; other namespaces have none.
+func countWorkloads(
+	ctx context.Context, v cluster.View, counts func(metav1.Object) bool, opts ...client.ListOption,
+) (map[metrics.Of]int, error) {
 	ctx, cancel := countContext(ctx)
 	defer cancel()
 	enrolled, err := v.EnrolledNamespaces(ctx)
@@ -92,7 +93,7 @@ func countWorkloads(ctx context.Context, v cluster.View, counts func(metav1.Obje
 	return counted, nil
 }
 
-// checksOfPolicies returns the names of the checks of each policy, also of the spec in force.
+// checksOfPolicies returns the names of the checks of each policy, of its spec and of its spec in force.
 func checksOfPolicies(ctx context.Context, v cluster.View) (map[string][]string, error) {
 	ctx, cancel := countContext(ctx)
 	defer cancel()

@@ -39,9 +39,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
-// DefensePolicyReconciler says on each policy whether it is in force, and keeps the
-// last spec that was accepted. A request is about a namespace: which policies are too
-// many is known only of all of them.
+// DefensePolicyReconciler writes to each policy whether it is in force, and keeps its last valid
+// spec. A request is for a namespace, because only all policies together show which are too many.
 type DefensePolicyReconciler struct {
 	*cluster.Cluster
 }
@@ -50,7 +49,7 @@ type DefensePolicyReconciler struct {
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,namespace=altershieldoperator-system,resources=defensepolicies,verbs=create
 // +kubebuilder:rbac:groups=app.ops.cloud.alipay.com,resources=defensepolicies/status,verbs=update
 
-// gatherPolicies is how long changes of policies are gathered: many come at once.
+// gatherPolicies is how long changes of policies are gathered, because many come at once.
 const gatherPolicies = time.Second
 
 // SetupWithManager adds the controller to the manager.
@@ -59,7 +58,7 @@ func (r *DefensePolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("defensepolicy").
 		Watches(&v1alpha1.DefensePolicy{}, gathered(soon, r.namespacesOfPolicy)).
-		// Those of a namespace count once it is enrolled.
+		// The policies of a namespace count once it is enrolled.
 		Watches(cluster.NamespaceObject(), gathered(soon, r.namespaceItself), builder.WithPredicates(predicate.LabelChangedPredicate{}))
 	for _, kind := range r.Kinds.Kinds() {
 		// Policies may be too many for a workload that is new, or has other labels.
@@ -70,8 +69,8 @@ func (r *DefensePolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(cluster.Quiet(r))
 }
 
-// namespacesOfPolicy maps a policy to its namespace, and one of the operator's to all
-// that have policies: it comes before theirs.
+// namespacesOfPolicy maps a policy to its namespace, and a policy of the operator's namespace to
+// all namespaces with policies, because it comes before their policies.
 func (r *DefensePolicyReconciler) namespacesOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := []reconcile.Request{namespaceRequest(o.GetNamespace())}
 	if o.GetNamespace() != r.Operator {
@@ -100,8 +99,7 @@ func namespaceRequest(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// Reconcile judges the policies of a namespace. Nothing is said of those in a
-// namespace that is neither the operator's nor defended.
+// Reconcile judges the policies of a namespace, if it is the operator's or enrolled.
 func (r *DefensePolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if req.Name != r.Operator {
 		ns, err := r.Namespace(ctx, req.Name)
@@ -131,10 +129,12 @@ func (r *DefensePolicyReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	return cluster.Settle(ctx, result, errors.Join(errs...))
 }
 
-// tooMany says for which workload each policy of a namespace is one too many: the one
-// that it is told of, as long as that is so, and else the first by name. So what is
-// written of it does not depend on the order in which the cache has the workloads.
-func (r *DefensePolicyReconciler) tooMany(ctx context.Context, namespace string, policies []v1alpha1.DefensePolicy) (map[string]string, error) {
+// tooMany returns the policies of a namespace that are too many for a workload, each with the
+// name of such a workload: the reported workload while it has too many, otherwise the first by
+// name. So the status does not depend on the order of the workloads in the cache.
+func (r *DefensePolicyReconciler) tooMany(
+	ctx context.Context, namespace string, policies []v1alpha1.DefensePolicy,
+) (map[string]string, error) {
 	var where []client.ListOption
 	if namespace != r.Operator {
 		where = append(where, client.InNamespace(namespace))

@@ -38,17 +38,17 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// evictor evicts pods that are stuck at a version that was left, so that the controllers of
-// their workloads replace them, and tells of those that it may not evict.
+// evictor evicts stuck pods of abandoned versions, so that the controllers of their workloads
+// replace them, and reports pods that it may not evict.
 type evictor struct {
 	*cluster.Cluster
-	// refused are the evictions that were refused, by the UID of their pod: when the next
-	// try is due. It may be lost at any time: the eviction is tried once more then.
+	// refused has the refused evictions, by the UID of the pod. An entry may be lost at any
+	// time: then the eviction is tried once more.
 	refused *lru.LRUExpireCache
 }
 
 const (
-	// maxRefused is how many refusals are remembered, and refusedFor for how long.
+	// maxRefused is the most entries of refused, and refusedFor is how long each stays.
 	maxRefused = 4096
 	refusedFor = time.Hour
 )
@@ -59,7 +59,7 @@ type refusal struct {
 	again time.Time
 }
 
-// mayNeedEviction says of a workload that a version of it was left.
+// mayNeedEviction reports whether a later release replaced a version of a workload.
 func mayNeedEviction(o client.Object) bool {
 	return rollback.MayNeedEviction(&workload.Workload{Annotations: o.GetAnnotations()})
 }
@@ -81,9 +81,11 @@ func (r *evictor) reconcile(ctx context.Context, key workload.Key) (ctrl.Result,
 	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: again}, err)
 }
 
-// decide decides from the caches, and anew from the API server before anything is done.
-// There is no workload in what it returns where nothing is to be told of it either.
-func (r *evictor) decide(ctx context.Context, kind workload.Evicter, key workload.Key) (in rollback.EvictionInput, plan rollback.EvictionPlan, err error) {
+// decide decides from the caches, and again from the API server before an act. The input has no
+// workload if there is nothing to do or to report.
+func (r *evictor) decide(
+	ctx context.Context, kind workload.Evicter, key workload.Key,
+) (in rollback.EvictionInput, plan rollback.EvictionPlan, err error) {
 	w, err := r.Workload(ctx, key)
 	if err != nil || w == nil || !rollback.MayNeedEviction(w) {
 		return in, plan, err
@@ -122,31 +124,32 @@ func (r *evictor) load(
 		return in, err
 	}
 	return rollback.EvictionInput{
-		Now: r.Clock.Now(), After: rollback.EvictAfter, Settings: inForce.Settings, Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
+		Now: r.Clock.Now(), After: rollback.EvictAfter, Settings: inForce.Settings,
+		Workload: w, Enrolled: ns.Enrolled, Places: *places, Past: past, Live: live,
 	}, nil
 }
 
-// apply evicts the pod of a plan, and tells what is in the way of that. A crash in between
-// loses no more than an event: the next decision is made from what is there then.
+// apply evicts the pod of a plan, or reports why it may not. A crash loses at most an event: the
+// next decision reads the state of the cluster again.
 func (r *evictor) apply(ctx context.Context, in rollback.EvictionInput, plan rollback.EvictionPlan) (again time.Duration, err error) {
 	w := in.Workload
 	if !in.Enrolled || w.Deleting || workload.OptedOut(w.Labels) {
-		return 0, nil // nothing is written there
+		return 0, nil // nothing is written about such a workload
 	}
 	change := cluster.CurrentRelease(w, in.Past.Changes)
 	switch {
 	case plan.Waits != "":
-		log.FromContext(ctx).V(1).Info("a pod is stuck, and something is waited for", "for", plan.Waits)
+		log.FromContext(ctx).V(1).Info("a stuck pod is not evicted yet", "waitsFor", plan.Waits)
 		return plan.RequeueAfter, nil
 	case plan.Idle:
-		return 0, r.tell(ctx, w, change, nil)
+		return 0, r.report(ctx, w, change, nil)
 	case plan.Block != nil:
-		return plan.RequeueAfter, r.tell(ctx, w, change, plan.Block)
+		return plan.RequeueAfter, r.report(ctx, w, change, plan.Block)
 	}
 	if before, ok := r.refused.Get(plan.Stuck.UID); ok {
 		known := before.(*refusal) //nolint:errcheck // the cache holds nothing else
 		if left := known.again.Sub(in.Now); left > 0 {
-			return left, r.tell(ctx, w, change, known.block)
+			return left, r.report(ctx, w, change, known.block)
 		}
 	}
 	block, wanted, err := r.evict(ctx, w, &plan)
@@ -159,11 +162,11 @@ func (r *evictor) apply(ctx context.Context, in rollback.EvictionInput, plan rol
 	if block == nil {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: plan.Stuck.Namespace, Name: plan.Stuck.Name, UID: plan.Stuck.UID}}
 		r.Event(w, pod, rollback.Evicted(w, &plan), "Evict")
-		return plan.RequeueAfter, r.tell(ctx, w, change, nil)
+		return plan.RequeueAfter, r.report(ctx, w, change, nil)
 	}
 	again = rollback.RetryEviction(statusOf(change), in.Now)
 	r.refused.Add(plan.Stuck.UID, &refusal{block, in.Now.Add(again)}, refusedFor)
-	return again, r.tell(ctx, w, change, block)
+	return again, r.report(ctx, w, change, block)
 }
 
 func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
@@ -173,9 +176,9 @@ func statusOf(change *v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkloadStatus {
 	return &change.Status
 }
 
-// tell writes what is in the way of an eviction into the record of the release, or that
-// nothing is any more. Without a record yet, that comes with it.
-func (r *evictor) tell(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, block *rollback.EvictionBlock) error {
+// report writes into the record of the release why a pod is not evicted, or that no eviction is
+// blocked. Without a record, it does nothing: the event of the record leads to another call.
+func (r *evictor) report(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, block *rollback.EvictionBlock) error {
 	if change == nil {
 		return nil
 	}
@@ -188,16 +191,18 @@ func (r *evictor) tell(ctx context.Context, w *workload.Workload, change *v1alph
 		return err
 	}
 	if event != nil {
-		log.FromContext(ctx).Info("a pod is stuck, and stays", "reason", block.Reason, "message", block.Message)
+		log.FromContext(ctx).Info("a stuck pod is not evicted", "reason", block.Reason, "message", block.Message)
 		r.Event(w, change, *event, "Evict")
 	}
 	return nil
 }
 
-// evict evicts a pod as it was read: one that changed since, or another one of its name,
-// is left alone. What is in the way that only somebody else can mend is no error; wanted
-// is when the API server wants the next try, because it does not know yet.
-func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *rollback.EvictionPlan) (block *rollback.EvictionBlock, wanted time.Duration, err error) {
+// evict evicts a pod, unless the pod has changed or was replaced since it was read. A refusal is
+// no error: it is returned as block. wanted is the delay until the next try that the API server
+// asks for while it computes a PodDisruptionBudget.
+func (r *evictor) evict(
+	ctx context.Context, w *workload.Workload, plan *rollback.EvictionPlan,
+) (block *rollback.EvictionBlock, wanted time.Duration, err error) {
 	p := plan.Stuck
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
@@ -212,10 +217,10 @@ func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *rollbac
 	wanted = time.Duration(seconds) * time.Second
 	switch outcome {
 	case metrics.EvictionDone:
-		log.FromContext(ctx).Info("evicted a pod that was stuck at a version that was left", "pod", p.Name, "uid", p.UID, "version", p.Version)
+		log.FromContext(ctx).Info("evicted a stuck pod of an abandoned version", "pod", p.Name, "uid", p.UID, "version", p.Version)
 		return nil, 0, nil
 	case metrics.EvictionBlocked, metrics.EvictionDenied:
-		if wanted > 0 { // the budget is being reckoned
+		if wanted > 0 { // the API server is computing the budget
 			return nil, wanted, nil
 		}
 		return rollback.BlockedEviction(w, plan, reason, why), wanted, nil
@@ -224,12 +229,11 @@ func (r *evictor) evict(ctx context.Context, w *workload.Workload, plan *rollbac
 	}
 }
 
-// manyBudgets is what the API server says of a pod that more than one PodDisruptionBudget
-// is for. Its code is that of an error of its own.
+// manyBudgets is part of the message of the API server for a pod with several PodDisruptionBudgets.
+// The code of that answer is InternalError.
 const manyBudgets = "more than one PodDisruptionBudget"
 
-// outcomeOf says what became of an eviction, and why it was refused; empty where that is
-// not known.
+// outcomeOf returns the outcome of an eviction, and why it was refused; empty if unknown.
 func outcomeOf(err error) (outcome, reason, why string) {
 	if err == nil {
 		return metrics.EvictionDone, "", ""

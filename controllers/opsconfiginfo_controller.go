@@ -40,14 +40,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// OpsConfigInfoReconciler says on each setting whether it is in force, and
-// keeps the last valid value for when it is made invalid. It tells of settings
-// of namespaces of their own that take away from the defense: events
-// DefenseChanged.
+// OpsConfigInfoReconciler writes to each setting whether it is in force, and keeps its last valid
+// value, which stays in force while the setting is invalid. It reports settings of namespaces that
+// lower the defense (event DefenseChanged).
 type OpsConfigInfoReconciler struct {
 	*cluster.Cluster
-	// started is when this process did: one that ran before `manager leave` begins no
-	// installation after it.
+	// started is when this process started: a process that is older than the last
+	// `manager leave` begins no installation.
 	started time.Time
 }
 
@@ -60,10 +59,9 @@ func (r *OpsConfigInfoReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("opsconfiginfo").
 		For(&v1alpha1.OpsConfigInfo{}).
-		// An operator's setting that is locked stands in the way of those of
-		// namespaces.
+		// A locked setting of the operator replaces the settings of namespaces.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.settingsBelow)).
-		// Those of a namespace count once it is enrolled.
+		// The settings of a namespace count once it is enrolled.
 		Watches(cluster.NamespaceObject(), to(r.settingsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
 		Complete(cluster.Quiet(r))
@@ -109,9 +107,8 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	return ctrl.Result{}, nil
 }
 
-// noteKinds notes since when workloads of each kind are defended. Those that are there
-// when a version runs for the first time that knows their kind are baselines: nobody
-// missed a release of them.
+// noteKinds notes since when workloads of each kind are defended. Workloads that are older are
+// baselines: no release of them was missed.
 func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
 	if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
 		return
@@ -127,9 +124,9 @@ func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
 	}
 }
 
-// noteInstalled notes since when this installation runs: at its first start, and again at the first
-// one after `manager leave`. Where the setting was deleted meanwhile, or an older build did not
-// note it, the other settings say since when they are judged.
+// noteInstalled notes since when this installation runs: at its first start, and at the first start
+// after `manager leave`. If the setting was deleted meanwhile, or an older build did not note it,
+// the earliest time at which another setting was judged counts.
 func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo) {
 	if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
 		return
@@ -148,8 +145,8 @@ func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo,
 	})
 }
 
-// assess judges a setting. Nothing is said of objects that are neither the
-// operator's nor of an enrolled namespace.
+// assess judges a setting. ours is false for a namespace that is neither the operator's nor
+// enrolled.
 func (r *OpsConfigInfoReconciler) assess(
 	ctx context.Context, object *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo,
 ) (a settings.Assessment, ours bool, err error) {
@@ -166,9 +163,8 @@ func (r *OpsConfigInfoReconciler) assess(
 	return settings.AssessOwn(object, operator), true, nil
 }
 
-// report emits an event when a setting begins to lower the defense of a namespace,
-// or ceased to. What is in force everywhere is the operator's own business,
-// unless nothing is defended at all.
+// report emits an event when a setting begins or ceases to lower the defense of a namespace. Of the
+// operator's own settings, only observe mode is reported, which applies to all workloads.
 func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo, above *settings.Settings) {
 	level, where := metrics.LevelNamespace, "the workloads of this namespace, unless they have values of their own"
 	if after.Namespace == r.Operator {
@@ -178,7 +174,8 @@ func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo, 
 		level, where = metrics.LevelOperator, "all workloads, unless their namespaces or they have values of their own"
 	}
 	report := func(eventType, detail string) {
-		r.Recorder.Eventf(after, nil, eventType, v1alpha1.EventDefenseChanged, "Configure", "%s", v1alpha1.EventMessage(v1alpha1.EventDefenseChanged, detail))
+		message := v1alpha1.EventMessage(v1alpha1.EventDefenseChanged, detail)
+		r.Recorder.Eventf(after, nil, eventType, v1alpha1.EventDefenseChanged, "Configure", "%s", message)
 	}
 	did, does := settings.Lowers(before.Name, before.Status.InForce, above), settings.Lowers(after.Name, after.Status.InForce, above)
 	switch {
@@ -190,8 +187,7 @@ func (r *OpsConfigInfoReconciler) report(before, after *v1alpha1.OpsConfigInfo, 
 	}
 }
 
-// settingsBelow maps a setting of the operator's to those of namespaces of the
-// same name.
+// settingsBelow maps a setting of the operator to the settings of namespaces with the same name.
 func (r *OpsConfigInfoReconciler) settingsBelow(ctx context.Context, o client.Object) []reconcile.Request {
 	if o.GetNamespace() != r.Operator {
 		return nil
@@ -201,7 +197,7 @@ func (r *OpsConfigInfoReconciler) settingsBelow(ctx context.Context, o client.Ob
 	})
 }
 
-// settingsOf maps a namespace to the settings of its own.
+// settingsOf maps a namespace to its settings.
 func (r *OpsConfigInfoReconciler) settingsOf(ctx context.Context, ns client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.OpsConfigInfoList{}, cluster.Any, client.InNamespace(ns.GetName()))
 }

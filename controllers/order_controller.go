@@ -46,10 +46,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
-// OrderReconciler carries the orders of releases through AlterShield Server. Of
-// the status of a ChangeWorkload it is the only one to move orderStage and what
-// belongs to it; a controller of its own, so that a server that does not answer
-// holds up nothing else.
+// OrderReconciler carries out the orders of releases at AlterShield Server. It is a controller of
+// its own, so that a server that does not answer delays nothing else.
 type OrderReconciler struct {
 	*cluster.Cluster
 	checks *checker
@@ -73,7 +71,7 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return b.
 		// A setting changes how long a check may take, or what silence means.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openOrders)).
-		// A policy does.
+		// A policy changes what silence means.
 		Watches(&v1alpha1.DefensePolicy{}, to(r.openOrders), builder.WithPredicates(predicate.NewPredicateFuncs(namesServer))).
 		// The namespace is enrolled again.
 		Watches(cluster.NamespaceObject(), to(r.ordersOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -81,7 +79,7 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(cluster.Quiet(r))
 }
 
-// Reconcile carries the order of one release on.
+// Reconcile carries out the order of one release.
 func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var change v1alpha1.ChangeWorkload
 	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
@@ -100,7 +98,7 @@ func (r *OrderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	return r.checks.run(ctx, subject)
 }
 
-// load reads all a decision needs.
+// load reads the input of a decision.
 func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkload) (s checks.Subject, err error) {
 	s.Release = change
 	if s.Defended, err = r.Defended(ctx, change); err != nil {
@@ -109,7 +107,7 @@ func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkl
 	if s.Workload, err = r.OwnerOf(ctx, change); err != nil {
 		return s, err
 	}
-	// Settings that cannot be used are reported by the release.
+	// The release reports settings that cannot be used.
 	var inForce settings.InForce
 	if s.Workload != nil {
 		inForce, err = r.InForceOf(ctx, s.Workload, change)
@@ -120,7 +118,7 @@ func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkl
 	return s, err
 }
 
-// emit reports what became of an order, after it was written.
+// emit reports a written change of an order.
 func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
@@ -136,17 +134,17 @@ func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject
 
 // orderEnd is the end of the order of a release whose record is gone.
 type orderEnd struct {
-	// gone is what is needed of the record, and why says why the order ends.
-	gone     *v1alpha1.ChangeWorkload
-	why      string
+	// gone has the fields of the record that are needed, and why is the reason for the end.
+	gone *v1alpha1.ChangeWorkload
+	why  string
+	// deadline is when the end is dropped, in Unix seconds.
 	deadline int64
 }
 
-// OrderEndReconciler ends the orders of releases whose records were removed
-// before the server was notified, for example because somebody deleted the
-// workload. There are no finalizers, so that nothing is stuck. An end that the
-// server does not get within one deadline, or before the process ends, is
-// dropped.
+// OrderEndReconciler ends the orders of releases whose records were removed before the server was
+// notified, for example because a user deleted the workload. There are no finalizers, so that no
+// deletion is blocked. An end that the server does not get by its deadline, or before the process
+// ends, is dropped.
 type OrderEndReconciler struct {
 	*cluster.Cluster
 	server *verify.AlterShield
@@ -155,7 +153,9 @@ type OrderEndReconciler struct {
 // SetupWithManager adds the controller to the manager.
 func (r *OrderEndReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	gone := handler.TypedFuncs[*v1alpha1.ChangeWorkload, orderEnd]{
-		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*v1alpha1.ChangeWorkload], q workqueue.TypedRateLimitingInterface[orderEnd]) {
+		DeleteFunc: func(
+			ctx context.Context, e event.TypedDeleteEvent[*v1alpha1.ChangeWorkload], q workqueue.TypedRateLimitingInterface[orderEnd],
+		) {
 			if end, ok := r.endOf(ctx, e.Object); ok {
 				q.Add(end)
 			}
@@ -182,13 +182,13 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 	}
 	if !server.OwnsOrder(change) {
 		metrics.ForeignID("order")
-		log.FromContext(ctx).Info("the record of a release that is gone named an order that is not its own, which is not ended",
+		log.FromContext(ctx).Info("a removed record named the order of another record; this order is not ended",
 			"changeworkload", client.ObjectKeyFromObject(change), "order", s.OrderID)
 		return orderEnd{}, false
 	}
 	set, err := r.InForceIn(ctx, change.Namespace)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "end the order of a release that is gone", "changeworkload", client.ObjectKeyFromObject(change))
+		log.FromContext(ctx).Error(err, "end the order of a removed record", "changeworkload", client.ObjectKeyFromObject(change))
 		return orderEnd{}, false
 	}
 	since := cmp.Or(s.OrderEndDueTimeUnix, r.Clock.Now().Unix())
@@ -203,7 +203,7 @@ func (r *OrderEndReconciler) endOf(ctx context.Context, change *v1alpha1.ChangeW
 	return orderEnd{gone, whyGone(s), since + int64(set.PostTimeout.Seconds())}, true
 }
 
-// whyGone says why the order of a release ends whose record is gone.
+// whyGone returns why the order of a removed record ends.
 func whyGone(s *v1alpha1.ChangeWorkloadStatus) string {
 	if !record.IsOpen(s.Status) {
 		return server.HowReleaseEnded(s)
@@ -220,13 +220,13 @@ func (r *OrderEndReconciler) Reconcile(ctx context.Context, end orderEnd) (ctrl.
 	return ctrl.Result{RequeueAfter: r.server.EndGone(ctx, end.gone, end.why)}, nil
 }
 
-// openOrders maps a changed setting to the orders that follow it.
+// openOrders maps a changed setting to the orders for which it is in force.
 func (r *OrderReconciler) openOrders(ctx context.Context, setting client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, r.WhereInForce(setting)...)
 }
 
-// ordersOfNamespace and ordersOfWorkload map what was enrolled again, or opted
-// in again, to its orders that wait.
+// ordersOfNamespace and ordersOfWorkload map a namespace that is enrolled again, or a workload that
+// opted in again, to its orders that wait.
 func (r *OrderReconciler) ordersOfNamespace(ctx context.Context, ns client.Object) []reconcile.Request {
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, record.OrderWaits, client.InNamespace(ns.GetName()))
 }

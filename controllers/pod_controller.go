@@ -39,8 +39,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// podWorkers are few on purpose: a label informs, and every write to a pod wakes
-// all who watch pods, while the pods of a large release wait to be verified.
+// podWorkers is low: the label only informs, and each write to a pod triggers all watches of pods,
+// while the pods of a large release wait to be verified.
 const podWorkers = 2
 
 // PodReconciler labels pods whose release is finished. The label informs people
@@ -57,11 +57,11 @@ func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("pod").
 		For(&corev1.Pod{}, builder.WithPredicates(mayBeFinished()))
 	for _, kind := range r.Kinds.Kinds() {
-		// The release was recorded after its pods became ready, or a setting of the workload's own counts now.
+		// The release was recorded after its pods became Ready, or an annotation with a setting changed.
 		b = b.Watches(kind.Object(), to(r.podsOfWorkload(kind)), builder.WithPredicates(predicate.Or[client.Object](
 			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})))
 		for _, s := range kind.Secondary() {
-			// The revision that tells whose the pods are is seen after them.
+			// The ReplicaSet or revision of the pods reaches the cache after the pods.
 			b = b.Watches(s.Object, to(r.podsOfSecondary(kind, s)), builder.WithPredicates(acquired()))
 		}
 	}
@@ -95,9 +95,8 @@ func (r *PodReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	return cluster.Settle(ctx, ctrl.Result{}, r.ReportDenied(ctx, w, nil, err))
 }
 
-// loadRelease finds the workload whose release the pod is part of; nil when
-// there is none: the pod belongs to no defended workload, or to an earlier
-// template of it.
+// loadRelease returns the workload whose current release has the pod; nil if the pod belongs to no
+// defended workload, or to an earlier template.
 func (r *PodReconciler) loadRelease(ctx context.Context, pod *corev1.Pod) (*workload.Workload, error) {
 	ns, err := r.Namespace(ctx, pod.Namespace)
 	if err != nil || !ns.Enrolled {
@@ -124,9 +123,9 @@ func (r *PodReconciler) label(ctx context.Context, w *workload.Workload, pod *wo
 	}
 	labels := map[string]string{v1alpha1.OperateFinishedLabel: strconv.FormatInt(r.Clock.Now().Unix(), 10)}
 	if w.Unstamped {
-		labels[v1alpha1.VersionLabel] = w.Version // others have it from their template
+		labels[v1alpha1.VersionLabel] = w.Version // other pods have the label from their template
 	}
-	// The UID makes the patch one of this pod, and of no later one of its name.
+	// With the UID, the patch fails for a later pod of the same name.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": labels}})
 	if err != nil {
 		return fmt.Errorf("encode the labels of pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -138,16 +137,15 @@ func (r *PodReconciler) label(ctx context.Context, w *workload.Workload, pod *wo
 	return nil
 }
 
-// podsOfWorkload maps a workload to the pods of its release that may be
-// finished: pods that became ready before their release was recorded, or before
-// the cache showed it, wait for this.
+// podsOfWorkload maps a workload to the unlabelled pods of its release: they may have become Ready
+// before their release was recorded, or before the cache showed it.
 func (r *PodReconciler) podsOfWorkload(kind workload.Kind) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.podsOf(ctx, kind, client.ObjectKeyFromObject(o))
 	}
 }
 
-// podsOfSecondary does it for an object between a workload and its pods.
+// podsOfSecondary maps an object between a workload and its pods to the same pods.
 func (r *PodReconciler) podsOfSecondary(kind workload.Kind, s workload.Secondary) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		owner, ok := s.OwnerOf(o)

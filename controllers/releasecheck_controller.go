@@ -36,15 +36,15 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// ReleaseCheckReconciler carries the checks of policies of releases as a whole on. Which
-// there are is written by the ChangeWorkloadReconciler, which also decides what they
-// mean for the release; this is the only one to write what they come to.
+// ReleaseCheckReconciler runs the checks of policies on releases as a whole, and alone writes their
+// results. The ChangeWorkloadReconciler adds the checks, and decides what a result means for the
+// release.
 type ReleaseCheckReconciler struct {
 	*cluster.Cluster
 	checks *checker
 }
 
-// behindCache is when to look again where the workload is not what the release is of.
+// behindCache is the time until the next try if the workload is not at the release.
 const behindCache = 5 * time.Second
 
 func newReleaseCheckReconciler(c *cluster.Cluster, providers ...checks.Provider) *ReleaseCheckReconciler {
@@ -55,7 +55,7 @@ func newReleaseCheckReconciler(c *cluster.Cluster, providers ...checks.Provider)
 
 // SetupWithManager adds the controller to the manager.
 func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	// Also once they are over: what is remembered of them, and calls, end then.
+	// Also after the checks ended: then their calls end, and the provider forgets them.
 	checked := func(o client.Object) bool {
 		change, ok := o.(*v1alpha1.ChangeWorkload)
 		return ok && slices.ContainsFunc(change.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Type != "" })
@@ -68,7 +68,7 @@ func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		b = b.Watches(kind.Object(), to(r.checksOfWorkload), builder.WithPredicates(defenseChanged()))
 	}
 	return b.
-		// A policy that the checks go by changes.
+		// A policy of the checks changes.
 		Watches(&v1alpha1.DefensePolicy{}, to(r.checksOfPolicy), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// The namespace is enrolled again.
 		Watches(cluster.NamespaceObject(), to(r.checksOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -76,7 +76,7 @@ func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(cluster.Quiet(r))
 }
 
-// Reconcile carries the checks of one release on.
+// Reconcile runs the checks of one release.
 func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var change v1alpha1.ChangeWorkload
 	if err := r.Client.Get(ctx, req.NamespacedName, &change); err != nil {
@@ -95,7 +95,7 @@ func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request
 		return ctrl.Result{}, err
 	}
 	if subject.Workload.Release() != change.Spec.Release || subject.Workload.Version != change.Spec.Reversion {
-		// Another release came, or this one is not seen yet: an event tells when it is.
+		// Another release began, or the cache does not show this release yet.
 		r.checks.forget(req.NamespacedName)
 		return ctrl.Result{RequeueAfter: behindCache}, nil
 	}
@@ -110,12 +110,12 @@ func (r *ReleaseCheckReconciler) Reconcile(ctx context.Context, req ctrl.Request
 	return r.checks.run(ctx, subject)
 }
 
-// goesOn says that a check of a policy goes on of a release.
+// goesOn reports whether a check of a policy may still get a result for the release.
 func (r *ReleaseCheckReconciler) goesOn(change *v1alpha1.ChangeWorkload) bool {
 	return record.ReleaseChecksGoOn(change, r.Clock.Now())
 }
 
-// emit reports what became of a check, after it was written.
+// emit reports a written change of a check.
 func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
 	reportState(ctx, before.Release, after.Release)
 	for _, e := range events {
@@ -123,15 +123,16 @@ func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after checks.
 	}
 }
 
-// checksOfPolicy maps a policy to the releases whose checks go by it.
+// checksOfPolicy maps a policy to the releases with open checks of the policy.
 func (r *ReleaseCheckReconciler) checksOfPolicy(ctx context.Context, o client.Object) []reconcile.Request {
 	var where []client.ListOption
 	if o.GetNamespace() != r.Operator {
 		where = append(where, client.InNamespace(o.GetNamespace()))
 	}
 	prefix := o.GetNamespace() + "/" + o.GetName() + "/"
+	ofPolicy := func(check v1alpha1.CheckStatus) bool { return strings.HasPrefix(check.Name, prefix) }
 	return cluster.Requests(ctx, r.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) bool {
-		return r.goesOn(c) && slices.ContainsFunc(c.Status.Checks, func(check v1alpha1.CheckStatus) bool { return strings.HasPrefix(check.Name, prefix) })
+		return r.goesOn(c) && slices.ContainsFunc(c.Status.Checks, ofPolicy)
 	}, where...)
 }
 

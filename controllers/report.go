@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// reportState logs and counts a change of the state of a release, and of its checks, after it was written.
+// reportState logs and counts a written change of the state, the checks or the hold of a release.
 func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 	reportChecks(before.Status.Checks, after.Status.Checks)
 	reportHold(kindOf(after), &before.Status, &after.Status)
@@ -63,11 +63,11 @@ func conditionStatus(ok bool) metav1.ConditionStatus {
 const (
 	// reconcileTimeout bounds one reconcile, waiting for the cache included.
 	reconcileTimeout = time.Minute
-	// workers per controller: writes to the API server dominate.
+	// workers is the number of concurrent reconciles of a controller: writes to the API server dominate.
 	workers = 8
 )
 
-// newChangeWorkload is the record of the release a workload is at.
+// newChangeWorkload returns the record of the current release of a workload.
 func newChangeWorkload(w *workload.Workload, set settings.Settings, now time.Time) *v1alpha1.ChangeWorkload {
 	name := record.ReleaseName(w, w.RecordedVersion())
 	apiVersion, kindName := w.GVK.ToAPIVersionAndKind()

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package controllers holds the reconcilers, one file per kind. Each observes,
-// lets internal/defense and the packages below it decide, and applies what was decided.
+// Package controllers has the reconcilers, one file per kind. Each reads objects, lets
+// internal/defense and the packages below it decide, and carries the plan out.
 package controllers
 
 import (
@@ -31,24 +31,22 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
-// Options of the controllers.
+// Options configure the controllers.
 type Options struct {
-	// Server is AlterShield Server; nil when there is none.
+	// Server is AlterShield Server; nil without one.
 	Server *verify.Server
-	// Spread spreads the tries of calls to it, by a number from 0 up to 1; chance
-	// when nil.
+	// Spread spreads the tries of calls to the server, by a number from 0 up to 1; random if nil.
 	Spread func() float64
-	// MetricsTogether gives one number for all namespaces where there could be one
-	// for each.
+	// MetricsTogether counts all namespaces in one series instead of one series for each.
 	MetricsTogether bool
-	// APIServer is its URL: no probe calls it.
+	// APIServer is the URL of the API server, which no probe may call.
 	APIServer string
-	// DenyCIDRs are networks that no probe calls.
+	// DenyCIDRs are the networks that no probe may call.
 	DenyCIDRs []netip.Prefix
 }
 
-// beginMetrics lets each kind have its series, and registers what is counted whenever
-// the metrics are read.
+// beginMetrics begins the series of each kind, and registers the metrics that are counted at each
+// scrape.
 func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 	var kinds []string
 	for _, kind := range v.Kinds.Kinds() {
@@ -56,10 +54,12 @@ func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 		metrics.Begin(name)
 		kinds = append(kinds, name)
 	}
-	if err := metrics.BlockedWorkloads(kinds, func() (map[metrics.Of]int, error) { return blockedWorkloads(ctx, v) }, byNamespace); err != nil {
+	blocked := func() (map[metrics.Of]int, error) { return blockedWorkloads(ctx, v) }
+	if err := metrics.BlockedWorkloads(kinds, blocked, byNamespace); err != nil {
 		return fmt.Errorf("register the metric of blocked workloads: %w", err)
 	}
-	if err := metrics.HeldWorkloads(kinds, func() (map[metrics.Of]int, error) { return heldWorkloads(ctx, v) }, byNamespace); err != nil {
+	held := func() (map[metrics.Of]int, error) { return heldWorkloads(ctx, v) }
+	if err := metrics.HeldWorkloads(kinds, held, byNamespace); err != nil {
 		return fmt.Errorf("register the metric of held workloads: %w", err)
 	}
 	metrics.PolicyChecks(func() (map[string][]string, error) { return checksOfPolicies(ctx, v) })
@@ -79,7 +79,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if o.Server != nil {
 		batchWorkers = verify.Workers
 	}
-	// Its bounds are for batches and releases together.
+	// Batches and releases share the limits of this provider.
 	policies := checks.New(c, checks.NewGuard(o.APIServer, o.DenyCIDRs...))
 	if err := mgr.Add(policies); err != nil {
 		return fmt.Errorf("add the calls of probes: %w", err)

@@ -40,23 +40,23 @@ import (
 )
 
 const (
-	// gatherPods is how long a release waits for more of its pods, or of its
-	// workload, to change, so that it decides once about all that changed.
+	// gatherPods is how long a release waits for further changes of its pods and its workload, so
+	// that one decision is about all of them.
 	gatherPods = 100 * time.Millisecond
-	// gatherBatches is how long it waits for more of its batches to change.
+	// gatherBatches is how long a release waits for further changes of its batches.
 	gatherBatches = 250 * time.Millisecond
 )
 
-// What wakes a reconciler. Each watch says at its controller which transition it
-// serves; here is what its events are of, and which of them pass.
+// Handlers and predicates of the watches. The comment of each watch, at its controller, describes
+// the transition that it serves.
 
-// to enqueues what an object is mapped to.
+// to enqueues the requests of an object.
 func to[R comparable](requests handler.TypedMapFunc[client.Object, R]) handler.TypedEventHandler[client.Object, R] {
 	return handler.TypedEnqueueRequestsFromMapFunc(requests)
 }
 
-// gathered enqueues requests after a while, so that those that come in between
-// become one. How long, the object says; at once when that is zero.
+// gathered enqueues requests after a delay, so that equal requests become one. wait returns the
+// delay for an object; zero for none.
 func gathered(wait func(client.Object) time.Duration, requests handler.MapFunc) handler.EventHandler {
 	enqueue := func(ctx context.Context, o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		for _, request := range requests(ctx, o) {
@@ -83,7 +83,7 @@ func gathered(wait func(client.Object) time.Duration, requests handler.MapFunc) 
 	}
 }
 
-// updates lets through updates of objects of one type that changed so, and nothing else.
+// updates lets only updates through, of objects of one type for which changed returns true.
 func updates[T client.Object](changed func(before, after T) bool) predicate.Funcs {
 	never := func(client.Object) bool { return false }
 	f := predicate.NewPredicateFuncs(never)
@@ -95,7 +95,7 @@ func updates[T client.Object](changed func(before, after T) bool) predicate.Func
 	return f
 }
 
-// created lets them through also when they are new.
+// created lets new objects through as well, if passes returns true.
 func created(f predicate.Funcs, passes func(client.Object) bool) predicate.Funcs {
 	f.CreateFunc = func(e event.CreateEvent) bool { return passes(e.Object) }
 	return f
@@ -118,8 +118,8 @@ func renumbered(before, after client.Object) bool {
 	return ok1 && ok2 && was.Revision != is.Revision
 }
 
-// recordChanged lets through what may change a workload's record: its spec, its
-// labels and annotations, its owner, its deletion. Its status is not among it.
+// recordChanged lets through changes on which the record of a workload may depend: of its spec,
+// labels, annotations and owner, and its deletion. A change of its status does not pass.
 func recordChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -150,7 +150,7 @@ func mayBeFinished() predicate.Predicate {
 	return created(updates(func(_, after client.Object) bool { return unlabelled(after) }), unlabelled)
 }
 
-// batchUrgency lets a batch that failed be acted on at once.
+// batchUrgency returns the delay for a batch: none if it failed.
 func batchUrgency(o client.Object) time.Duration {
 	if batch, ok := o.(*v1alpha1.ChangePod); ok && record.BatchFails(batch) {
 		return 0
@@ -160,9 +160,8 @@ func batchUrgency(o client.Object) time.Duration {
 
 func podUrgency(client.Object) time.Duration { return gatherPods }
 
-// urgent says that a release is not under way, or that a check of its order fails: that
-// is acted on at once. What is written of it step by step, the steps of its order for
-// one, is looked at together.
+// urgent reports whether a release is not under way, or a check of its order fails: then it is
+// reconciled at once. Other changes, such as the stages of its order, are gathered.
 func urgent(o client.Object) bool {
 	change, ok := o.(*v1alpha1.ChangeWorkload)
 	return ok && !record.IsUnderWay(change)
@@ -173,8 +172,8 @@ func itself(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
 }
 
-// podChanged lets through what moves a release: pods that come and go, become
-// ready or cease to be.
+// podChanged lets through changes of pods that move a release: pods that come and go, become Ready
+// or cease to be, restart, or fail.
 func podChanged() predicate.Predicate {
 	controlled := func(o client.Object) bool { return metav1.GetControllerOf(o) != nil }
 	f := created(updates(func(before, after *corev1.Pod) bool {
@@ -197,13 +196,13 @@ func podFails() predicate.Predicate {
 			return false
 		}
 		return o.Ready && !n.Ready || n.Restarts != o.Restarts ||
-			(o.CrashLoop == nil) != (n.CrashLoop == nil) || n.OutOfMemory != nil && (o.OutOfMemory == nil || !o.OutOfMemory.Finished.Equal(n.OutOfMemory.Finished))
+			(o.CrashLoop == nil) != (n.CrashLoop == nil) ||
+			n.OutOfMemory != nil && (o.OutOfMemory == nil || !o.OutOfMemory.Finished.Equal(n.OutOfMemory.Finished))
 	})
 }
 
-// releaseEnded lets through the releases that were rolled back or canceled, which the
-// one that replaced them tells of, and those whose order was ended, which it may
-// remove then.
+// releaseEnded lets through releases that were rolled back or canceled, which the current release
+// reports, and releases whose order ended, which may be removed then.
 func releaseEnded() predicate.Predicate {
 	return updates(func(was, is *v1alpha1.ChangeWorkload) bool {
 		over := is.Status.Status == v1alpha1.ChangeWorkloadRollback || is.Status.Status == v1alpha1.ChangeWorkloadCanceled
@@ -211,16 +210,16 @@ func releaseEnded() predicate.Predicate {
 	})
 }
 
-// deletedOnly lets through the end of objects.
+// deletedOnly lets only deletions through.
 func deletedOnly() predicate.Predicate {
 	f := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
 	f.DeleteFunc = func(event.DeleteEvent) bool { return true }
 	return f
 }
 
-// turned lets through what of a release concerns its batches: how far its order
-// has come, whether it ended, its attempt, and verdicts that wait for them. One that
-// is new the cache did not show when its batch was looked at.
+// turned lets through changes of a release that concern its batches: of the stage of its order, its
+// state, its attempt, and the verdicts that wait for a batch. New releases pass, too: the cache may
+// have shown the batch first.
 func turned() predicate.Predicate {
 	return created(updates(func(before, after *v1alpha1.ChangeWorkload) bool {
 		o, n := &before.Status, &after.Status
@@ -238,7 +237,7 @@ func defenseChanged() predicate.Predicate {
 	})
 }
 
-// namesServer lets policies through that say what silence of the server means.
+// namesServer reports whether a policy defines what silence of the server means.
 func namesServer(o client.Object) bool {
 	p, ok := o.(*v1alpha1.DefensePolicy)
 	return ok && policy.NamesServer(p)

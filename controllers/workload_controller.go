@@ -44,54 +44,52 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// WorkloadReconciler sees to it that each release of a workload has its
-// ChangeWorkload, those that slipped past admission included, evicts pods that are stuck at
-// a version that was left, and takes back
-// the operator's block from workloads that leave the defense, and its halt and hold also
-// from those that another object owns by now.
+// WorkloadReconciler creates the ChangeWorkload of each release of a workload, also of a release
+// past admission, and evicts stuck pods of abandoned versions. It takes back the operator's block,
+// halt and hold from workloads that leave the defense, and the halt and the hold from workloads that
+// get an owner.
 type WorkloadReconciler struct {
 	*cluster.Cluster
 	// server: releases are checked by AlterShield Server.
 	server bool
-	// unenrolled are the versions workloads outside of the defense were last
-	// seen with. It only spares baselines a doubt that their times leave, so
-	// that it is gone after a restart does no harm.
+	// unenrolled has the last version of each workload whose namespace is not enrolled. It only
+	// helps to recognize baselines whose times leave a doubt, so a restart may lose it.
 	unenrolled sync.Map // workload.Key -> seenVersion
-	// blocked are the workloads whose releases were denied when they were seen last,
-	// and deleted those of them that are gone, for a day. Both are in memory only: of
-	// what is deleted while no leader is there, only the audit log of the API server
-	// tells.
+	// blocked has the workloads whose releases are denied, and deleted has those of them that were
+	// deleted within a day. Both are in memory only: a deletion while there is no leader is only
+	// in the audit log of the API server.
 	blocked sync.Map // workload.Key -> *defense.DeniedWorkload
 	deleted *lru.LRUExpireCache
-	// tooLarge are the workloads whose event EventDefenseChanged was sent, until they fit again.
+	// tooLarge has the workloads that were reported as too large, until they fit again.
 	tooLarge sync.Map // workload.Key -> true
-	// unknown are the labels and annotations that each workload has and the operator does not
-	// know, whose events were sent.
+	// unknown has the reported labels and annotations of each workload that the operator does not
+	// know.
 	unknown sync.Map // workload.Key -> []string
-	// mistyped are the namespaces with a label that somebody meant to enrol them by.
+	// mistyped has the namespaces with a mistyped label of their enrolment.
 	mistyped sync.Map // name -> string
-	// processed is the release that a workload was told of just now that it has its
-	// ChangeWorkload, by its UID.
+	// processed has the release for which DefenseStatusLabel was just written, by the UID of the
+	// workload.
 	processed *lru.LRUExpireCache
 	evictions *evictor
 }
 
 const (
-	// maxProcessed is for how many workloads that is remembered, and processedFor for
-	// how long: the cache shows what was written within moments. Then it is looked at
-	// again.
+	// maxProcessed is the most entries of processed, and processedFor is how long each stays:
+	// the cache shows a write within moments. Then the workload is reconciled again.
 	maxProcessed = 10_000
 	processedFor = 2 * time.Second
 
-	// maxDeleted is how many deleted workloads are remembered, and deletedFor for how
-	// long: whoever creates one of them again does so soon.
+	// maxDeleted is the most entries of deleted, and deletedFor is how long each stays: users
+	// create a deleted workload again soon.
 	maxDeleted = 10_000
 	deletedFor = 24 * time.Hour
 )
 
 func newWorkloadReconciler(c *cluster.Cluster, server bool) *WorkloadReconciler {
 	return &WorkloadReconciler{
-		Cluster: c, server: server, deleted: lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock), processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock),
+		Cluster: c, server: server,
+		deleted:   lru.NewLRUExpireCacheWithClock(maxDeleted, c.Clock),
+		processed: lru.NewLRUExpireCacheWithClock(maxProcessed, c.Clock),
 		evictions: &evictor{Cluster: c, refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock)},
 	}
 }
@@ -112,30 +110,30 @@ func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	for _, kind := range r.Kinds.Kinds() {
 		changed := recordChanged()
 		if _, ok := kind.(workload.Evicter); ok {
-			// Its controller gets on after a rollback, which its status tells.
+			// The status shows how the controller proceeds after a rollback.
 			changed = predicate.Or(changed, predicate.NewPredicateFuncs(mayNeedEviction))
 		}
 		b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(changed))
 		for _, s := range kind.Secondary() {
-			// The revision before the first release is seen only now: it is the baseline.
+			// The cache shows the revision before the first release, which is the baseline.
 			b = b.Watches(s.Object, to(cluster.OwnerBy(s)), builder.WithPredicates(acquired()))
 		}
 	}
 	return b.
-		// A record was made, or somebody removed it.
+		// A record was created or removed.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
-		// The namespace is enrolled, or leaves: what is blocked there is let go.
+		// The namespace is enrolled, or no longer enrolled: then its blocks are lifted.
 		Watches(cluster.NamespaceObject(), to(r.workloadsOf), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		// Observing takes back what the operator holds; evicting is turned on or off.
+		// Observe mode takes back blocks, halts and holds; eviction is turned on or off.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.heldWorkloads)).
-		// It becomes known since when this installation runs.
+		// The start of this installation becomes known.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.recordedWorkloads), builder.WithPredicates(r.installed())).
 		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
 		WithLogConstructor(cluster.LogWorkload(mgr, "workload")).
 		Complete(cluster.Quiet(r))
 }
 
-// Reconcile records the release a workload is at.
+// Reconcile records the current release of a workload.
 func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
 	w, err := r.Workload(ctx, key)
 	if err != nil {
@@ -145,13 +143,13 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 		r.unenrolled.Delete(key)
 		r.tooLarge.Delete(key)
 		r.unknown.Delete(key)
-		return ctrl.Result{}, r.tellDeleted(ctx, key, nil)
+		return ctrl.Result{}, r.reportDeleted(ctx, key, nil)
 	}
 	ns, err := r.Namespace(ctx, w.Namespace)
 	if err != nil || ns.Ending() {
 		return ctrl.Result{}, err
 	}
-	if err := r.tellDeleted(ctx, key, w); err != nil {
+	if err := r.reportDeleted(ctx, key, w); err != nil {
 		return ctrl.Result{}, err
 	}
 	r.rememberDenied(ns, key, w)
@@ -173,7 +171,7 @@ func (r *WorkloadReconciler) Reconcile(ctx context.Context, key workload.Key) (c
 	return sooner(again, evicted), err
 }
 
-// sooner is the result of the two that comes first.
+// sooner returns the result with the earlier requeue.
 func sooner(a, b ctrl.Result) ctrl.Result {
 	if a.RequeueAfter == 0 || b.RequeueAfter > 0 && b.RequeueAfter < a.RequeueAfter {
 		return b
@@ -181,8 +179,8 @@ func sooner(a, b ctrl.Result) ctrl.Result {
 	return a
 }
 
-// denied tells whether what was written was denied. Of a workload that left the
-// defense only the log does.
+// denied writes to the release of the workload whether the last write was denied. If the workload
+// left the defense, a denial is only logged.
 func (r *WorkloadReconciler) denied(ctx context.Context, in defense.WorkloadInput, err error) error {
 	w, change := in.Workload, cluster.CurrentRelease(in.Workload, in.Changes)
 	denied := (*cluster.DeniedError)(nil)
@@ -225,10 +223,9 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 	return in, err
 }
 
-// seeOutside remembers the version of a workload whose namespace is not enrolled. The
-// cache of namespaces may be behind that of workloads: that its namespace is not
-// enrolled is believed of a young revision only from the API server. What is older than
-// the enrolment its times tell.
+// seeOutside remembers the version of a workload whose namespace is not enrolled. The cache of
+// namespaces may be behind the cache of workloads, so the namespace of a young revision is read from
+// the API server. The times of an older revision show that it is older than the enrolment.
 func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w *workload.Workload) error {
 	now := seenVersion{uid: w.UID, version: w.Version}
 	if seen, ok := r.unenrolled.Load(key); ok && seen == now {
@@ -240,15 +237,15 @@ func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w
 			return fmt.Errorf("get namespace %s: %w", w.Namespace, err)
 		}
 		if ns.Name == "" || workload.NamespaceEnrolled(ns.Name, ns.Labels) {
-			return nil // it is gone, or enrolled: the cache will say so, too
+			return nil // it is gone, or enrolled: the cache will show it, too
 		}
 	}
 	r.unenrolled.Store(key, now)
 	return nil
 }
 
-// youngRevision is how old a revision is at most whose namespace may have been enrolled
-// before it was made, although the cache does not show that yet.
+// youngRevision is the largest age of a revision that may be younger than the enrolment of its
+// namespace although the cache does not show the enrolment yet.
 const youngRevision = time.Minute
 
 func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput, plan defense.WorkloadPlan) error {
@@ -279,10 +276,9 @@ func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput
 	return r.handBack(ctx, w)
 }
 
-// baseline removes the record of an earlier installation from a workload, in one write: the version
-// that runs is a baseline until the template changes. The number of its release goes on, so that no
-// older ChangeWorkload is about it. What is in quarantine stays. A hold is given back, since no
-// release is there to end it.
+// baseline removes the record of an earlier installation from a workload, in one write: the running
+// version is a baseline until the template changes. The release number increases, so that no older
+// ChangeWorkload matches. The quarantine stays. A hold is given back, since no release can end it.
 func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
@@ -309,8 +305,8 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 	return nil
 }
 
-// record writes on the workload what admission would have written, never on its
-// template: that would restart its pods.
+// record writes the labels and annotations that admission would have written. It does not write to
+// the template, which would restart the pods.
 func (r *WorkloadReconciler) record(ctx context.Context, w *workload.Workload, rec *defense.Recording) error {
 	p := cluster.PatchRevision(w)
 	p.SetLabel(v1alpha1.VersionLabel, rec.Version)
@@ -325,7 +321,7 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *workload.Workload, r
 	if rec.Slipped {
 		p.SetAnnotation(v1alpha1.ReleasedByAnnotation, workload.UnknownUser)
 		p.DropLabel(v1alpha1.DefenseStatusLabel)
-		// It was about the release before.
+		// The request was for the release before.
 		p.DropAnnotation(v1alpha1.RollbackToAnnotation)
 	}
 	if rec.Override != nil {
@@ -338,17 +334,17 @@ func (r *WorkloadReconciler) record(ctx context.Context, w *workload.Workload, r
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("recorded a release that admission did not record, or saw otherwise than it is stored",
+	log.FromContext(ctx).Info("recorded a release that admission did not see, or saw with another template",
 		"version", rec.Version, "seen", w.RecordedVersion(), "release", rec.Release, "slipped", rec.Slipped)
 	if rec.Slipped {
-		r.Event(w, nil, record.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventAdmissionBypassed,
-			Message: fmt.Sprintf("version %s was released past the admission webhook; it is verified like any other release", rec.Version)}, "Record")
+		message := fmt.Sprintf("version %s was released past the admission webhook; it is verified like any other release", rec.Version)
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.EventAdmissionBypassed, Message: message}, "Record")
 	}
 	return nil
 }
 
-// ensureChange creates the ChangeWorkload of the workload's version, or tells
-// the one that is there of a newer release of the same version.
+// ensureChange creates the ChangeWorkload of the workload's version, or writes the number of a newer
+// release of this version to the existing ChangeWorkload.
 func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *workload.Workload, changes []v1alpha1.ChangeWorkload) error {
 	version := w.RecordedVersion()
 	for i := range changes {
@@ -366,7 +362,7 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *workload.Workl
 		}
 		return nil
 	}
-	// A setting that cannot be used is reported by the release.
+	// The release reports settings that cannot be used.
 	set, err := r.InForceOf(ctx, w, nil)
 	if err != nil {
 		return err
@@ -386,8 +382,8 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *workload.Workl
 	}
 }
 
-// acknowledge says on the workload that its version has its ChangeWorkload, and
-// emits an event of an override once.
+// acknowledge marks the workload whose version has its ChangeWorkload, carries out its request to
+// end a quarantine, and reports overrides, resumed rollouts and ended quarantines, each once.
 func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Workload, plan defense.WorkloadPlan) error {
 	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != ""
 	if !once && (!plan.Processed || r.processedJustNow(w)) {
@@ -395,8 +391,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 	}
 	p := cluster.PatchRelease(w)
 	if once {
-		// Once: a view from before the last report must not report again, nor
-		// one from before a pause take its mark away.
+		// An outdated cache must neither report twice, nor remove the mark of a later halt.
 		p = cluster.PatchRevision(w)
 	}
 	before := false
@@ -450,7 +445,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 	return nil
 }
 
-// processedJustNow says that a workload was told so, which its cache may not show yet.
+// processedJustNow reports whether the workload was just marked, which the cache may not show yet.
 func (r *WorkloadReconciler) processedJustNow(w *workload.Workload) bool {
 	release, ok := r.processed.Get(w.UID)
 	return ok && release == w.Release()

@@ -34,11 +34,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// handBack gives the fields of the template that a rollback made the operator's
-// back to the field manager that applies the workload, and gives up those that it was
-// halted by. The fields are read from
-// the API server, because the cache does not have them. Nothing is done twice:
-// after this the fields are not the operator's.
+// handBack gives up fields of the operator: the template of a rollback, which goes to the field
+// manager that applies the workload, and the fields of a halt. The managed fields are read from the
+// API server, because the cache does not have them. A second call changes nothing.
 func (r *WorkloadReconciler) handBack(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
@@ -69,7 +67,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	}
 	p := cluster.PatchRelease(w)
 	if w.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
-		// A block that somebody else set stays.
+		// The block of a user stays.
 		p.DropLabel(v1alpha1.SuspendLabel)
 		p.DropAnnotation(v1alpha1.SuspendedByAnnotation)
 	}
@@ -90,15 +88,14 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	if left != nil {
 		r.left(w, *left)
 	}
-	// No other event: in a namespace that left the defense this was the last write,
-	// the release tells of one that admission saw, and of what is in observe mode.
+	// No other event: in a namespace that left the defense this was the last write. The release
+	// reports an opt-out that admission saw, and observe mode.
 	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is in observe mode")
 	return nil
 }
 
-// letGo takes back what the operator halts or holds a workload by that another object
-// owns, and leaves a block. From a view of before it was defended all the same, nothing is
-// taken back.
+// letGo takes back the halt or the hold of a workload that another object owns. A block stays. The
+// write fails if the cache is outdated, because the workload may have no owner now.
 func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
@@ -110,17 +107,19 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) er
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	// Of an owner that admission saw, and of a blocked workload, the release tells.
+	// The release reports an owner that admission saw, and any owner of a blocked workload.
 	o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation])
 	if while := r.defenseOf(w); while != v1alpha1.WhileBlocked && (!ok || o.Release != w.Release()) {
-		o = defense.OptOut{While: while, Owner: strings.ReplaceAll(w.ObservingOwner(), " ", "/"), User: "somebody whom admission did not see"}
-		r.left(w, o)
+		r.left(w, defense.OptOut{
+			While: while, Owner: strings.ReplaceAll(w.ObservingOwner(), " ", "/"), User: "a user whom admission did not see",
+		})
 	}
-	log.FromContext(ctx).Info("took the halt or the hold of a workload back, which is in observe mode because of its owner", "owner", w.ObservingOwner())
+	log.FromContext(ctx).Info("took back the halt or the hold of a workload that is in observe mode because of its owner",
+		"owner", w.ObservingOwner())
 	return nil
 }
 
-// left emits the event of a workload that left the defense while it had an effect, past admission.
+// left reports a workload that left the defense past admission, while the defense had an effect.
 func (r *WorkloadReconciler) left(w *workload.Workload, o defense.OptOut) {
 	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
 	metrics.LeftWhileBlocked(w.GVK.Kind, metrics.LeftByOptingOut)
@@ -130,24 +129,24 @@ func (r *WorkloadReconciler) defenseOf(w *workload.Workload) v1alpha1.OptOutWhil
 	return defense.DefenseOf(w.Labels, w.Annotations, r.Clock.Now())
 }
 
-// dropped emits the event of a request that lay on a workload when its defense began.
+// dropped emits the event of a request that was on a workload when its defense began.
 func (r *WorkloadReconciler) dropped(w *workload.Workload, annotation, asked, reason string) {
 	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: reason,
 		Message: fmt.Sprintf("dropped the request %s=%s: %s", annotation, wording.Brief(asked), rollback.LaidBefore)}, "Drop")
 }
 
-// leftUnseen returns how a workload was opted out past admission while the defense had an
-// effect, by the field manager that did; nil where admission saw it, whose user the
-// release tells.
+// leftUnseen returns the opt-out of a workload past admission, with the field manager that wrote it;
+// nil if there is no opt-out, or if admission saw it: then the release reports it.
 func (r *WorkloadReconciler) leftUnseen(ctx context.Context, w *workload.Workload) (*defense.OptOut, error) {
-	if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); !workload.OptedOut(w.Labels) || ok && o.Release == w.Release() {
+	o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation])
+	if !workload.OptedOut(w.Labels) || ok && o.Release == w.Release() {
 		return nil, nil
 	}
 	stored, err := r.Stored(ctx, w)
 	if err != nil || stored == nil {
 		return nil, err
 	}
-	who := "a field manager that is not known"
+	who := "an unknown field manager"
 	if manager := workload.LabelOwner(stored.GetManagedFields(), v1alpha1.DefenseLabel); manager != "" {
 		who = "field manager " + manager
 	}

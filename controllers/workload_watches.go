@@ -38,12 +38,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// heldWorkloads maps a setting to the workloads it is in force for that the
-// operator holds, or whose pods may have to be evicted.
+// heldWorkloads maps a setting to the workloads for which it is in force, if they are blocked,
+// halted or held, or their pods may have to be evicted.
 func (r *WorkloadReconciler) heldWorkloads(ctx context.Context, setting client.Object) []workload.Key {
 	return r.Workloads(ctx, func(w client.Object) bool {
 		_, suspended := w.GetLabels()[v1alpha1.SuspendLabel]
-		return suspended || w.GetAnnotations()[v1alpha1.HaltedAnnotation] != "" || w.GetAnnotations()[v1alpha1.HeldAnnotation] != "" || mayNeedEviction(w)
+		annotations := w.GetAnnotations()
+		return suspended || annotations[v1alpha1.HaltedAnnotation] != "" || annotations[v1alpha1.HeldAnnotation] != "" || mayNeedEviction(w)
 	}, r.WhereInForce(setting)...)
 }
 
@@ -52,8 +53,8 @@ func (r *WorkloadReconciler) recordedWorkloads(ctx context.Context, setting clie
 	return r.Workloads(ctx, func(w client.Object) bool { return w.GetLabels()[v1alpha1.VersionLabel] != "" }, r.WhereInForce(setting)...)
 }
 
-// installed lets the operator's setting blocking through when it says since when this
-// installation runs.
+// installed lets the operator's setting blocking through when the noted start of this installation
+// changes.
 func (r *WorkloadReconciler) installed() predicate.Predicate {
 	since := func(setting *v1alpha1.OpsConfigInfo) time.Time {
 		if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
@@ -61,14 +62,15 @@ func (r *WorkloadReconciler) installed() predicate.Predicate {
 		}
 		return defense.InstalledSince(setting)
 	}
-	return created(updates(func(before, after *v1alpha1.OpsConfigInfo) bool { return !since(after).Equal(since(before)) }), func(o client.Object) bool {
+	changed := func(before, after *v1alpha1.OpsConfigInfo) bool { return !since(after).Equal(since(before)) }
+	return created(updates(changed), func(o client.Object) bool {
 		setting, ok := o.(*v1alpha1.OpsConfigInfo)
 		return ok && !since(setting).IsZero()
 	})
 }
 
-// workloadsOf are the workloads of a namespace whose labels changed. A label by which somebody
-// meant to enrol it is logged and counted.
+// workloadsOf maps a namespace whose labels changed to its workloads. A mistyped label of its
+// enrolment is logged and counted.
 func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) []workload.Key {
 	mistyped := ""
 	if ns.GetDeletionTimestamp() == nil && ns.GetName() != r.Operator {
@@ -89,9 +91,9 @@ func (r *WorkloadReconciler) workloadsOf(ctx context.Context, ns client.Object) 
 	return r.WorkloadsOf(ctx, ns)
 }
 
-// tellDeleted tells of a workload that is gone while its releases were denied, and
-// of the next one of its name.
-func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, now *workload.Workload) error {
+// reportDeleted reports that a workload was deleted while its releases were denied, and that a
+// workload of this name was created again.
+func (r *WorkloadReconciler) reportDeleted(ctx context.Context, key workload.Key, now *workload.Workload) error {
 	in := defense.DeletionInput{Now: now}
 	if last, ok := r.blocked.Load(key); ok {
 		in.Denied = last.(*defense.DeniedWorkload) //nolint:errcheck // the map holds nothing else
@@ -111,14 +113,16 @@ func (r *WorkloadReconciler) tellDeleted(ctx context.Context, key workload.Key, 
 	if plan.Deleted != nil {
 		r.deleted.Add(key, in.Denied, deletedFor)
 		metrics.LeftWhileBlocked(in.Denied.Workload.GVK.Kind, metrics.LeftByDeletion)
-		log.FromContext(ctx).Info("somebody deleted a workload while releases of it were denied", "workload", key, "while", in.Denied.By.String())
+		log.FromContext(ctx).Info("a user deleted a workload while its releases were denied",
+			"workload", key, "while", in.Denied.By.String())
 		r.Event(&in.Denied.Workload, nil, *plan.Deleted, "Delete")
 	}
 	if plan.ForgetDeleted {
 		r.deleted.Remove(key)
 	}
 	if plan.CreatedAgain != nil {
-		log.FromContext(ctx).Info("somebody created a workload again that was deleted while releases of it were denied", "workload", key, "user", now.ReleasedBy())
+		log.FromContext(ctx).Info("a user created a workload again, which was deleted while its releases were denied",
+			"workload", key, "user", now.ReleasedBy())
 		r.Event(now, nil, *plan.CreatedAgain, "Create")
 	}
 	return nil
@@ -149,14 +153,14 @@ func (r *WorkloadReconciler) reportTooLarge(ns cluster.Namespace, key workload.K
 	}
 }
 
-// reportUnknown sends one event for each label, annotation and value of a workload that has a
-// prefix of the operator and that the operator does not know or cannot use, and for each annotation
-// of its namespace that AlterShield Server cannot take. A manager that takes over sends them again.
+// reportUnknown sends one event for each label, annotation and value of a workload with a prefix of
+// the operator that the operator does not know or cannot use, and for each annotation of its
+// namespace that AlterShield Server cannot take. A new leader sends the events again.
 func (r *WorkloadReconciler) reportUnknown(ctx context.Context, ns cluster.Namespace, key workload.Key, w *workload.Workload) {
 	var unknown []string
 	if ns.Enrolled && !workload.OptedOut(w.Labels) {
 		unknown = admission.UnknownWords(w.Labels, w.Annotations)
-		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next look reports them
+		if inForce, err := r.InForceOf(ctx, w, nil); err == nil { // else the next reconcile reports them
 			unknown = append(unknown, inForce.Problems...)
 		}
 		if ns.Meta != nil && r.server {

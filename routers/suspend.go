@@ -112,20 +112,25 @@ func (s *Server) listSuspendedWorkloads(w http.ResponseWriter, r *http.Request) 
 
 // suspendedBy lists the blocked workloads of these kinds that a request selects by these
 // parameters. If it fails, problem is the answer.
-func (s *Server) suspendedBy(r *http.Request, kinds []workload.Kind, parameters ...string) (found []suspendedWorkload, problem *codeAnswer) {
+func (s *Server) suspendedBy(
+	r *http.Request, kinds []workload.Kind, parameters ...string,
+) (found []suspendedWorkload, problem *codeAnswer) {
 	query := r.URL.Query()
 	for key, values := range query {
 		// The signature covers neither the path nor the method. So a query must not be valid
 		// for another path.
 		if !slices.Contains(parameters, key) || len(values) > 1 {
-			return nil, &codeAnswer{http.StatusBadRequest, fmt.Sprintf("unknown or repeated parameter %q; known: %s", key, strings.Join(parameters, ", "))}
+			return nil, &codeAnswer{http.StatusBadRequest,
+				fmt.Sprintf("unknown or repeated parameter %q; known: %s", key, strings.Join(parameters, ", "))}
 		}
 	}
 	namespace, of := query.Get("namespace"), query.Get("kind")
 	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 {
 		return nil, &codeAnswer{http.StatusBadRequest, "the parameter namespace is not the name of a namespace: " + strings.Join(problems, "; ")}
 	}
-	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k workload.Kind) bool { return of != "" && !strings.EqualFold(of, k.GroupVersionKind().Kind) })
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k workload.Kind) bool {
+		return of != "" && !strings.EqualFold(of, k.GroupVersionKind().Kind)
+	})
 	if len(kinds) == 0 {
 		return nil, &codeAnswer{http.StatusBadRequest,
 			fmt.Sprintf("the parameter kind is %q: workloads of this kind are not defended; those are %s", of, describeKinds(s.opts.View.Kinds))}
@@ -149,7 +154,9 @@ func (s *Server) suspendedBy(r *http.Request, kinds []workload.Kind, parameters 
 
 // listSuspended lists the defended workloads of a kind that are blocked. The lists share their
 // objects with the cache, so the objects are only read.
-func listSuspended(ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time) ([]suspendedWorkload, error) {
+func listSuspended(
+	ctx context.Context, view cluster.View, kind workload.Kind, namespace string, now time.Time,
+) ([]suspendedWorkload, error) {
 	list := kind.ObjectList()
 	if err := view.Cached.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.SuspendLabel},
 		client.UnsafeDisableDeepCopy); err != nil {

@@ -185,7 +185,8 @@ func (f foreign) note(ctx context.Context, kind string, record client.Object) {
 	}
 	f[record.GetUID()] = true
 	metrics.ForeignID(kind)
-	log.FromContext(ctx).Info("a verdict is not for a record although its status has the id", "kind", kind, "record", client.ObjectKeyFromObject(record))
+	log.FromContext(ctx).Info("a verdict is not for a record although its status has the id",
+		"kind", kind, "record", client.ObjectKeyFromObject(record))
 }
 
 // errSeveral means that several records name one order entry, so that none of them gets the verdict.
@@ -207,7 +208,9 @@ func (v *Verdicts) releaseOf(ctx context.Context, batch *v1alpha1.ChangePod) (*v
 
 // ownerOfOrder returns the release that owns the order; nil if it is not in the list. The id
 // names the record, so two releases cannot own an order.
-func ownerOfOrder(ctx context.Context, from client.Reader, by client.ListOption, orderID string, not foreign) (*v1alpha1.ChangeWorkload, error) {
+func ownerOfOrder(
+	ctx context.Context, from client.Reader, by client.ListOption, orderID string, not foreign,
+) (*v1alpha1.ChangeWorkload, error) {
 	var list v1alpha1.ChangeWorkloadList
 	if err := from.List(ctx, &list, by); err != nil {
 		return nil, fmt.Errorf("find the changeworkload of order %s: %w", orderID, err)

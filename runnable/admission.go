@@ -25,11 +25,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// AdmissionNote says at the start of each replica what the admission check is worth,
-// where somebody has prepared it: an open-source server answers every question with
-// pass, and only when its time is over.
+// AdmissionNote logs at the start of each replica that a configured admission check denies nothing
+// with an open-source server, which answers pass to each question, at the end of the time limit.
 type AdmissionNote struct {
-	// Scene of the check; empty where it cannot be made.
+	// Scene of the check; empty if none is configured.
 	Scene string
 	// InForce returns the settings in force in a namespace.
 	InForce func(ctx context.Context, namespace string) (settings.InForce, error)
@@ -46,8 +45,7 @@ var (
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (n *AdmissionNote) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable. It ends at once; what it cannot read is no
-// reason for the manager to end.
+// Start implements manager.Runnable. It ends at once. The manager continues if a read fails.
 func (n *AdmissionNote) Start(ctx context.Context) error {
 	set, err := n.InForce(ctx, n.Namespace)
 	if err != nil {
@@ -57,7 +55,7 @@ func (n *AdmissionNote) Start(ctx context.Context) error {
 	switch {
 	case n.Scene != "":
 		n.Log.Info("the admission check delays each release and denies none, with a stock AlterShield Server",
-			"why", "it answers pass, whatever its rules say, and only after the whole time it was given",
+			"why", "the server answers pass, whatever its rules say, at the end of the time limit",
 			"scene", n.Scene, "on", set.AdmissionCheck, "limit", set.AdmissionTimeout.String())
 	case set.AdmissionCheck:
 		n.Log.Info("the setting admission is on and does nothing", "why", "it needs --altershield-url and --altershield-admission-scene")

@@ -33,14 +33,13 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// What runs on the leader only needs the lease, which is named in main.go; creating
-// cannot be restricted to a name.
+// Tasks of the leader need the lease that main.go names; a role cannot restrict its creation to this
+// name.
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=altershieldoperator-system,resources=leases,verbs=create
 
 // Defaults creates the OpsConfigInfo objects and the default policy that are missing when the manager
-// starts. Objects that are there are left as they are. It runs on the leader only,
-// once.
+// starts. It does not change existing objects. It runs once, on the leader only.
 type Defaults struct {
 	Client client.Client
 	// Namespace of the operator.
@@ -59,9 +58,8 @@ var (
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (d *Defaults) NeedLeaderElection() bool { return true }
 
-// Start implements manager.Runnable. It ends when every object is there. The
-// defaults are in force without the objects, so that one that cannot be created
-// stops nothing.
+// Start implements manager.Runnable. It ends when every object exists. The defaults are in force
+// without the objects, so that a failed creation stops nothing.
 func (d *Defaults) Start(ctx context.Context) error {
 	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: time.Minute}
 	logged := ""
@@ -104,9 +102,8 @@ func (d *Defaults) create(ctx context.Context) error {
 	return nil
 }
 
-// createPolicy creates the default policy. It enforces on a new installation. Where
-// releases were recorded before there was one, it only observes: an upgrade begins to
-// suspend nothing by itself.
+// createPolicy creates the default policy: in enforce mode on a new installation, and in observe mode
+// if releases were recorded before, so that an upgrade alone does not begin to suspend releases.
 func (d *Defaults) createPolicy(ctx context.Context) error {
 	object := policy.Default(d.Namespace)
 	key := client.ObjectKeyFromObject(object)
@@ -117,7 +114,7 @@ func (d *Defaults) createPolicy(ctx context.Context) error {
 		return nil
 	}
 	if d.mode == "" {
-		// Decided at the first try: what is released before another one is no upgrade.
+		// Decided at the first try: a release before the second try is no sign of an upgrade.
 		var releases v1alpha1.ChangeWorkloadList
 		if err := d.Client.List(ctx, &releases, client.Limit(1)); err != nil {
 			return fmt.Errorf("list changeworkloads: %w", err)

@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestDefaults: what is missing is made, the policy first. It enforces on a new
-// installation, and observes where releases were recorded before.
+// TestDefaults creates missing objects, the policy first: in enforce mode on a new installation, and
+// in observe mode if releases were recorded before.
 func TestDefaults(t *testing.T) {
 	own := policy.Default(ours)
 	own.Spec.Mode = v1alpha1.ModeDisabled
@@ -44,11 +44,17 @@ func TestDefaults(t *testing.T) {
 		fails int
 		want  v1alpha1.PolicyMode
 	}{
-		"a new installation":                          {want: v1alpha1.ModeEnforce},
-		"an upgrade":                                  {there: []client.Object{wrappers.MakeChangeWorkload("default", "web--x--1").Obj()}, want: v1alpha1.ModeObserve},
-		"a policy of the user's":                      {there: []client.Object{own}, want: v1alpha1.ModeDisabled},
-		"a release comes before it could be made":     {fails: 1, want: v1alpha1.ModeEnforce},
-		"settings that are there, but for the policy": {there: []client.Object{wrappers.MakeOpsConfigInfo(ours, settings.NameBlocking, v1alpha1.TypeBlocking).Off("").Obj()}, want: v1alpha1.ModeEnforce},
+		"a new installation": {want: v1alpha1.ModeEnforce},
+		"an upgrade": {
+			there: []client.Object{wrappers.MakeChangeWorkload("default", "web--x--1").Obj()},
+			want:  v1alpha1.ModeObserve,
+		},
+		"a policy of the user":                 {there: []client.Object{own}, want: v1alpha1.ModeDisabled},
+		"a release before the policy succeeds": {fails: 1, want: v1alpha1.ModeEnforce},
+		"settings without the policy": {
+			there: []client.Object{wrappers.MakeOpsConfigInfo(ours, settings.NameBlocking, v1alpha1.TypeBlocking).Off("").Obj()},
+			want:  v1alpha1.ModeEnforce,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()

@@ -37,9 +37,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
-// heartbeatEvery is between two heartbeats, and up to heartbeatSpread more. It is no
-// flag: half a minute costs the server nothing, and is soon enough for an alert that
-// waits for minutes.
+// heartbeatEvery is the time between two heartbeats, plus up to heartbeatSpread. It is no flag: a
+// call each half minute costs the server nothing, and is often enough for an alert that waits for
+// minutes.
 const (
 	heartbeatEvery  = 30 * time.Second
 	heartbeatSpread = 6 * time.Second
@@ -47,34 +47,34 @@ const (
 
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=pods/status,verbs=patch
 
-// Heartbeat asks AlterShield Server all the time whether it works, so that a dead one
-// is known before the next release: as a metric, and as a condition of the pod this
-// runs in, with an event when it changes.
+// Heartbeat asks AlterShield Server periodically whether it works, so that a failure is known before
+// the next release: by a metric, and by a condition of the operator's pod, with an event when the
+// condition changes.
 //
-// Every replica asks. Each asks the server at admission, may be the leader a moment
-// later, and may be the one on a node that does not reach it.
+// Every replica asks: each asks the server at admission, may become the leader, and may be on a node
+// that does not reach the server.
 //
-// The condition is on the operator's own pod since it is about the two: no workload,
-// release or setting is unhealthy because the server is. It goes with the pod, so
-// that nothing stale is left where a server is taken out of the configuration.
+// The condition is on the operator's own pod, because no workload, release or setting is unhealthy
+// when the server is. It is deleted with the pod, so that no condition stays when the server is removed
+// from the configuration.
 type Heartbeat struct {
-	// Ask the server; any error says that it does not work.
+	// Ask asks the server; an error means that the server does not work.
 	Ask func(ctx context.Context) error
-	// Pod that this runs in; without a name there is none to tell.
+	// Pod is the operator's pod; without a name, no condition is written.
 	Pod types.NamespacedName
-	// Live reads the pod, which caches keep little of; Client writes its status.
+	// Live reads the pod, because the cache drops most of its fields; Client writes its status.
 	Live   client.Reader
 	Client client.Client
 	// Recorder of the events.
 	Recorder events.EventRecorder
 	Clock    clock.Clock
 	Log      logr.Logger
-	// Spread is a number from 0 up to 1; chance when nil.
+	// Spread returns a number from 0 up to 1; random if nil.
 	Spread func() float64
 
 	health verify.Health
-	// told is the reason that was told last.
-	told string
+	// written is the last reason that was written.
+	written string
 }
 
 var (
@@ -103,7 +103,7 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 	}
 }
 
-// beat asks once, and tells what is new.
+// beat asks once, and reports a change.
 func (h *Heartbeat) beat(ctx context.Context) {
 	err := h.Ask(ctx)
 	if ctx.Err() != nil {
@@ -111,22 +111,22 @@ func (h *Heartbeat) beat(ctx context.Context) {
 	}
 	metrics.ServerHeartbeat(err == nil, h.Clock.Now())
 	h.health = h.health.After(err)
-	if h.health.Reason == "" || h.health.Reason == h.told {
+	if h.health.Reason == "" || h.health.Reason == h.written {
 		return
 	}
-	if err := h.tell(ctx); err != nil {
-		h.Log.Info("could not write down how AlterShield Server is; trying again with the next heartbeat", "cause", err.Error())
+	if err := h.write(ctx); err != nil {
+		h.Log.Info("could not write the health of AlterShield Server; trying again with the next heartbeat", "cause", err.Error())
 		return
 	}
-	if h.told != "" || !h.health.Healthy() {
-		h.Log.Info("the health of AlterShield Server changed", "healthy", h.health.Healthy(), "reason", h.health.Reason, "message", h.health.Message)
+	if h.written != "" || !h.health.Healthy() {
+		h.Log.Info("the health of AlterShield Server changed",
+			"healthy", h.health.Healthy(), "reason", h.health.Reason, "message", h.health.Message)
 	}
-	h.told = h.health.Reason
+	h.written = h.health.Reason
 }
 
-// tell writes the condition, where it is not there from an earlier container of the
-// pod.
-func (h *Heartbeat) tell(ctx context.Context) error {
+// write writes the condition, unless an earlier container of the pod wrote the same.
+func (h *Heartbeat) write(ctx context.Context) error {
 	if h.Pod.Name == "" {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (h *Heartbeat) tell(ctx context.Context) error {
 		}
 		*c = wanted
 	}
-	// Of this condition only: the kubelet writes others.
+	// The patch has only this condition: the kubelet writes others.
 	if err := h.Client.Status().Patch(ctx, &pod, client.StrategicMergeFrom(before)); err != nil {
 		return fmt.Errorf("patch the status of pod %s: %w", h.Pod, err)
 	}

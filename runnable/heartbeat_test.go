@@ -41,7 +41,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// asked is a server that answers as it is told, and counts.
+// asked is a server with a given answer, and the times of its requests.
 type asked struct {
 	mu    sync.Mutex
 	err   error
@@ -70,7 +70,7 @@ func (a *asked) seen() []time.Time {
 
 var errDown = &altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassRetry, Err: errors.New("connection refused")}
 
-// gauge is the value of a metric without labels; nil when it has none.
+// gauge returns the value of a metric without labels; nil if it has none.
 func gauge(g Gomega, name string) *float64 {
 	registry, ok := ctrlmetrics.Registry.(prometheus.Gatherer)
 	g.Expect(ok).To(BeTrue())
@@ -85,8 +85,7 @@ func gauge(g Gomega, name string) *float64 {
 	return nil
 }
 
-// TestHeartbeat: each replica asks at once and then each half minute or a little
-// later, and the metrics say how it is.
+// TestHeartbeat asks at once, and then each half minute or a little later, and reads the metrics.
 func TestHeartbeat(t *testing.T) {
 	g := NewWithT(t)
 	const up, last = "altershield_server_up", "altershield_server_last_answer_timestamp_seconds"
@@ -96,7 +95,7 @@ func TestHeartbeat(t *testing.T) {
 	spread := 0.0
 	h := &Heartbeat{Ask: server.ask, Clock: clock, Log: logr.Discard(), Spread: func() float64 { spread += 0.5; return spread - 0.5 }}
 	g.Expect(h.NeedLeaderElection()).To(BeFalse())
-	g.Expect(gauge(g, up)).To(BeNil(), "a metric of a server that nobody asked")
+	g.Expect(gauge(g, up)).To(BeNil(), "a metric before the first heartbeat")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -115,7 +114,7 @@ func TestHeartbeat(t *testing.T) {
 	server.answer(errDown)
 	step(time.Nanosecond, 2)
 	g.Expect(gauge(g, up)).To(HaveValue(Equal(0.0)))
-	g.Expect(gauge(g, last)).To(HaveValue(Equal(float64(began.Unix()))), "no answer is none")
+	g.Expect(gauge(g, last)).To(HaveValue(Equal(float64(began.Unix()))), "the time of a failed heartbeat")
 	step(30*time.Second, 2) // the second wait is 3 s longer
 	server.answer(nil)
 	step(3*time.Second, 3)
@@ -129,7 +128,7 @@ func TestHeartbeat(t *testing.T) {
 }
 
 var _ = Describe("the heartbeat", func() {
-	It("tells of a server that is down on the replica's own pod, with the rights of the operator", func(ctx SpecContext) {
+	It("reports on the replica's own pod that the server is down, with the rights of the operator", func(ctx SpecContext) {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "manager-0"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "manager", Image: "manager"}}},
@@ -179,7 +178,7 @@ var _ = Describe("the heartbeat", func() {
 		h.beat(ctx)
 		began := clock.Now()
 		Expect(condition()).To(is(corev1.ConditionTrue, v1alpha1.ReasonAnswers, began))
-		Expect(said()).To(BeEmpty(), "an event about what is as it should be")
+		Expect(said()).To(BeEmpty(), "an event although the server is healthy")
 
 		By("missing one answer")
 		server.answer(errDown)
@@ -191,10 +190,13 @@ var _ = Describe("the heartbeat", func() {
 		clock.Step(time.Minute)
 		down := clock.Now()
 		h.beat(ctx)
-		Expect(condition()).To(And(is(corev1.ConditionFalse, v1alpha1.ReasonUnreachable, down), HaveField("Message", And(HavePrefix("AlterShield Server did not answer two heartbeats in a row: "), ContainSubstring("connection refused")))))
+		Expect(condition()).To(is(corev1.ConditionFalse, v1alpha1.ReasonUnreachable, down))
+		Expect(condition()).To(HaveField("Message", And(
+			HavePrefix("AlterShield Server did not answer two heartbeats in a row: "), ContainSubstring("connection refused"),
+		)))
 		Expect(said()).To(And(HavePrefix("Warning "+v1alpha1.EventServerHealthChanged), ContainSubstring("connection refused")))
 
-		By("writing nothing while it stays so, in another container of the pod, too")
+		By("writing nothing without a change, also in another container of the pod")
 		var before corev1.Pod
 		Expect(admin.Get(ctx, client.ObjectKeyFromObject(pod), &before)).To(Succeed())
 		h = container()
@@ -207,14 +209,17 @@ var _ = Describe("the heartbeat", func() {
 		Expect(after.ResourceVersion).To(Equal(before.ResourceVersion))
 		Expect(said()).To(BeEmpty())
 
-		By("failing otherwise")
-		server.answer(&altershield.Error{Action: altershield.ActionHeartbeat, Class: altershield.ClassHuman, Code: altershield.CodePermissionDenied, Msg: altershield.MsgPermissionDenied})
+		By("failing for another reason")
+		server.answer(&altershield.Error{
+			Action: altershield.ActionHeartbeat, Class: altershield.ClassHuman,
+			Code: altershield.CodePermissionDenied, Msg: altershield.MsgPermissionDenied,
+		})
 		clock.Step(time.Minute)
 		h.beat(ctx)
 		Expect(condition()).To(is(corev1.ConditionFalse, v1alpha1.ReasonPermissionDenied, down))
 		Expect(said()).To(HavePrefix("Warning " + v1alpha1.EventServerHealthChanged))
 
-		By("coming back, while the API server refuses to write it down")
+		By("recovering, while the API server refuses the write")
 		server.answer(nil)
 		clock.Step(time.Minute)
 		h.Client = refusing{h.Client}

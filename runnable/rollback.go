@@ -37,21 +37,20 @@ import (
 )
 
 const (
-	// scanners look at so many workloads at once.
+	// scanners is the number of concurrent scans.
 	scanners = 4
-	// scanTimeout bounds one look.
+	// scanTimeout bounds one scan.
 	scanTimeout = time.Minute
-	// maxLooks bounds how many pods are read from the API server in one.
-	maxLooks = 10
-	// lookAgain is when to look again at what is not watched.
-	lookAgain = 30 * time.Second
+	// maxReads is the most pods that one scan reads from the API server.
+	maxReads = 10
+	// scanAgain is the time until the next scan for changes that are not watched.
+	scanAgain = 30 * time.Second
 )
 
-// RollbackScanner looks for releases that have to be rolled back: those whose
-// pods do not come up, those that failed while self-healing is on, and those a
-// user asked to. It is woken by what changes, and by itself when the next pod has
-// had its time, so that a cluster at rest costs nothing. It runs on the leader
-// only.
+// RollbackScanner finds releases that have to be rolled back: their pods are stuck, they failed while
+// self-healing is on, or a user asked for the rollback. It scans a workload after a change, and when
+// the time of its next pod is over, so that a cluster without changes costs nothing. It runs on the
+// leader only.
 type RollbackScanner struct {
 	*cluster.Cluster
 }
@@ -63,10 +62,10 @@ func (s *RollbackScanner) SetupWithManager(mgr ctrl.Manager) error {
 		b = b.Watches(kind.Object(), to(cluster.Itself(kind)))
 	}
 	err := b.
-		// A release is suspended, which self-healing rolls back.
+		// A release is suspended, and self-healing rolls it back.
 		Watches(&v1alpha1.ChangeWorkload{}, to(s.WorkloadOf)).
-		// A pod is stuck, at something else than before.
-		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(stuckAnew())).
+		// A pod becomes stuck, or is stuck for another reason.
+		Watches(&corev1.Pod{}, to(s.workloadOfPod), builder.WithPredicates(stuckChanged())).
 		// The namespace is enrolled.
 		Watches(cluster.NamespaceObject(), to(s.WorkloadsOf),
 			builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -86,18 +85,17 @@ func to(requests handler.TypedMapFunc[client.Object, workload.Key]) handler.Type
 	return handler.TypedEnqueueRequestsFromMapFunc(requests)
 }
 
-// Reconcile looks at one workload.
+// Reconcile scans one workload.
 func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl.Result, error) {
 	in, found, err := s.LoadRollback(ctx, key)
 	if err != nil || !found {
 		return ctrl.Result{}, err
 	}
 	plan := rollback.Decide(in)
-	// Each pod that a plan acts because of is read from the API server first; what
-	// that says may make it another one.
+	// The pod that causes a rollback is read from the API server first, which may change the plan.
 	read := map[string]bool{}
 	for plan.Rollback != nil && plan.Rollback.Pod != "" && !read[plan.Rollback.Pod] {
-		if len(read) == maxLooks {
+		if len(read) == maxReads {
 			return ctrl.Result{RequeueAfter: time.Second}, nil
 		}
 		read[plan.Rollback.Pod] = true
@@ -122,8 +120,8 @@ func (s *RollbackScanner) Reconcile(ctx context.Context, key workload.Key) (ctrl
 			return ctrl.Result{RequeueAfter: wait}, nil
 		}
 	}
-	if plan.Rollback == nil && len(read) > 0 && (plan.RequeueAfter == 0 || plan.RequeueAfter > lookAgain) {
-		plan.RequeueAfter = lookAgain // that a node answers again is not seen
+	if plan.Rollback == nil && len(read) > 0 && (plan.RequeueAfter == 0 || plan.RequeueAfter > scanAgain) {
+		plan.RequeueAfter = scanAgain // nodes are not watched
 	}
 	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, s.apply(ctx, in, plan))
 }
@@ -137,8 +135,8 @@ func (s *RollbackScanner) workloadOfPod(ctx context.Context, pod client.Object) 
 	return []workload.Key{owner.Key}
 }
 
-// releasing maps a setting to the workloads it is in force for with releases that
-// are not verified.
+// releasing maps a setting to the workloads for which it is in force, if they have a release without
+// Success.
 func (s *RollbackScanner) releasing(ctx context.Context, setting client.Object) []workload.Key {
 	keyOf := func(c *v1alpha1.ChangeWorkload) (workload.Key, bool) {
 		owner, ok := s.Kinds.OwnerOf(c)
@@ -147,9 +145,9 @@ func (s *RollbackScanner) releasing(ctx context.Context, setting client.Object) 
 	return cluster.RequestsBy(ctx, s.View, &v1alpha1.ChangeWorkloadList{}, keyOf, s.WhereInForce(setting)...)
 }
 
-// stuckAnew lets through stuck pods at something else than before. That pods
-// come and go, and become ready, the workload's own status tells.
-func stuckAnew() predicate.Predicate {
+// stuckChanged lets through pods that become stuck, or are stuck for another reason. The status of
+// the workload shows pods that come, go and become Ready.
+func stuckChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {

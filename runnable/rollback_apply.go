@@ -39,8 +39,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// loadLive reads a pod from the API server, and its node: a rollback because of it
-// must not be decided on a view that is behind, nor because a node does not answer.
+// loadLive reads a pod and its node from the API server: neither an outdated cache nor an unreachable
+// node may cause a rollback.
 func (s *RollbackScanner) loadLive(ctx context.Context, in rollback.Input, pod string) (rollback.Input, error) {
 	var live corev1.Pod
 	err := s.Live.Get(ctx, types.NamespacedName{Namespace: in.Workload.Namespace, Name: pod}, &live)
@@ -66,8 +66,8 @@ func (s *RollbackScanner) loadLive(ctx context.Context, in rollback.Input, pod s
 	return in, err
 }
 
-// apply carries a plan out. What has changed since it was decided makes it
-// fail, with an error that [cluster.Settle] knows.
+// apply carries a plan out. If the workload has changed since the decision, apply fails with an error
+// that [cluster.Settle] knows.
 func (s *RollbackScanner) apply(ctx context.Context, in rollback.Input, plan rollback.Plan) error {
 	change, err := cluster.CurrentRelease(in.Workload, in.Changes), s.carryOut(ctx, in.Workload, plan)
 	if err == nil && change != nil && plan.Rollback == nil {
@@ -94,8 +94,7 @@ func (s *RollbackScanner) carryOut(ctx context.Context, w *workload.Workload, pl
 	}
 }
 
-// explain reads why a pod waits where its status does not say, before that is
-// written down.
+// explain adds the cause from the events of a pod, if the status of the pod does not have it.
 func (s *RollbackScanner) explain(ctx context.Context, w *workload.Workload, rb *rollback.Rollback) error {
 	if rb.NeedsCause == nil {
 		return nil
@@ -105,7 +104,7 @@ func (s *RollbackScanner) explain(ctx context.Context, w *workload.Workload, rb 
 	return err
 }
 
-// refuse consumes a request that is not carried out, and says why.
+// refuse removes a request that is not carried out, and reports why.
 func (s *RollbackScanner) refuse(ctx context.Context, w *workload.Workload, why string) error {
 	request := w.Annotations[v1alpha1.RollbackToAnnotation]
 	p := cluster.PatchRevision(w)
@@ -120,8 +119,8 @@ func (s *RollbackScanner) refuse(ctx context.Context, w *workload.Workload, why 
 	return nil
 }
 
-// rollBack sets the template of a workload back, in one write on the very state
-// it was decided on: a user's change comes first, whatever it is of.
+// rollBack sets the template of a workload back, in one write. It fails if the workload has changed
+// since the decision: any change of a user comes first.
 func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb *rollback.Rollback) error {
 	kind, err := s.KindOf(w)
 	if err != nil {
@@ -148,7 +147,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 	p.SetAnnotation(v1alpha1.ChangeCauseAnnotation, rb.ChangeCause())
 	p.SetQuarantine(rollback.ParseQuarantine(w.Annotations, s.Clock.Now()).With(rb.From, rb.Why))
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
-	// Admission does the same; this is for when it is down.
+	// Admission does the same; this is for when admission is down.
 	p.SetLabel(v1alpha1.VersionLabel, rb.To)
 	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(workload.NextRelease(w.Release()), 10))
 	p.SetAnnotation(v1alpha1.ReleasedByAnnotation, v1alpha1.FieldManager)
@@ -164,9 +163,11 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 	return nil
 }
 
-// lastApplied is what kubectl apply is to believe it applied last; empty where it
-// never did. The cache does not have it.
-func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w *workload.Workload, template map[string]any) (string, error) {
+// lastApplied returns the new last-applied configuration of kubectl apply; empty if the workload has
+// none. The cache does not have it.
+func (s *RollbackScanner) lastApplied(
+	ctx context.Context, kind workload.Kind, w *workload.Workload, template map[string]any,
+) (string, error) {
 	stored, err := s.Stored(ctx, w)
 	if err != nil {
 		return "", err
@@ -182,8 +183,10 @@ func (s *RollbackScanner) lastApplied(ctx context.Context, kind workload.Kind, w
 	return applied, nil
 }
 
-// templateOf reads the template a rollback goes to.
-func (s *RollbackScanner) templateOf(ctx context.Context, kind workload.Kind, w *workload.Workload, rb *rollback.Rollback) (map[string]any, error) {
+// templateOf reads the template that a rollback restores.
+func (s *RollbackScanner) templateOf(
+	ctx context.Context, kind workload.Kind, w *workload.Workload, rb *rollback.Rollback,
+) (map[string]any, error) {
 	var template map[string]any
 	var version string
 	var err error

@@ -73,7 +73,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	installRoles(ctx)
 })
 
-// installRoles binds the operator to what its generated role allows.
+// installRoles grants the operator its generated roles.
 func installRoles(ctx context.Context) {
 	data, err := os.ReadFile(filepath.Join("..", "config", "rbac", "role.yaml"))
 	Expect(err).NotTo(HaveOccurred())
