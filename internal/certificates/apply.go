@@ -67,7 +67,7 @@ type configurations struct {
 	adoptAfter, createAfter time.Time
 	// problems are the problems logged last, by subject.
 	problems map[string]string
-	// wrote is whether the present round wrote to the API server.
+	// wrote means that the present round wrote to the API server.
 	wrote bool
 }
 

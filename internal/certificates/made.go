@@ -43,7 +43,7 @@ type made struct {
 	policy Policy
 	// serving is the certificate for handshakes.
 	serving atomic.Pointer[Serving]
-	// covered is whether all webhooks have carried its authority.
+	// covered means that all webhooks have carried its authority.
 	covered atomic.Bool
 	// known and trust belong to the loop.
 	known []byte

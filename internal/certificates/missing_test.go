@@ -148,7 +148,7 @@ func TestMissing(t *testing.T) {
 	r.round(ctx)
 	expect("with the right to", "True Configured The webhook configurations exist again.", 2, 2)
 	if missing["ValidatingWebhookConfiguration"] {
-		t.Error("the metric says that it is missing")
+		t.Error("the metric reports it as missing")
 	}
 	c.configuration("ValidatingWebhookConfiguration")
 }

@@ -59,8 +59,8 @@ const (
 //
 //   - An authority stays in the bundle until it has expired, and no certificate that it signed is valid for longer. So the
 //     bundle covers every old certificate that a replica still serves.
-//   - A new authority is first added to the bundle. It signs only after both configurations have carried it for so long
-//     that every API server knows it.
+//   - A new authority is first added to the bundle. It signs only after both configurations have carried it for long enough,
+//     so that every API server knows it.
 //   - A configuration is updated only if it has not changed since before the Secret was read. So a replica that slept in
 //     between cannot replace a newer bundle by an older one.
 type Policy struct {

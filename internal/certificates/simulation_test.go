@@ -52,7 +52,7 @@ type simulation struct {
 	revision int
 	// configurations are all versions of each configuration. The last one is stored.
 	configurations [2][]simulatedVersion
-	// apiServers are the times as of which each API server knows each configuration. They only advance.
+	// apiServers are the times up to which each API server knows each configuration. They only advance.
 	apiServers [2][2]time.Time
 	replicas   []*simulatedReplica
 	// cautious are the replicas that must read everything before the next disturbance, and whether they began to:

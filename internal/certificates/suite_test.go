@@ -247,7 +247,7 @@ func storedConfigurations(ctx context.Context, g Gomega) (
 	return m, v
 }
 
-// injected returns the authorities of a configuration, by which an API server verifies.
+// injected returns the authorities that a configuration carries.
 func injected(ctx context.Context, g Gomega) []byte {
 	_, v := storedConfigurations(ctx, g)
 	return v.Webhooks[0].ClientConfig.CABundle

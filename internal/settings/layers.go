@@ -33,7 +33,7 @@ type InForce struct {
 	Lowered []string
 	// ObservedBy is the object or the annotation that turned observe mode on; empty while it is off.
 	ObservedBy string
-	// ByOwner is whether only the owner of the workload turned observe mode on.
+	// ByOwner means that only the owner of the workload turned observe mode on.
 	ByOwner bool
 }
 
@@ -150,7 +150,7 @@ func (l *layers) names(name, content string) {
 
 // Assessment reports whether the spec of an object is in force.
 type Assessment struct {
-	// Accepted is whether spec is in force.
+	// Accepted means that spec is in force.
 	Accepted bool
 	// Reason and Message explain, with the remedy if spec is not accepted.
 	Reason, Message string

@@ -79,7 +79,7 @@ func TestFor(t *testing.T) {
 		"proven of the workload": {
 			annotations: annotated("rollback", "after=2m,proven=5m"), change: func(s *Settings) { s.RollbackOwnProven = true }},
 		"proven of the workload, which is not valid": {annotations: annotated("rollback", "proven=2h"), problem: "from 1s to 1h"},
-		"parts are inherited from what is off": {
+		"parts are inherited from a disabled object": {
 			namespace: stored(named("rollback", v1alpha1.TypeRollback).Off("after=3m")), annotations: annotated("rollback", "enabled"),
 			change: func(s *Settings) { s.RollbackAfter = 3 * time.Minute }},
 		"enabled with an invalid content": {

@@ -200,7 +200,7 @@ func applyLimit(s *Settings, v v1alpha1.OpsConfigValue) error {
 		number, duration, _ := strings.Cut(v.Content, "/")
 		n, err := strconv.ParseUint(number, 10, 32)
 		if err != nil || n < 1 || n > MaxLimit || atLeastOneSecond(&window)(duration) != nil || window > MaxLimitWindow {
-			return fmt.Errorf("%q is not a number of rollbacks (1 to %d) and the time they are counted for (1s to 24h); write it as in %q",
+			return fmt.Errorf("%q is not a number of rollbacks (1 to %d) and the time in which they are counted (1s to 24h); write it as in %q",
 				v.Content, MaxLimit, limitExample)
 		}
 		count = int(n)

@@ -57,7 +57,7 @@ const MaxBatchSize = 200
 
 // Settings are the values in force.
 type Settings struct {
-	// Blocking is whether a workload that failed verification is blocked.
+	// Blocking blocks a workload that failed verification.
 	Blocking bool
 	// BatchSize is the number of pods per batch, at least 1.
 	BatchSize int32
@@ -67,9 +67,9 @@ type Settings struct {
 	PreTimeout, PostTimeout time.Duration
 	// Settle is the time for which a pod without a readiness probe has to be Ready before it counts as finished; may be 0.
 	Settle time.Duration
-	// Halting is whether a rollout that fails is paused.
+	// Halting pauses a rollout that fails.
 	Halting bool
-	// Rollback is whether a release whose pods do not come up is rolled back.
+	// Rollback rolls back a release whose pods do not come up.
 	Rollback bool
 	// RollbackAfter is the time for which a pod may fail.
 	RollbackAfter time.Duration
@@ -81,32 +81,32 @@ type Settings struct {
 	// RollbackProven is the time after Success in which a release whose pods fail is rolled back, and after which a
 	// release that ran well is proven; 0 turns such rollbacks off.
 	RollbackProven time.Duration
-	// RollbackOwnProven is whether the workload or its namespace sets RollbackProven.
+	// RollbackOwnProven means that the workload or its namespace sets RollbackProven.
 	RollbackOwnProven bool
-	// Quarantine is whether the quarantine of a version that never started ends by itself: after QuarantineFor, and
-	// later each time the version fails again. Otherwise a user has to override it.
+	// Quarantine ends the quarantine of a version that never started after QuarantineFor, and later each time the version
+	// fails again. Otherwise a user has to override it.
 	Quarantine    bool
 	QuarantineFor time.Duration
-	// Limit is whether rollbacks that no user requested are limited: to LimitCount in LimitWindow, in the whole cluster.
+	// Limit limits rollbacks that no user requested to LimitCount in LimitWindow, in the whole cluster.
 	Limit       bool
 	LimitCount  int
 	LimitWindow time.Duration
 	// Hold selects the batches that a rollout waits for. HoldAtMost is the longest wait from the creation of a pod.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
-	// Eviction is whether stuck pods of a rolled-back version are evicted.
+	// Eviction evicts stuck pods of a rolled-back version.
 	Eviction bool
-	// Observe is whether releases are only recorded, verified and reported.
+	// Observe only records, verifies and reports releases.
 	Observe bool
-	// SelfHealing is whether a suspended release is rolled back.
+	// SelfHealing rolls back a suspended release.
 	SelfHealing bool
 	// History is the number of successful versions that are remembered for a rollback.
 	History int
-	// SilenceFails is whether a missing verdict counts as a failure.
+	// SilenceFails makes a missing verdict a failure.
 	SilenceFails bool
-	// ServerSilenceBy is the check of a policy by which a missing verdict of the server counts as a failure; may be empty.
+	// ServerSilenceBy is the check of a policy that makes a missing verdict of the server a failure; may be empty.
 	ServerSilenceBy string
-	// AdmissionCheck is whether admission asks the server about a release, and waits up to AdmissionTimeout.
+	// AdmissionCheck asks the server at admission about a release, and waits up to AdmissionTimeout.
 	AdmissionCheck   bool
 	AdmissionTimeout time.Duration
 }
@@ -120,10 +120,10 @@ type setting struct {
 	initial v1alpha1.OpsConfigValue
 	// apply writes a value into the settings. Parts that the value does not name stay. Its error names the remedy.
 	apply func(*Settings, v1alpha1.OpsConfigValue) error
-	// ofCluster is whether only the operator's namespace may have the setting.
+	// ofCluster means that only the operator's namespace may have the setting.
 	ofCluster bool
-	// annotation is whether a workload may override the setting. content is whether the annotation may have other values
-	// than enabled and disabled.
+	// annotation lets a workload override the setting by an annotation. content allows values of the annotation other than
+	// enabled and disabled.
 	annotation, content bool
 }
 
@@ -314,7 +314,7 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
-// ServerSilence reports whether a missing verdict of the server counts as a failure, and by which setting or check.
+// ServerSilence reports whether a missing verdict of the server is a failure, and which setting or check makes it one.
 func (s *Settings) ServerSilence() (fails bool, by string) {
 	switch {
 	case s.SilenceFails:
