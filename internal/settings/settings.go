@@ -61,7 +61,7 @@ type Settings struct {
 	Blocking bool
 	// BatchSize is the number of pods per batch, at least 1.
 	BatchSize int32
-	// Wait is the longest time in which a batch fills up.
+	// Wait is the longest wait for a full batch.
 	Wait time.Duration
 	// PreTimeout and PostTimeout are the longest waits for a PRE and a POST verdict.
 	PreTimeout, PostTimeout time.Duration
@@ -83,8 +83,8 @@ type Settings struct {
 	RollbackProven time.Duration
 	// RollbackOwnProven means that the workload or its namespace sets RollbackProven.
 	RollbackOwnProven bool
-	// Quarantine ends the quarantine of a version that never started after QuarantineFor, and later each time the version
-	// fails again. Otherwise a user has to override it.
+	// Quarantine lets the quarantine of a version that never started end by itself: after QuarantineFor, and later each
+	// time the version fails again. Otherwise a user has to override it.
 	Quarantine    bool
 	QuarantineFor time.Duration
 	// Limit limits rollbacks that no user requested to LimitCount in LimitWindow, in the whole cluster.
