@@ -33,52 +33,49 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// Creating cannot be restricted to a name: who may create any configuration may have any
-// webhook called for any request. So that right is no part of the role; an installation may add
-// it (config/samples/restore).
+// RBAC cannot restrict create to a name: with this right the manager could have any webhook called for any request. So the
+// role does not contain it; an installation may add it (config/samples/restore).
 
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;update
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;update
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 const (
-	// recreateAfter is for how long a configuration has to be missing before
-	// it is made again: an operator that is being uninstalled has ended by
-	// then, and does not leave behind a webhook that nobody serves.
+	// recreateAfter is the time for which a configuration is missing before it is recreated. An operator that is
+	// being uninstalled has ended by then, and leaves no webhook without a server behind.
 	recreateAfter = 30 * time.Second
-	// adoptAgain is when to try again to own a configuration after a refusal.
+	// adoptAgain is the time to the next attempt to own a configuration after a refusal.
 	adoptAgain = time.Hour
-	// createAgain is when to try again to make one after a refusal.
+	// createAgain is the time to the next attempt to create a configuration after a refusal.
 	createAgain = time.Minute
-	// writesEvery and writesAtOnce are for rounds that write, so that another program
-	// that writes the opposite causes no storm. Certificates that live for seconds need more.
+	// writesEvery and writesAtOnce limit rounds that write, so that another program that undoes the writes causes no
+	// storm. Certificates with a validity of seconds need more.
 	writesEvery  = 5 * time.Second
 	writesAtOnce = 10
 )
 
-// configurations reads and writes the webhook configurations. What they have to
-// be depends on where the certificate is from.
+// configurations reads and writes the webhook configurations.
 type configurations struct {
 	o       Options
 	wanted  []Configuration
 	client  client.Client
 	elected <-chan struct{}
 	writes  *rate.Limiter // of rounds that write
-	// missing are those that are, and since when.
+	// missing are the missing configurations by name, and since when they are missing.
 	missing map[string]time.Time
-	// adoptAfter and createAfter are when to try again what was refused.
+	// adoptAfter and createAfter are the times of the next attempt after a refusal.
 	adoptAfter, createAfter time.Time
-	// problems are those that were logged last, each by what it is about.
+	// problems are the problems logged last, by subject.
 	problems map[string]string
-	// wrote says that the API server was written to since it was reset.
+	// wrote means that the present round wrote to the API server.
 	wrote bool
 }
 
-// configuration is one of them: as it is meant to be, and as it is.
+// configuration is a webhook configuration as wanted and as stored.
 type configuration struct {
 	name string
 	want Configuration
-	// live is nil when there is none.
+	// live is nil if the configuration is missing.
 	live *unstructured.Unstructured
 }
 
@@ -91,19 +88,19 @@ func newConfigurations(o Options) (*configurations, error) {
 	}, err
 }
 
-// isNew reports whether a problem is another one than the last about the same, so that each is
-// logged once. Nil is none.
-func (c *configurations) isNew(about string, problem error) bool {
+// isNew reports whether a problem differs from the last problem of a subject, so that each is logged once. A nil problem
+// clears the subject.
+func (c *configurations) isNew(subject string, problem error) bool {
 	if problem == nil {
-		delete(c.problems, about)
+		delete(c.problems, subject)
 		return false
 	}
-	was := c.problems[about]
-	c.problems[about] = problem.Error()
+	was := c.problems[subject]
+	c.problems[subject] = problem.Error()
 	return was != problem.Error()
 }
 
-// read gives the configurations, and an error for those that cannot be read.
+// read returns the configurations, and an error if some cannot be read.
 func (c *configurations) read(ctx context.Context) ([]configuration, error) {
 	var all []configuration
 	var unseen error
@@ -126,7 +123,7 @@ func (c *configurations) read(ctx context.Context) ([]configuration, error) {
 	return all, unseen
 }
 
-// leads says whether this replica is the leader. One that stops being it ends.
+// leads reports whether this replica is the leader. A replica that loses the leadership ends.
 func (c *configurations) leads() bool {
 	select {
 	case <-c.elected:
@@ -136,8 +133,7 @@ func (c *configurations) leads() bool {
 	}
 }
 
-// overdue notes that a configuration is missing, and says whether it is time, and
-// for this replica, to make it again.
+// overdue records that a configuration is missing, and reports whether this replica has to recreate it now.
 func (c *configurations) overdue(name string, now time.Time) bool {
 	since, known := c.missing[name]
 	if !known {
@@ -147,8 +143,7 @@ func (c *configurations) overdue(name string, now time.Time) bool {
 	return c.leads() && known && now.Sub(since) >= c.o.RecreateAfter
 }
 
-// lasting are the configurations that have been missing for longer than it takes to
-// make them again.
+// lasting returns the configurations that are still missing after the time in which they would be recreated.
 func (c *configurations) lasting() []string {
 	var names []string
 	for name, since := range c.missing {
@@ -160,8 +155,7 @@ func (c *configurations) lasting() []string {
 	return names
 }
 
-// create makes a configuration that somebody removed. It is the namespace's, and
-// goes with it.
+// create recreates a missing configuration. The namespace owns it, so it is deleted with the namespace.
 func (c *configurations) create(ctx context.Context, object *unstructured.Unstructured, name string) error {
 	ns, err := c.namespace(ctx)
 	if err != nil || ns == nil || ns.DeletionTimestamp != nil {
@@ -177,7 +171,7 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	if apierrors.IsForbidden(err) {
 		c.createAfter = c.o.Clock.Now().Add(createAgain)
 		if c.isNew(name, err) {
-			c.o.Log.Error(err, "a webhook configuration is missing, and the manager may not make it again", "configuration", name, "remedy", remedy)
+			c.o.Log.Error(err, "a webhook configuration is missing, and the manager may not recreate it", "configuration", name, "remedy", remedy)
 		}
 		return nil
 	}
@@ -186,14 +180,12 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 	}
 	c.wrote = true
 	delete(c.missing, name)
-	c.o.Log.Info("made a webhook configuration that was missing", "configuration", name)
+	c.o.Log.Info("recreated a missing webhook configuration", "configuration", name)
 	return nil
 }
 
-// update writes next if it differs or, on the leader, if it has no owner: then
-// it becomes the namespace's, as one that is made here. Without that it would be
-// left behind when only the namespace is deleted, and deny releases that nobody
-// can allow any more.
+// update writes next if it differs. On the leader it also makes the namespace an owner. Otherwise the configuration would
+// outlive a deleted namespace, and its webhook would deny releases without an override.
 func (c *configurations) update(ctx context.Context, of configuration, next *unstructured.Unstructured) error {
 	if of.live.GetDeletionTimestamp() != nil {
 		return nil
@@ -204,11 +196,11 @@ func (c *configurations) update(ctx context.Context, of configuration, next *uns
 	if !changed && !adopted {
 		return unread
 	}
-	// Refused if it is no longer as it was before the Secret was read.
+	// The API server refuses the write if the configuration changed since it was read, which was before the Secret.
 	err := c.client.Update(ctx, next)
 	if apierrors.IsForbidden(err) && adopted {
-		// Where owners are guarded (OwnerReferencesPermissionEnforcement), only
-		// the right to delete an object gives it one. The rest goes without.
+		// The admission plugin OwnerReferencesPermissionEnforcement demands the right to delete an object before it
+		// gets an owner. The other changes are written without an owner.
 		c.adoptAfter = c.o.Clock.Now().Add(adoptAgain)
 		c.o.Log.Info("the namespace cannot be made an owner of the webhook configurations: give the manager the right to delete them, "+
 			"or delete them by hand when uninstalling", "configuration", of.name, "cause", err.Error())
@@ -226,8 +218,8 @@ func (c *configurations) update(ctx context.Context, of configuration, next *uns
 	return unread
 }
 
-// adopt makes the namespace, on the leader, an owner of a configuration. A former namespace of
-// the name is none any more; other owners stay.
+// adopt makes the namespace an owner of a configuration, on the leader. It replaces a former namespace of the same name;
+// other owners stay.
 func (c *configurations) adopt(ctx context.Context, u *unstructured.Unstructured) error {
 	if !c.leads() || c.o.Clock.Now().Before(c.adoptAfter) {
 		return nil
@@ -239,7 +231,7 @@ func (c *configurations) adopt(ctx context.Context, u *unstructured.Unstructured
 	return controllerutil.SetOwnerReference(ns, u, nil)
 }
 
-// namespace of the operator; nil when it cannot be read, or is not there.
+// namespace returns the namespace of the operator, nil if it does not exist.
 func (c *configurations) namespace(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
 	ns := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: c.o.Namespace}}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

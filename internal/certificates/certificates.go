@@ -14,22 +14,20 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package certificates keeps the webhooks' certificates in order, and the webhook configurations
-// that have to know them. It runs on every replica.
+// Package certificates maintains the certificates of the webhooks, and the webhook configurations that carry their
+// authorities. It runs on every replica.
 //
-//   - certificates.go: when to look, and again
-//   - made.go: certificates that are made here, and shared in a Secret
-//   - secret.go: what the Secret has to contain, and which certificate a replica serves; pure,
-//     except that keys are made at random
-//   - files.go: a certificate from elsewhere, in files
-//   - configurations.go: what the webhook configurations have to look like; pure
-//   - apply.go: reads and writes them
-//   - missing.go: reports those that stay missing
+//   - certificates.go: the loop
+//   - made.go: certificates that the operator makes, shared in a Secret
+//   - secret.go: the content of the Secret, and the certificate that a replica serves; pure, except for random keys
+//   - files.go: a certificate in files, which another program makes
+//   - configurations.go: the content of the webhook configurations; pure
+//   - apply.go: reads and writes the webhook configurations
+//   - missing.go: reports configurations that stay missing
 //
-// github.com/open-policy-agent/cert-controller is not an alternative: it replaces the authority
-// and the certificate in one write, so that until injection, caches and mounted files have
-// caught up, calls fail; and an API server that cannot verify the webhook of a blocked workload
-// refuses its override, too.
+// github.com/open-policy-agent/cert-controller replaces the authority and the certificate in one write. Until injection,
+// caches and mounted files have caught up, calls fail: an API server that cannot verify the webhook refuses the override of
+// a block, too.
 package certificates
 
 import (
@@ -52,60 +50,54 @@ import (
 )
 
 const (
-	// roundTimeout bounds one look with all it leads to.
+	// roundTimeout bounds one round.
 	roundTimeout = 15 * time.Second
-	// conflicts with other replicas are met by looking again at once, so many
-	// times.
+	// conflicts is the number of attempts in a round while other replicas are quicker.
 	conflicts = 5
-	// afterWrite is when to look whether a write came to what it should, and first after a
-	// failure; it doubles with each failure that follows.
+	// afterWrite is the time to the next round after a write, and after a first failure. It doubles with each
+	// further failure.
 	afterWrite = time.Second
 )
 
 // Options configure Certificates.
 type Options struct {
 	options.Certificates
-	// Configurations of the webhooks, as they have to be without what the installation
-	// adds.
+	// Configurations of the webhooks, without the names and the Service of the installation.
 	Configurations []runtime.Object
-	// ServicePort of the service; 0 is 443.
+	// ServicePort of the Service; 0 is 443.
 	ServicePort int32
-	// AuthorityValidity is that of authorities; 0 is ten times as long as that of
-	// serving certificates.
+	// AuthorityValidity of authorities; 0 is ten times Validity.
 	AuthorityValidity time.Duration
-	// RecreateAfter is for how long a configuration has to be missing before it
-	// is recreated; 0 is 30 seconds.
+	// RecreateAfter is the time for which a configuration is missing before it is recreated; 0 is 30 seconds.
 	RecreateAfter time.Duration
-	// LookEvery is how often to look when nothing changes, unless certificates live so short
-	// that it has to be more often; 0 is 10 seconds. A watch would need the right to it, and a
-	// cache, for what hardly ever changes.
+	// LookEvery is the longest time between rounds; 0 is 10 seconds. Certificates of a short validity need more rounds.
+	// A watch would need another right, and a cache, for objects that hardly ever change.
 	LookEvery time.Duration
 	Clock     clock.WithTicker
 	Log       logr.Logger
-	// OnMissing is called with the kind of each webhook configuration, and whether it is
-	// missing, whenever they are looked at. May be nil.
+	// OnMissing is called in each round with the kind of each webhook configuration, and whether it is missing. May be
+	// nil.
 	OnMissing func(kind string, missing bool)
-	// OnServe is called with the time when the served certificate expires.
+	// OnServe is called with the expiry of a newly served certificate. May be nil.
 	OnServe func(notAfter time.Time)
 }
 
-// source is where the certificate comes from: made or files.
+// source is the source of the certificate: made or files.
 type source interface {
-	// ensure observes, decides and applies: what is served, and the webhook
-	// configurations.
+	// ensure updates the served certificate and the webhook configurations.
 	ensure(ctx context.Context) error
-	// lookEvery is how often to do that when nothing changes.
+	// lookEvery returns the longest time between rounds.
 	lookEvery() time.Duration
 }
 
-// Certificates keeps certificates and webhook configurations in order.
+// Certificates maintains certificates and webhook configurations.
 type Certificates struct {
 	*configurations
 	source
-	// made is the source if certificates are made here, and nil otherwise.
+	// made is the source if the operator makes certificates, else nil.
 	made   *made
 	report *missingReport
-	// failures are the rounds that failed since the last one that did not.
+	// failures is the number of rounds that failed in a row.
 	failures int
 }
 
@@ -114,7 +106,7 @@ var (
 	_ manager.LeaderElectionRunnable = &Certificates{}
 )
 
-// New makes the task.
+// New returns a task for a manager.
 func New(o Options) (*Certificates, error) {
 	if o.ServicePort == 0 {
 		o.ServicePort = 443
@@ -136,7 +128,7 @@ func New(o Options) (*Certificates, error) {
 	return c, err
 }
 
-// GetCertificate gives the webhook server what it serves; nil where it reads its files by itself.
+// GetCertificate returns the function by which the webhook server gets its certificate, nil if the server reads files.
 func (c *Certificates) GetCertificate() func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.made == nil {
 		return nil
@@ -146,7 +138,7 @@ func (c *Certificates) GetCertificate() func(*tls.ClientHelloInfo) (*tls.Certifi
 
 // SetupWithManager adds the task and its readiness to the manager.
 func (c *Certificates) SetupWithManager(mgr ctrl.Manager) error {
-	// Decisions are made on what is stored, not on a cache.
+	// Decisions need stored objects, not cached ones.
 	var err error
 	if c.client, err = client.New(mgr.GetConfig(), client.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager,
@@ -166,8 +158,7 @@ func (c *Certificates) SetupWithManager(mgr ctrl.Manager) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (c *Certificates) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable: it looks by the clock, and when this replica becomes the
-// leader.
+// Start implements manager.Runnable. It runs rounds by the clock, and when this replica becomes the leader.
 func (c *Certificates) Start(ctx context.Context) error {
 	elected := c.elected
 	for {
@@ -184,10 +175,9 @@ func (c *Certificates) Start(ctx context.Context) error {
 	}
 }
 
-// errTooMany says that this and another program may write the same.
 var errTooMany = errors.New("too many writes: does another program write the webhooks' Secret or configurations, too?")
 
-// round brings everything up to date and says when to do so again.
+// round brings everything up to date, and returns the time to the next round.
 func (c *Certificates) round(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -205,7 +195,7 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	}
 	// A configuration that may still be recreated is not reported, and changes no report.
 	if lasting := c.lasting(); err == nil && c.report != nil && c.leads() && len(lasting) == len(c.missing) {
-		err = c.report.tell(ctx, lasting)
+		err = c.report.update(ctx, lasting)
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) && c.isNew("", err) {
 		c.o.Log.Error(err, "maintain the webhooks' certificates; trying again")
@@ -221,7 +211,7 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 	return every
 }
 
-// isOutdated says that a write was refused because another replica was quicker.
+// isOutdated reports whether a write failed because another replica was quicker.
 func isOutdated(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }

@@ -47,7 +47,7 @@ import (
 
 const unitValidity = 90 * 24 * time.Hour
 
-// sharing is what replicas have in common.
+// sharing is a cluster that replicas share.
 type sharing struct {
 	t      *testing.T
 	client client.WithWatch
@@ -69,7 +69,7 @@ func newCluster(t *testing.T, namespace *wrappers.NamespaceWrapper) *sharing {
 	return c
 }
 
-// replica is a new one that sees the cluster through a client.
+// replica returns a new replica with a client.
 func (c *sharing) replica(through client.Client, leads bool) *Certificates {
 	c.t.Helper()
 	r, err := New(Options{
@@ -118,7 +118,7 @@ func (c *sharing) secret() *corev1.Secret {
 	return secret
 }
 
-// covered checks that every webhook carries what verifies a replica.
+// covered checks that every webhook carries the authority of each replica.
 func (c *sharing) covered(replicas ...*Certificates) {
 	c.t.Helper()
 	for _, r := range replicas {
@@ -132,8 +132,7 @@ func (c *sharing) covered(replicas ...*Certificates) {
 
 var errCrash = errors.New("crashed")
 
-// crashing lets a client fail for good at its nth write: before it, or after it
-// was done.
+// crashing returns a client that fails from its nth write on, before or after that write is done.
 func crashing(through client.WithWatch, n int, after bool) (client.Client, func() bool) {
 	writes, crashed := 0, false
 	around := func(write func() error) error {
@@ -161,8 +160,8 @@ func crashing(through client.WithWatch, n int, after bool) (client.Client, func(
 	}), func() bool { return crashed }
 }
 
-// TestCrashBetweenWrites plays the beginning and the first succession with a
-// crash at every write, beside a replica that goes on and serves what it has.
+// TestCrashBetweenWrites plays the start and the first succession with a crash at every write. Another replica
+// continues to serve its certificate.
 func TestCrashBetweenWrites(t *testing.T) {
 	ctx := context.Background()
 	for _, after := range []bool{false, true} {
@@ -187,8 +186,7 @@ func TestCrashBetweenWrites(t *testing.T) {
 			first := r.made.serving.Load().Root
 			c.covered(r, other)
 
-			// The authority lives four times as long as what it signs, and gets
-			// its successor when there are three left.
+			// The authority is valid for four validities of a certificate. Its successor is made when three are left.
 			for range 7 {
 				c.clock.Step(unitValidity / 4)
 				round()
@@ -218,8 +216,7 @@ func TestStaleReplicaDoesNotNarrow(t *testing.T) {
 	c := newCluster(t, wrappers.MakeNamespace(ours))
 	r := c.replica(c.client, true)
 	r.round(ctx)
-	// The other one read the configurations, and what it makes of the Secret is
-	// old by the time it writes.
+	// The stale replica read the configurations and the Secret before the Secret changed.
 	stale := c.replica(c.client, true)
 	all, read, err := stale.made.load(ctx)
 	if err != nil {
@@ -268,7 +265,7 @@ func TestOnlyTheLeaderRestores(t *testing.T) {
 	follower.round(ctx)
 	c.covered(follower)
 	if timeout() != int64(30) {
-		t.Error("a follower restored what another version may want otherwise")
+		t.Error("a follower restored the timeout")
 	}
 	follower.round(ctx)
 	if err := follower.made.ready(nil); err != nil {
@@ -314,7 +311,7 @@ func TestRecreate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := err == nil; got != test.want {
-				t.Fatalf("made again: %t", got)
+				t.Fatalf("recreated: %t", got)
 			}
 			if !test.want {
 				return
@@ -370,11 +367,10 @@ func TestReady(t *testing.T) {
 		t.Error(err)
 	}
 	if len(expires) != 1 || !expires[0].Equal(c.clock.Now().Add(unitValidity)) {
-		t.Errorf("told that it expires %v", expires)
+		t.Errorf("OnServe was called with %v", expires)
 	}
 
-	// What is not known any more takes no replica out of service, and keeps no
-	// certificate from being renewed.
+	// A replica that cannot read the configurations stays ready, and renews its certificate.
 	forbidden = true
 	r.round(ctx)
 	if err := r.made.ready(nil); err != nil {
@@ -390,7 +386,7 @@ func TestReady(t *testing.T) {
 	unready("expired")
 }
 
-// TestQuarrel lets somebody else put the bundle back whenever it is written.
+// TestQuarrel lets another program undo each write of the bundle.
 func TestQuarrel(t *testing.T) {
 	ctx := context.Background()
 	c := newCluster(t, wrappers.MakeNamespace(ours))
@@ -399,20 +395,20 @@ func TestQuarrel(t *testing.T) {
 		Update: func(ctx context.Context, writer client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			if _, ok := o.(*unstructured.Unstructured); ok {
 				writes++
-				return nil // And it is as it was.
+				return nil // The other program undid it.
 			}
 			return writer.Update(ctx, o, opts...)
 		},
 	})
 	r := c.replica(through, true)
-	for range 600 { // A minute of somebody who is quick.
+	for range 600 { // a minute
 		r.round(ctx)
 		c.clock.Step(100 * time.Millisecond)
 	}
 	if writes > 2*(writesAtOnce+13) { // of two configurations
 		t.Errorf("%d writes in a minute", writes)
 	}
-	// It does not keep certificates from being renewed.
+	// Certificates are renewed nevertheless.
 	c.clock.Step(unitValidity * 2 / 3)
 	r.round(ctx)
 	if left := r.made.serving.Load().NotAfter().Sub(c.clock.Now()); left < unitValidity/2 {
@@ -420,8 +416,7 @@ func TestQuarrel(t *testing.T) {
 	}
 }
 
-// TestAdopt lets the namespace own configurations that manifests made, by one write
-// of the leader.
+// TestAdopt makes the namespace an owner of configurations from manifests, by one write of the leader.
 func TestAdopt(t *testing.T) {
 	ctx := context.Background()
 	former := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ours, UID: "former"}
@@ -461,7 +456,8 @@ func TestAdopt(t *testing.T) {
 				Update: func(ctx context.Context, writer client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 					if test.guarded && len(o.GetOwnerReferences()) > 0 {
 						refused++
-						return apierrors.NewForbidden(schema.GroupResource{}, o.GetName(), errors.New("cannot set an ownerRef on a resource you can't delete"))
+						return apierrors.NewForbidden(schema.GroupResource{}, o.GetName(),
+							errors.New("cannot set an ownerRef on a resource you can't delete"))
 					}
 					writes++
 					return writer.Update(ctx, o, opts...)
@@ -484,7 +480,7 @@ func TestAdopt(t *testing.T) {
 			if refused != 1 {
 				t.Errorf("refused %d times", refused)
 			}
-			// Whoever is given the right has it taken up.
+			// Once the manager has the right, it adopts.
 			test.guarded = false
 			c.clock.Step(adoptAgain)
 			r.round(ctx)

@@ -30,24 +30,21 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Target is where API servers find the webhooks.
+// Target is the Service by which API servers call the webhooks.
 type Target struct {
-	// Namespace of the operator and of its service.
+	// Namespace of the operator and of its Service.
 	Namespace string
-	// Service by its name and Port.
-	Service string
-	Port    int32
+	Service   string
+	Port      int32
 }
 
-// Configuration is a webhook configuration as it is meant to be. It is
-// unstructured so that fields which this build does not know are left alone.
+// Configuration is a wanted webhook configuration. It is unstructured, so that fields that this build does not know stay.
 type Configuration struct {
 	template *unstructured.Unstructured
 }
 
-// NewConfigurations completes the configurations of the webhooks, one mutating and one
-// validating: their names, where the webhooks are, which namespaces they never see, and
-// what the API server fills in, so that one that is right is recognized.
+// NewConfigurations completes the configurations of the webhooks, one mutating and one validating. It adds their names, the
+// Service, the excluded namespaces, and the defaults of the API server, so that a correct configuration is recognized.
 func NewConfigurations(wanted []runtime.Object, mutating, validating string, target Target) ([]Configuration, error) {
 	var all []Configuration
 	for _, object := range wanted {
@@ -69,9 +66,8 @@ func NewConfigurations(wanted []runtime.Object, mutating, validating string, tar
 	return all, nil
 }
 
-// Excluded are the namespaces that the webhooks never see, whatever somebody enrols:
-// the cluster's own and the operator's. An outage there must not keep anybody from
-// mending it.
+// Excluded returns an expression that excludes the namespaces of the system and of the operator, also if they are enrolled:
+// the webhooks must not deny the repair of an outage there.
 func Excluded(operator string) metav1.LabelSelectorRequirement {
 	return metav1.LabelSelectorRequirement{
 		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
@@ -79,7 +75,7 @@ func Excluded(operator string) metav1.LabelSelectorRequirement {
 	}
 }
 
-// complete fills in what the configurations do not say.
+// complete adds the missing fields of a webhook.
 func complete(hook map[string]any, target Target) error {
 	service, found, err := unstructured.NestedMap(hook, "clientConfig", "service")
 	if err != nil || !found {
@@ -101,7 +97,7 @@ func complete(hook map[string]any, target Target) error {
 	return setSelector(hook, selector)
 }
 
-// Object is the configuration by kind and name, with nothing in it.
+// Object returns an empty configuration of the kind and name.
 func (c Configuration) Object() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(c.template.GroupVersionKind())
@@ -109,8 +105,7 @@ func (c Configuration) Object() *unstructured.Unstructured {
 	return u
 }
 
-// Create is the configuration with a bundle, for where there is none. Without a
-// bundle it is for somebody else to inject.
+// Create returns the configuration with a bundle. If the bundle is empty, another program injects one.
 func (c Configuration) Create(bundle []byte) *unstructured.Unstructured {
 	u := c.template.DeepCopy()
 	for _, hook := range webhooks(u) {
@@ -121,9 +116,8 @@ func (c Configuration) Create(bundle []byte) *unstructured.Unstructured {
 	return u
 }
 
-// Inject is a configuration in which every webhook that is called through a
-// service carries the bundle. Nothing else is touched, so that replicas of different
-// versions agree.
+// Inject returns a copy of a configuration in which every webhook that is called through a Service carries the bundle.
+// Nothing else changes, so that replicas of different versions agree.
 func Inject(live *unstructured.Unstructured, bundle []byte) *unstructured.Unstructured {
 	next := live.DeepCopy()
 	for _, hook := range webhooks(next) {
@@ -134,10 +128,9 @@ func Inject(live *unstructured.Unstructured, bundle []byte) *unstructured.Unstru
 	return next
 }
 
-// Restore is a configuration with its webhooks as they are meant to be. Kept are labels and
-// annotations, namespaces that are excluded beyond ours, and what this build does not know.
-// Without a bundle another program owns the bundles: each stays as it is, and a webhook that was
-// removed gets that of the others.
+// Restore returns a copy of a configuration with the wanted webhooks. Labels, annotations, further excluded namespaces, and
+// fields that this build does not know stay. If bundle is nil, another program owns the bundles: each stays, and a webhook
+// that was removed gets the bundle of another webhook.
 func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, error) {
 	next := live.DeepCopy()
 	current := map[string]map[string]any{}
@@ -173,13 +166,12 @@ func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (
 	return next, nil
 }
 
-// restore brings one webhook to what is wanted.
+// restore restores one webhook.
 func restore(hook, want map[string]any) (map[string]any, error) {
 	if hook == nil {
 		return want, nil
 	}
-	// A selector that cannot be read, or selects something else, is replaced, except
-	// for namespaces that it excludes.
+	// A selector that cannot be read, or selects other namespaces, is replaced. Its exclusions stay.
 	wanted, err := selectorOf(want)
 	if err != nil {
 		return nil, err
@@ -197,7 +189,7 @@ func restore(hook, want map[string]any) (map[string]any, error) {
 			return nil, err
 		}
 	}
-	// Everything else that may be there and is not wanted.
+	// A webhook without conditions in the template must have none.
 	if _, ok := want["matchConditions"]; !ok {
 		delete(hook, "matchConditions")
 	}
@@ -209,21 +201,20 @@ func restore(hook, want map[string]any) (map[string]any, error) {
 	return hook, nil
 }
 
-// selectsTheSame reports whether two selectors do, in whatever order.
+// selectsTheSame reports whether two selectors have the same requirements, in any order.
 func selectsTheSame(a, b *metav1.LabelSelector) bool {
 	one, err := metav1.LabelSelectorAsSelector(a)
 	other, failed := metav1.LabelSelectorAsSelector(b)
 	return err == nil && failed == nil && one.String() == other.String()
 }
 
-// isExclusion says whether an expression takes some namespaces out. What enrols
-// a namespace is not for that.
+// isExclusion reports whether an expression excludes namespaces. An expression about enrolment does not count.
 func isExclusion(e metav1.LabelSelectorRequirement) bool {
 	return e.Key != v1alpha1.EnrolledLabel &&
 		(e.Operator == metav1.LabelSelectorOpNotIn || e.Operator == metav1.LabelSelectorOpDoesNotExist)
 }
 
-// exclude adds an exclusion to a selector, to one by the same label if there is.
+// exclude adds an exclusion to a selector. It extends an exclusion by the same label.
 func exclude(selector *metav1.LabelSelector, e metav1.LabelSelectorRequirement) {
 	for i := range selector.MatchExpressions {
 		if have := &selector.MatchExpressions[i]; have.Key == e.Key && have.Operator == e.Operator {
@@ -256,8 +247,7 @@ func setSelector(hook map[string]any, selector *metav1.LabelSelector) error {
 	return nil
 }
 
-// ByURL says whether any webhook of a configuration is called by a URL instead of
-// through a service: that of an operator that runs outside of the cluster.
+// ByURL reports whether any webhook of a configuration is called by a URL, as by an operator outside of the cluster.
 func ByURL(live *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(webhooks(live), func(hook map[string]any) bool {
 		_, found, _ := unstructured.NestedFieldNoCopy(hook, "clientConfig", "url")
@@ -265,11 +255,10 @@ func ByURL(live *unstructured.Unstructured) bool {
 	})
 }
 
-// Empty says whether a configuration has no webhooks left.
+// Empty reports whether a configuration has no webhooks.
 func Empty(live *unstructured.Unstructured) bool { return len(webhooks(live)) == 0 }
 
-// Injectors are the annotations of a configuration by which others know that,
-// and from where, they are to inject a bundle.
+// Injectors returns the annotations of a configuration that tell another program which bundle to inject.
 func Injectors(live *unstructured.Unstructured) map[string]string {
 	found := map[string]string{}
 	for key, value := range live.GetAnnotations() {
@@ -286,7 +275,7 @@ var injectors = []string{
 	"service.beta.openshift.io/inject-cabundle",
 }
 
-// Bundles are those that the webhooks of a configuration carry.
+// Bundles returns the bundles of the webhooks of a configuration.
 func Bundles(live *unstructured.Unstructured) [][]byte {
 	var bundles [][]byte
 	for _, hook := range webhooks(live) {
@@ -300,7 +289,7 @@ func Bundles(live *unstructured.Unstructured) [][]byte {
 	return bundles
 }
 
-// bundleOf is the bundle of a webhook, unchanged; nil if it has none.
+// bundleOf returns the encoded bundle of a webhook, nil if it has none.
 func bundleOf(hook map[string]any) any {
 	bundle, _, _ := unstructured.NestedFieldNoCopy(hook, "clientConfig", "caBundle")
 	return bundle
@@ -315,7 +304,7 @@ func setBundle(hook map[string]any, bundle []byte) {
 	config["caBundle"] = base64.StdEncoding.EncodeToString(bundle)
 }
 
-// webhooks of a configuration, to be read and changed.
+// webhooks returns the webhooks of a configuration, which the caller may change.
 func webhooks(u *unstructured.Unstructured) []map[string]any {
 	list, _ := u.Object["webhooks"].([]any)
 	var hooks []map[string]any

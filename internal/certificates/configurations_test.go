@@ -90,12 +90,11 @@ func TestNewConfigurations(t *testing.T) {
 
 	noService := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "a"}}}
 	if _, err := NewConfigurations([]runtime.Object{noService}, "m", "v", target); err == nil {
-		t.Error("a webhook without a service is taken")
+		t.Error("a webhook without a service is accepted")
 	}
 }
 
-// restored is a configuration that is brought to what it is meant to be, and whether that
-// changes it.
+// restored returns a restored configuration, and whether the restoration changed it.
 func restored(t *testing.T, of Configuration, live *unstructured.Unstructured, bundle []byte) (*unstructured.Unstructured, bool) {
 	t.Helper()
 	before := live.DeepCopy()
@@ -104,7 +103,7 @@ func restored(t *testing.T, of Configuration, live *unstructured.Unstructured, b
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before.Object, live.Object); diff != "" {
-		t.Errorf("what was read was altered:\n%s", diff)
+		t.Errorf("the argument was altered:\n%s", diff)
 	}
 	return got, !equality.Semantic.DeepEqual(live.Object, got.Object)
 }
@@ -141,8 +140,8 @@ func TestRestore(t *testing.T) {
 	for name, test := range map[string]struct {
 		of    Configuration
 		alter func(hook map[string]any)
-		// kept is an alteration that is left as it is; wantSelector, where it
-		// is not all undone, what comes of the selector.
+		// kept means that the alteration stays. wantSelector are the expressions of the selector if only a part of
+		// the alteration is undone.
 		kept         bool
 		wantSelector []any
 	}{
@@ -173,7 +172,8 @@ func TestRestore(t *testing.T) {
 			of: mutating, alter: expressions(func([]any) []any {
 				return []any{expression("kubernetes.io/metadata.name", "NotIn", "legacy"), expression("env", "In", "test")}
 			}),
-			wantSelector: []any{expression("kubernetes.io/metadata.name", "NotIn", "kube-system", "kube-public", "kube-node-lease", "ours", "legacy")},
+			wantSelector: []any{expression("kubernetes.io/metadata.name", "NotIn",
+				"kube-system", "kube-public", "kube-node-lease", "ours", "legacy")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestRestore(t *testing.T) {
 				t.Errorf("restored (-want +got):\n%s", diff)
 			}
 			if _, again := restored(t, test.of, got, bundle); again {
-				t.Error("what was restored is to be restored")
+				t.Error("a restored configuration is restored again")
 			}
 		})
 	}
@@ -225,7 +225,7 @@ func TestInject(t *testing.T) {
 
 	got := Inject(live, bundle)
 	if diff := cmp.Diff(before.Object, live.Object); diff != "" {
-		t.Errorf("what was read was altered:\n%s", diff)
+		t.Errorf("the argument was altered:\n%s", diff)
 	}
 	if hook := webhooks(got)[0]; hook["failurePolicy"] != "Ignore" {
 		t.Error("more than the bundle was touched")
@@ -237,7 +237,7 @@ func TestInject(t *testing.T) {
 	}
 	for _, right := range []*unstructured.Unstructured{got, mutating.Create(bundle)} {
 		if diff := cmp.Diff(right.Object, Inject(right, bundle).Object); diff != "" {
-			t.Errorf("what is right is changed:\n%s", diff)
+			t.Errorf("a correct configuration is changed:\n%s", diff)
 		}
 	}
 	broken := mutating.Create(bundle)
@@ -269,12 +269,20 @@ func TestRestoreAround(t *testing.T) {
 		kept  bool
 		want  []any
 	}{
-		"as it should be":      {alter: func(*unstructured.Unstructured) {}, kept: true, want: []any{first, second, third}},
-		"one without a bundle": {alter: func(u *unstructured.Unstructured) { delete(config(u, 1), "caBundle") }, kept: true, want: []any{first, nil, third}},
-		"failure policy":       {alter: func(u *unstructured.Unstructured) { webhooks(u)[1]["failurePolicy"] = "Ignore" }, want: []any{first, second, third}},
-		"another service":      {alter: func(u *unstructured.Unstructured) { config(u, 1)["service"] = map[string]any{"name": "x"} }, want: []any{first, second, third}},
-		"two removed":          {alter: func(u *unstructured.Unstructured) { u.Object["webhooks"] = []any{webhooks(u)[1]} }, want: []any{second, second, second}},
-		"all removed":          {alter: func(u *unstructured.Unstructured) { delete(u.Object, "webhooks") }, want: []any{nil, nil, nil}},
+		"as it should be": {alter: func(*unstructured.Unstructured) {}, kept: true, want: []any{first, second, third}},
+		"one without a bundle": {
+			alter: func(u *unstructured.Unstructured) { delete(config(u, 1), "caBundle") }, kept: true, want: []any{first, nil, third},
+		},
+		"failure policy": {
+			alter: func(u *unstructured.Unstructured) { webhooks(u)[1]["failurePolicy"] = "Ignore" }, want: []any{first, second, third},
+		},
+		"another service": {
+			alter: func(u *unstructured.Unstructured) { config(u, 1)["service"] = map[string]any{"name": "x"} }, want: []any{first, second, third},
+		},
+		"two removed": {
+			alter: func(u *unstructured.Unstructured) { u.Object["webhooks"] = []any{webhooks(u)[1]} }, want: []any{second, second, second},
+		},
+		"all removed": {alter: func(u *unstructured.Unstructured) { delete(u.Object, "webhooks") }, want: []any{nil, nil, nil}},
 		"two removed, no other": {alter: func(u *unstructured.Unstructured) {
 			delete(config(u, 0), "caBundle")
 			u.Object["webhooks"] = []any{webhooks(u)[0]}
@@ -312,7 +320,7 @@ func TestByURL(t *testing.T) {
 		t.Error("services are called by a URL")
 	}
 	if Empty(live) || !Empty(validating.Object()) {
-		t.Error("takes one for empty that is not, or the other way round")
+		t.Error("Empty is wrong")
 	}
 	webhooks(live)[1]["clientConfig"] = map[string]any{"url": "https://elsewhere"}
 	if !ByURL(live) {

@@ -25,23 +25,20 @@ import (
 	"time"
 )
 
-// files are those of a certificate from elsewhere, for example from cert-manager, which
-// also writes its authority into the configurations. The leader restores
-// everything else in those.
+// files is a certificate in files. Another program, for example cert-manager, makes it and injects its authority into the
+// configurations. The leader restores the other fields of the configurations.
 type files struct {
 	*configurations
 	notAfter time.Time
-	// injectors are the annotations of configurations, as seen while they were
-	// there, by which somebody injects the authority.
+	// injectors are the last annotations of each configuration that tell another program to inject the authority.
 	injectors map[string]map[string]string
 }
 
 // lookEvery implements source.
 func (f *files) lookEvery() time.Duration { return f.o.LookEvery }
 
-// ensure implements source. A configuration that calls a URL is that
-// of an operator under development, who leads API servers to a machine of its
-// own: neither it nor what is beside it is ours.
+// ensure implements source. A configuration that calls a URL belongs to an operator under development, which runs outside
+// of the cluster. Then no configuration is restored.
 func (f *files) ensure(ctx context.Context) error {
 	f.readFiles()
 	all, err := f.read(ctx)
@@ -49,13 +46,13 @@ func (f *files) ensure(ctx context.Context) error {
 		return err
 	}
 	now := f.o.Clock.Now()
-	elsewhere := false
+	outside := false
 	for _, configuration := range all {
-		elsewhere = elsewhere || configuration.live != nil && ByURL(configuration.live)
+		outside = outside || configuration.live != nil && ByURL(configuration.live)
 	}
 	var errs []error
 	for _, configuration := range all {
-		if elsewhere {
+		if outside {
 			delete(f.missing, configuration.name)
 			delete(f.injectors, configuration.name)
 			continue
@@ -65,8 +62,8 @@ func (f *files) ensure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// readFiles tells when the certificate expires that the webhook server serves: the
-// last that could be read with its key.
+// readFiles reports the expiry of the certificate that the webhook server serves: the last one that could be read with its
+// key.
 func (f *files) readFiles() {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(f.o.Dir, f.o.CertName), filepath.Join(f.o.Dir, f.o.KeyName))
 	if f.isNew("files", err) {
@@ -84,10 +81,9 @@ func (f *files) readFiles() {
 	}
 }
 
-// restore brings one configuration, on the leader, to what it is meant to be. One
-// that is missing, or has no webhooks left, is made again without an authority
-// where it is known who injects that. Otherwise webhooks would come of it that
-// nobody can call, and one of them denies what it is not asked.
+// restore restores one configuration, on the leader. A configuration that is missing or has no webhooks is restored without
+// an authority, and only if another program is known to inject it. Otherwise API servers could not call the webhooks, and a
+// webhook with the failure policy Fail would deny its requests.
 func (f *files) restore(ctx context.Context, c configuration, now time.Time) error {
 	if c.live == nil {
 		if !f.overdue(c.name, now) || !f.injected(c.name) {
@@ -110,18 +106,16 @@ func (f *files) restore(ctx context.Context, c configuration, now time.Time) err
 	return f.update(ctx, c, next)
 }
 
-// errNotInjected says that no program is known to inject an authority.
 var errNotInjected = errors.New("its authority is not known")
 
-// injected reports whether it is known who injects the authority into a
-// configuration, and logs it once when it is not.
+// injected reports whether a program is known to inject the authority into a configuration, and logs once if none is.
 func (f *files) injected(name string) bool {
 	if len(f.injectors[name]) > 0 {
 		return true
 	}
 	if f.isNew("injector of "+name, errNotInjected) {
-		f.o.Log.Info("a webhook configuration cannot be made again, because its authority is not known: apply the manifests again, with caBundle",
-			"configuration", name)
+		f.o.Log.Info("a webhook configuration cannot be recreated, because its authority is not known: "+
+			"apply the manifests again, with caBundle", "configuration", name)
 	}
 	return false
 }

@@ -44,7 +44,7 @@ const (
 	carried  = "aW5qZWN0ZWQ="
 )
 
-// writeCertificate to a directory, as it is mounted.
+// writeCertificate writes a certificate and its key to a directory, as a Secret is mounted.
 func writeCertificate(t *testing.T, dir string, now time.Time, validity time.Duration) {
 	t.Helper()
 	ca, err := pki.NewCA("elsewhere", now, 2*validity)
@@ -62,7 +62,7 @@ func writeCertificate(t *testing.T, dir string, now time.Time, validity time.Dur
 	}
 }
 
-// fromFiles is a replica with a certificate from elsewhere.
+// fromFiles returns a replica that serves a certificate from files, and counts its writes.
 func (c *sharing) fromFiles(leads bool, change func(*Options)) (r *Certificates, writes *int) {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -100,7 +100,7 @@ func (c *sharing) fromFiles(leads bool, change func(*Options)) (r *Certificates,
 	return r, writes
 }
 
-// change alters the webhooks of a configuration, and the rest of it.
+// change changes the webhooks of a configuration, and its other fields.
 func (c *sharing) change(kind string, hooks func([]any) []any, rest func(*unstructured.Unstructured)) {
 	c.t.Helper()
 	u := c.configuration(kind)
@@ -118,7 +118,7 @@ func (c *sharing) change(kind string, hooks func([]any) []any, rest func(*unstru
 	}
 }
 
-// each alters every webhook.
+// each returns a function that sets a field of every webhook.
 func each(path []string, value any) func([]any) []any {
 	return func(list []any) []any {
 		for _, item := range list {
@@ -132,15 +132,14 @@ func each(path []string, value any) func([]any) []any {
 
 var kinds = []string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 
-// injects is somebody who wrote an authority into the configurations, and maybe
-// said so.
+// injects writes an authority into the configurations, and annotations that may name its injector.
 func (c *sharing) injects(annotations map[string]string) {
 	for _, kind := range kinds {
 		c.change(kind, each([]string{"clientConfig", "caBundle"}, carried), func(u *unstructured.Unstructured) { u.SetAnnotations(annotations) })
 	}
 }
 
-// content of a configuration without what every write changes.
+// content returns a configuration without its resource version and its owners.
 func content(u *unstructured.Unstructured) map[string]any {
 	u = u.DeepCopy()
 	u.SetResourceVersion("")
@@ -157,20 +156,24 @@ func TestRestoreFromFiles(t *testing.T) {
 		hooks  func([]any) []any
 		follow bool
 		kept   bool
-		// wantBundle where it is another than that of the others.
+		// wantBundle is the bundle of all webhooks if it is not their present one.
 		wantBundle *string
 	}{
-		"nothing":                       {hooks: func(list []any) []any { return list }},
-		"failure policy":                {hooks: each([]string{"failurePolicy"}, "Ignore")},
-		"timeout":                       {hooks: each([]string{"timeoutSeconds"}, int64(30)), own: true},
-		"a webhook removed":             {hooks: func(list []any) []any { return list[1:] }, own: true},
-		"all removed":                   {hooks: func([]any) []any { return nil }, wantBundle: new(string)},
-		"all removed, no one injects":   {hooks: func([]any) []any { return nil }, own: true, kept: true},
-		"a bundle":                      {hooks: each([]string{"clientConfig", "caBundle"}, "b3RoZXI="), kept: true},
-		"by a follower":                 {hooks: each([]string{"failurePolicy"}, "Ignore"), follow: true, kept: true},
-		"calls a URL":                   {hooks: each([]string{"clientConfig"}, map[string]any{"url": "https://127.0.0.1:9443/x", "caBundle": carried}), kept: true},
-		"calls a URL, and more altered": {hooks: func(list []any) []any { return each([]string{"failurePolicy"}, "Ignore")(byURL(list)) }, kept: true},
-		"one calls a URL":               {hooks: func(list []any) []any { byURL(list[:1]); return list }, kept: true},
+		"nothing":                     {hooks: func(list []any) []any { return list }},
+		"failure policy":              {hooks: each([]string{"failurePolicy"}, "Ignore")},
+		"timeout":                     {hooks: each([]string{"timeoutSeconds"}, int64(30)), own: true},
+		"a webhook removed":           {hooks: func(list []any) []any { return list[1:] }, own: true},
+		"all removed":                 {hooks: func([]any) []any { return nil }, wantBundle: new(string)},
+		"all removed, no one injects": {hooks: func([]any) []any { return nil }, own: true, kept: true},
+		"a bundle":                    {hooks: each([]string{"clientConfig", "caBundle"}, "b3RoZXI="), kept: true},
+		"by a follower":               {hooks: each([]string{"failurePolicy"}, "Ignore"), follow: true, kept: true},
+		"calls a URL": {
+			hooks: each([]string{"clientConfig"}, map[string]any{"url": "https://127.0.0.1:9443/x", "caBundle": carried}), kept: true,
+		},
+		"calls a URL, and more altered": {
+			hooks: func(list []any) []any { return each([]string{"failurePolicy"}, "Ignore")(byURL(list)) }, kept: true,
+		},
+		"one calls a URL": {hooks: func(list []any) []any { byURL(list[:1]); return list }, kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, wrappers.MakeNamespace(ours))
@@ -247,7 +250,7 @@ func TestRecreateFromFiles(t *testing.T) {
 		want        bool
 	}{
 		"injected by cert-manager":     {annotations: map[string]string{injector: "ours/cert", "team": "x"}, want: true},
-		"nobody known to inject":       {annotations: map[string]string{"team": "x"}},
+		"no known injector":            {annotations: map[string]string{"team": "x"}},
 		"gone before this one began":   {annotations: map[string]string{injector: "ours/cert"}, unseen: true},
 		"the other is being developed": {annotations: map[string]string{injector: "ours/cert"}, otherByURL: true},
 	} {
@@ -278,13 +281,13 @@ func TestRecreateFromFiles(t *testing.T) {
 			c.clock.Step(recreateAfter - time.Second)
 			r.round(ctx)
 			if there() {
-				t.Fatal("made again at once")
+				t.Fatal("recreated at once")
 			}
 			c.clock.Step(time.Second)
 			r.round(ctx)
 			r.round(ctx)
 			if got := there(); got != test.want {
-				t.Fatalf("made again: %t", got)
+				t.Fatalf("recreated: %t", got)
 			}
 			if !test.want {
 				return
@@ -295,20 +298,20 @@ func TestRecreateFromFiles(t *testing.T) {
 			if _, has, _ := unstructured.NestedFieldNoCopy(firstHook(again), "clientConfig", "caBundle"); has {
 				t.Error("it carries a bundle")
 			}
-			if got := again.GetOwnerReferences(); !cmp.Equal(got, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: ours, UID: "u"}}) {
+			want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: ours, UID: "u"}}
+			if got := again.GetOwnerReferences(); !cmp.Equal(got, want) {
 				t.Errorf("owners are %v", got)
 			}
 		})
 	}
 }
 
-// TestExpiryFromFiles reads the files again by the clock, and takes nothing for
-// served that cannot be.
+// TestExpiryFromFiles reads the files periodically, and ignores a certificate without its key.
 func TestExpiryFromFiles(t *testing.T) {
 	ctx := context.Background()
 	c := newCluster(t, wrappers.MakeNamespace(ours))
-	var told []time.Time
-	r, _ := c.fromFiles(false, func(o *Options) { o.OnServe = func(notAfter time.Time) { told = append(told, notAfter) } })
+	var expires []time.Time
+	r, _ := c.fromFiles(false, func(o *Options) { o.OnServe = func(notAfter time.Time) { expires = append(expires, notAfter) } })
 	first := c.clock.Now().Add(unitValidity)
 	if again := r.round(ctx); again != r.lookEvery() {
 		t.Errorf("looks again after %s", again)
@@ -325,17 +328,17 @@ func TestExpiryFromFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range [][]byte{good, nil, newer} { // Half of what is new is of no use.
+	for _, k := range [][]byte{good, nil, newer} { // A new certificate without its key is ignored.
 		if err := os.WriteFile(key, k, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		r.round(ctx)
-		if want := []time.Time{first}; string(k) != string(newer) && !cmp.Equal(want, told) {
-			t.Fatalf("told %v", told)
+		if want := []time.Time{first}; string(k) != string(newer) && !cmp.Equal(want, expires) {
+			t.Fatalf("OnServe was called with %v", expires)
 		}
 	}
-	if want := []time.Time{first, first.Add(unitValidity / 2)}; !cmp.Equal(want, told) {
-		t.Errorf("told %v, want %v", told, want)
+	if want := []time.Time{first, first.Add(unitValidity / 2)}; !cmp.Equal(want, expires) {
+		t.Errorf("OnServe was called with %v, want %v", expires, want)
 	}
 }
 

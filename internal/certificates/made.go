@@ -36,17 +36,18 @@ import (
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,resourceNames=altershieldoperator-webhook-server-cert,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=altershieldoperator-system,resources=secrets,verbs=create
 
-// made are certificates that are made here. Each replica serves, stores and injects by
-// itself what the common Secret asks for, so that nothing hangs on one of them.
+// made is a certificate that the operator makes. Each replica by itself stores the certificates in the common Secret, serves
+// one and injects the bundle, so that no replica depends on another.
 type made struct {
 	*configurations
 	policy Policy
-	// serving is read by handshakes; covered once webhooks were seen to carry
-	// its authority. What follows is only the loop's.
+	// serving is the certificate for handshakes.
 	serving atomic.Pointer[Serving]
+	// covered means that all webhooks have carried its authority.
 	covered atomic.Bool
-	known   []byte
-	trust   Trust
+	// known and trust belong to the loop.
+	known []byte
+	trust Trust
 }
 
 func newMade(c *configurations) *made {
@@ -61,7 +62,7 @@ func newMade(c *configurations) *made {
 // lookEvery implements source.
 func (m *made) lookEvery() time.Duration { return min(m.o.LookEvery, m.policy.LookEvery()) }
 
-// get is the certificate for a handshake.
+// get returns the certificate for a handshake.
 func (m *made) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if s := m.serving.Load(); s != nil {
 		return &s.Certificate, nil
@@ -69,10 +70,8 @@ func (m *made) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("there is no certificate yet")
 }
 
-// ready says whether API servers can call this replica: it has a certificate
-// that has not expired, and its authority was seen in every webhook. That a
-// later change of them is not a reason to take the replica, which restores
-// them, out of service.
+// ready returns an error if API servers cannot call this replica: its certificate is missing or expired, or its authority was
+// never in all webhooks. A later change of the webhooks does not take the replica out of service, because it restores them.
 func (m *made) ready(*http.Request) error {
 	s := m.serving.Load()
 	switch {
@@ -113,10 +112,9 @@ func (m *made) ensure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// load reads the configurations, and only then the Secret: updated as they
-// were, they get no bundle that is older than the one they have. Where one cannot
-// be read, nothing is known of what API servers know; what is stored is
-// served anyway. A Secret that is not there has no UID; nil is one that cannot be read.
+// load reads the configurations, and only then the Secret, so that no update of a configuration writes an older bundle. If a
+// configuration cannot be read, the trust is empty, and the stored certificate is served anyway. A missing Secret is returned
+// without a UID; nil means that it cannot be read.
 func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Secret, unseen error) {
 	var bundles [][]byte
 	if all, unseen = m.read(ctx); unseen == nil {
@@ -129,8 +127,9 @@ func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Se
 		}
 	}
 	secret = &corev1.Secret{}
-	if err := m.client.Get(ctx, types.NamespacedName{Namespace: m.o.Namespace, Name: m.o.Secret}, secret); apierrors.IsNotFound(err) {
-		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: m.o.Namespace, Name: m.o.Secret}, Type: corev1.SecretTypeTLS}
+	key := types.NamespacedName{Namespace: m.o.Namespace, Name: m.o.Secret}
+	if err := m.client.Get(ctx, key, secret); apierrors.IsNotFound(err) {
+		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: corev1.SecretTypeTLS}
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("read secret %s: %w", m.o.Secret, err)
 	}
@@ -138,7 +137,7 @@ func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Se
 	return all, secret, unseen
 }
 
-// store stores what was decided, unless it was changed since it was read.
+// store writes the decided Secret, unless the Secret changed since it was read.
 func (m *made) store(ctx context.Context, secret *corev1.Secret, d *Decision) error {
 	if len(d.Changes) == 0 {
 		return nil
@@ -156,7 +155,7 @@ func (m *made) store(ctx context.Context, secret *corev1.Secret, d *Decision) er
 	return nil
 }
 
-// serve takes up the certificate that is to be served.
+// serve switches to the chosen certificate.
 func (m *made) serve(d *Decision, now time.Time) {
 	current := m.serving.Load()
 	next := m.policy.Choose(d.Stored, current, m.trust, now)
@@ -173,9 +172,8 @@ func (m *made) serve(d *Decision, now time.Time) {
 	}
 }
 
-// inject writes the bundle into a configuration, and on the leader restores the
-// rest. Only the other content, which differs between versions of the operator,
-// is for the leader.
+// inject writes the bundle into a configuration. The leader also restores the other fields, which differ between versions of
+// the operator.
 func (m *made) inject(ctx context.Context, c configuration, bundle []byte, now time.Time) error {
 	if c.live == nil {
 		if !m.overdue(c.name, now) {

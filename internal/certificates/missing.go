@@ -33,12 +33,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// remedy is for webhook configurations that are missing.
+// remedy is the next step if a webhook configuration is missing.
 const remedy = "apply the manifests of the operator again (kubectl apply -f quick-start.yaml), " +
-	"or let the manager make them again (kubectl apply -k config/samples/restore)"
+	"or let the manager recreate them (kubectl apply -k config/samples/restore)"
 
-// missingReport tells of webhook configurations that stay missing, by a condition of the
-// setting blocking: without them no block holds. It is the leader's.
+// missingReport reports webhook configurations that stay missing in a condition of the setting blocking: without them no
+// block is effective. The leader writes it.
 type missingReport struct {
 	// client reads from the cache.
 	client    client.Client
@@ -47,21 +47,25 @@ type missingReport struct {
 	clock     clock.PassiveClock
 }
 
-// tell writes what is missing. A condition is there only once something was.
-func (m *missingReport) tell(ctx context.Context, missing []string) error {
+// update writes the condition if it differs. The condition is absent until a configuration was missing.
+func (m *missingReport) update(ctx context.Context, missing []string) error {
 	message := ""
 	if len(missing) > 0 {
 		message = strings.Join(missing, " and ") + ": missing; no release is denied or checked at admission: " + remedy
 	}
 	setting := &v1alpha1.OpsConfigInfo{}
 	if err := m.client.Get(ctx, types.NamespacedName{Namespace: m.namespace, Name: settings.NameBlocking}, setting); err != nil {
-		return client.IgnoreNotFound(err) // it is made at the start, and then told
+		return client.IgnoreNotFound(err) // The start creates it, and a later round writes the condition.
 	}
-	said := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionWebhooksConfigured)
-	if (said != nil || message != "") && (said == nil || (said.Status == metav1.ConditionFalse) != (message != "") || v1alpha1.Detail("OpsConfigInfo", said) != message) {
-		return m.write(ctx, setting, message)
+	current := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionWebhooksConfigured)
+	if current == nil && message == "" {
+		return nil
 	}
-	return nil
+	if current != nil && (current.Status == metav1.ConditionFalse) == (message != "") &&
+		v1alpha1.Detail("OpsConfigInfo", current) == message {
+		return nil
+	}
+	return m.write(ctx, setting, message)
 }
 
 func (m *missingReport) write(ctx context.Context, setting *v1alpha1.OpsConfigInfo, message string) error {
@@ -78,7 +82,8 @@ func (m *missingReport) write(ctx context.Context, setting *v1alpha1.OpsConfigIn
 		return fmt.Errorf("update status of opsconfiginfo %s/%s: %w", setting.Namespace, setting.Name, err)
 	}
 	if message != "" {
-		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure", "%s", v1alpha1.EventMessage(v1alpha1.EventWebhookConfigurationMissing, message))
+		m.recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventWebhookConfigurationMissing, "Configure",
+			"%s", v1alpha1.EventMessage(v1alpha1.EventWebhookConfigurationMissing, message))
 	}
 	return nil
 }

@@ -39,21 +39,23 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestMissing: a configuration that the manager may not make again is told by log, event,
-// condition and metric, each once for a setting, with what to do, and so is that it is back.
+// TestMissing reports a configuration that the manager may not recreate by log, event, condition and metric, each once
+// for a setting and with the remedy, and then reports that the configuration exists again.
 func TestMissing(t *testing.T) {
 	ctx := context.Background()
 	c := newCluster(t, wrappers.MakeNamespace(ours))
 	creates, allowed := 0, false
-	through := interceptor.NewClient(c.client, interceptor.Funcs{Create: func(ctx context.Context, to client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-		if !strings.HasSuffix(o.GetObjectKind().GroupVersionKind().Kind, "WebhookConfiguration") {
+	through := interceptor.NewClient(c.client, interceptor.Funcs{
+		Create: func(ctx context.Context, to client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if !strings.HasSuffix(o.GetObjectKind().GroupVersionKind().Kind, "WebhookConfiguration") {
+				return to.Create(ctx, o, opts...)
+			}
+			if creates++; !allowed {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "webhookconfigurations"}, o.GetName(), nil)
+			}
 			return to.Create(ctx, o, opts...)
-		}
-		if creates++; !allowed {
-			return apierrors.NewForbidden(schema.GroupResource{Resource: "webhookconfigurations"}, o.GetName(), nil)
-		}
-		return to.Create(ctx, o, opts...)
-	}})
+		},
+	})
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -67,7 +69,7 @@ func TestMissing(t *testing.T) {
 		r := c.replica(through, true)
 		r.o.OnMissing = func(kind string, is bool) { missing[kind] = is }
 		r.o.Log = funcr.New(func(_, args string) {
-			if strings.Contains(args, "may not make it again") {
+			if strings.Contains(args, "may not recreate it") {
 				logged = append(logged, args)
 			}
 		}, funcr.Options{})
@@ -103,19 +105,20 @@ func TestMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.round(ctx)
-	expect("it may be an uninstallation", "", 0, 0)
+	expect("it may be an uninstall", "", 0, 0)
 	if diff := cmp.Diff(map[string]bool{"MutatingWebhookConfiguration": false, "ValidatingWebhookConfiguration": true}, missing); diff != "" {
 		t.Errorf("the metric (-want +got):\n%s", diff)
 	}
 	c.clock.Step(recreateAfter)
 	r.round(ctx)
-	told := "False ConfigurationMissing A webhook configuration was deleted, so no block is effective: ValidatingWebhookConfiguration " + validating + ": missing; no release is denied or checked at admission: " + remedy
-	expect("refused", told, 1, 1)
+	refused := "False ConfigurationMissing A webhook configuration was deleted, so no block is effective: " +
+		"ValidatingWebhookConfiguration " + validating + ": missing; no release is denied or checked at admission: " + remedy
+	expect("refused", refused, 1, 1)
 	for range 10 {
 		c.clock.Step(time.Second)
 		r.round(ctx)
 	}
-	expect("again and again", told, 1, 1)
+	expect("again and again", refused, 1, 1)
 	if creates != 1 {
 		t.Errorf("tried %d times within a minute", creates)
 	}
@@ -125,19 +128,19 @@ func TestMissing(t *testing.T) {
 	}
 	c.clock.Step(time.Second)
 	r.round(ctx)
-	expect("the setting was made anew", told, 2, 1)
+	expect("the setting was created again", refused, 2, 1)
 	c.clock.Step(createAgain)
 	r.round(ctx)
 	if creates != 2 {
 		t.Errorf("tried %d times, want once more after a minute", creates)
 	}
 
-	// Another leader does not take it back, nor tell it again.
+	// Another leader neither takes the report back nor repeats it.
 	r = leader()
 	r.round(ctx)
 	c.clock.Step(recreateAfter)
 	r.round(ctx)
-	expect("another leader", told, 2, 2)
+	expect("another leader", refused, 2, 2)
 
 	allowed = true
 	c.clock.Step(createAgain)
@@ -145,7 +148,7 @@ func TestMissing(t *testing.T) {
 	r.round(ctx)
 	expect("with the right to", "True Configured The webhook configurations exist again.", 2, 2)
 	if missing["ValidatingWebhookConfiguration"] {
-		t.Error("the metric says that it is missing")
+		t.Error("the metric reports it as missing")
 	}
 	c.configuration("ValidatingWebhookConfiguration")
 }

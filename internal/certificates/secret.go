@@ -28,68 +28,57 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
-// The content of the Secret.
+// Keys of the Secret.
 const (
-	// CertKey and KeyKey are the serving certificate and its key, as in every
-	// Secret of type kubernetes.io/tls.
+	// CertKey and KeyKey hold the serving certificate and its key, as in every Secret of type kubernetes.io/tls.
 	CertKey = "tls.crt"
 	KeyKey  = "tls.key"
-	// BundleKey has every authority that may have signed a certificate that is
-	// served somewhere, the newest first.
+	// BundleKey holds every authority that may have signed a served certificate, the newest first.
 	BundleKey = "ca.crt"
-	// CAKey is the key of the newest authority.
+	// CAKey holds the key of the newest authority.
 	CAKey = "ca.key"
-	// PreviousCAKey is the key of the authority before that, for as long as
-	// the newest one may not sign.
+	// PreviousCAKey holds the key of the previous authority while the newest authority may not sign.
 	PreviousCAKey = "ca-previous.key"
 )
 
 const (
-	// maxSettle is how long both configurations carry a new authority before
-	// it signs what is served. API servers usually know within a second; one
-	// whose watch broke, within its time to connect again.
+	// maxSettle is the longest time for which both configurations carry a new authority before it signs. API servers
+	// usually know the authority within a second. An API server whose watch broke connects again within this time.
 	maxSettle = 10 * time.Minute
 	minSettle = time.Second
 	maxLook   = time.Minute
-	// maxAuthorities bounds the bundle. There are two when all is well; more
-	// only where somebody removes the Secret over and over.
+	// maxAuthorities bounds the bundle. It usually has at most two authorities, and more only if the Secret is removed
+	// repeatedly.
 	maxAuthorities = 20
 )
 
-// Policy says what certificates there are.
+// Policy decides about certificates and authorities.
 //
-// Replicas share nothing but the Secret and the webhook configurations, and each
-// of them may be stale, slow, or gone between any two of its writes. What keeps
-// every certificate verifiable anyway:
+// Replicas share only the Secret and the webhook configurations. Each replica may be stale or slow, or may end between any
+// two of its writes. Three rules keep every certificate verifiable nevertheless:
 //
-//   - An authority stays in the bundle until it has expired, and nothing that it
-//     signed lives longer. Whatever old certificate a replica still serves is
-//     covered, then.
-//   - A new authority is put into the bundle first. It signs what is served once
-//     both configurations have carried it for long enough that every API server
-//     knows.
-//   - A configuration is updated only if it is still as it was before the Secret
-//     was read. A replica that was asleep in between cannot put an old bundle in
-//     the place of a newer one.
+//   - An authority stays in the bundle until it has expired, and no certificate that it signed is valid for longer. So the
+//     bundle covers every old certificate that a replica still serves.
+//   - A new authority is first added to the bundle. It signs only after both configurations have carried it for long enough,
+//     so that every API server knows it.
+//   - A configuration is updated only if it has not changed since before the Secret was read. So a replica that slept in
+//     between cannot replace a newer bundle by an older one.
 type Policy struct {
-	// Hosts are the names the webhooks are called by.
+	// Hosts are the names by which API servers call the webhooks.
 	Hosts []string
-	// Validity of a serving certificate. Most other times follow from it.
+	// Validity of a serving certificate. Most other times depend on it.
 	Validity time.Duration
-	// Authority is how long an authority is valid, more than three times as
-	// long; 0 is ten times.
+	// Authority is the validity of an authority, more than three times Validity; 0 is ten times Validity.
 	Authority time.Duration
 }
 
-// LookEvery is how often a replica looks. Everything that is due is so for much
-// longer.
+// LookEvery returns the longest time between rounds. All deadlines are much longer.
 func (p Policy) LookEvery() time.Duration { return min(maxLook, p.Validity/20) }
 
-// Settle is how long configurations carry a new authority before it is relied
-// on.
+// Settle returns the time for which configurations carry a new authority before it signs.
 func (p Policy) Settle() time.Duration { return max(minSettle, min(maxSettle, p.Validity/20)) }
 
-// CAValidity is how long an authority is valid.
+// CAValidity returns the validity of an authority.
 func (p Policy) CAValidity() time.Duration {
 	if p.Authority > 0 {
 		return p.Authority
@@ -97,22 +86,22 @@ func (p Policy) CAValidity() time.Duration {
 	return 10 * p.Validity
 }
 
-// renewCABefore its end an authority gets a successor: early enough that it need
-// not cut short what it signs until the successor takes over.
+// renewCABefore returns the time before its expiry at which an authority gets a successor: early enough that it signs for the
+// full validity until the successor signs.
 func (p Policy) renewCABefore() time.Duration { return 3 * p.Validity }
 
-// renewBefore its end a certificate is renewed.
+// renewBefore returns the time before its expiry at which a certificate is renewed.
 func (p Policy) renewBefore() time.Duration { return p.Validity / 3 }
 
-// urgent is when a certificate is renewed by an authority that API servers may
-// not know, because none they know can sign any more.
+// urgent returns the time before its expiry at which a certificate is renewed even by an authority that API servers may not
+// know, because they know no authority that can sign.
 func (p Policy) urgent() time.Duration { return p.Validity / 10 }
 
-// Trust is what a replica knows of what API servers know: the authorities that
-// every webhook carries, by their bytes, and since when it has seen that, look by look.
+// Trust maps each authority that every webhook carries, by its bytes, to the time since when a replica has seen it in every
+// round.
 type Trust map[string]time.Time
 
-// Update returns the trust after another read of the bundles of all webhooks.
+// Update returns the trust after a round that read the bundles of all webhooks.
 func (t Trust) Update(bundles [][]byte, now time.Time) Trust {
 	next := Trust{}
 	for i, bundle := range bundles {
@@ -132,7 +121,7 @@ func (t Trust) Update(bundles [][]byte, now time.Time) Trust {
 	return next
 }
 
-// Covers says whether every webhook carries the authority of a certificate.
+// Covers reports whether every webhook carries the authority of a certificate.
 func (t Trust) Covers(s *Serving) bool {
 	return s != nil && t.knows(s.Root)
 }
@@ -143,7 +132,7 @@ func (t Trust) knows(root *x509.Certificate) bool {
 	return ok
 }
 
-// settled says whether API servers know an authority.
+// settled reports whether all API servers know an authority.
 func (t Trust) settled(root *x509.Certificate, now time.Time, settle time.Duration) bool {
 	since, ok := t[string(root.Raw)]
 	return ok && now.Sub(since) >= settle
@@ -152,23 +141,23 @@ func (t Trust) settled(root *x509.Certificate, now time.Time, settle time.Durati
 // Serving is a certificate to serve.
 type Serving struct {
 	Certificate tls.Certificate
-	// Root is the authority by which it is verified.
+	// Root is the authority that verifies it.
 	Root            *x509.Certificate
 	certPEM, keyPEM []byte
 }
 
-// NotAfter is when the certificate expires.
+// NotAfter returns the expiry of the certificate.
 func (s *Serving) NotAfter() time.Time { return s.Certificate.Leaf.NotAfter }
 
-// lasts says whether there is a certificate that is valid at a time.
+// lasts reports whether the certificate exists and is valid at a time.
 func (s *Serving) lasts(at time.Time) bool { return s != nil && at.Before(s.NotAfter()) }
 
-// Same says whether two certificates are one.
+// Same reports whether two certificates are equal.
 func (s *Serving) Same(other *Serving) bool {
 	return s != nil && other != nil && s.Certificate.Leaf.Equal(other.Certificate.Leaf)
 }
 
-// readServing reads a certificate that is good to serve under all names.
+// readServing reads a certificate, and verifies it for all hosts.
 func (p Policy) readServing(certPEM, keyPEM []byte, bundle []*x509.Certificate, now time.Time) (*Serving, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -195,33 +184,32 @@ func (p Policy) readServing(certPEM, keyPEM []byte, bundle []*x509.Certificate, 
 	return &Serving{Certificate: pair, Root: chains[0][len(chains[0])-1], certPEM: certPEM, keyPEM: keyPEM}, nil
 }
 
-// State is what a replica decides on.
+// State is the input of a decision.
 type State struct {
-	// Data of the Secret; empty when there is none.
+	// Data of the Secret; empty if the Secret does not exist.
 	Data map[string][]byte
-	// Serving is what the replica serves, nil before it does.
+	// Serving is the certificate that the replica serves; nil before the first one.
 	Serving *Serving
-	// Known is the bundle as the replica last knew it.
+	// Known is the last bundle that the replica decided.
 	Known []byte
 	Trust Trust
 	Now   time.Time
 }
 
-// Decision is what the Secret has to contain, and what follows for the replica.
+// Decision is the wanted content of the Secret.
 type Decision struct {
 	// Data of the Secret.
 	Data map[string][]byte
-	// Changes says in what it differs from what is there; empty when it does
-	// not.
+	// Changes describes the differences from the stored Secret; empty if there are none.
 	Changes []string
 	// Stored is the serving certificate in the Secret.
 	Stored *Serving
 }
 
-// Bundle has the authorities that the webhooks have to carry.
+// Bundle returns the authorities that the webhooks have to carry.
 func (d *Decision) Bundle() []byte { return d.Data[BundleKey] }
 
-// Decide says what the Secret has to contain.
+// Decide decides the content of the Secret.
 func (p Policy) Decide(o State) (*Decision, error) {
 	d := &Decision{Data: maps.Clone(o.Data)}
 	if d.Data == nil {
@@ -229,8 +217,7 @@ func (p Policy) Decide(o State) (*Decision, error) {
 	}
 	changed := func(format string, args ...any) { d.Changes = append(d.Changes, fmt.Sprintf(format, args...)) }
 
-	// A change or removal of the Secret removes no authority that something is
-	// still served by, here or on another replica.
+	// A change or a removal of the Secret removes no authority of a certificate that a replica may still serve.
 	bundle := authorities(slices.Concat(o.Data[BundleKey], []byte("\n"), o.Known), o.Now)
 	newest, previous := find(bundle, o.Data[CAKey]), find(bundle, o.Data[PreviousCAKey])
 	stored, problem := p.readServing(o.Data[CertKey], o.Data[KeyKey], bundle, o.Now)
@@ -261,7 +248,7 @@ func (p Policy) Decide(o State) (*Decision, error) {
 			changed("the certificate was unusable: %v", problem)
 		}
 		if stored, err = p.readServing(made.CertPEM, made.KeyPEM, bundle, o.Now); err != nil {
-			return nil, fmt.Errorf("the certificate just made: %w", err)
+			return nil, fmt.Errorf("read the new certificate: %w", err)
 		}
 		changed("a new certificate by %s", signer.Cert.Subject.CommonName)
 	}
@@ -282,8 +269,8 @@ func (p Policy) Decide(o State) (*Decision, error) {
 	return d, nil
 }
 
-// bounded leaves out the oldest authorities of which there are too many, but never
-// the newest, that of the stored certificate, or the previous one.
+// bounded removes the oldest authorities beyond the limit. The newest authority, the previous authority and the authority of
+// the stored certificate stay.
 func bounded(bundle []*x509.Certificate, stored *Serving, previous *pki.KeyPair) []*x509.Certificate {
 	for i := len(bundle) - 1; i > 0 && len(bundle) > maxAuthorities; i-- {
 		if !bundle[i].Equal(stored.Root) && (previous == nil || !bundle[i].Equal(previous.Cert)) {
@@ -293,8 +280,7 @@ func bounded(bundle []*x509.Certificate, stored *Serving, previous *pki.KeyPair)
 	return bundle
 }
 
-// signer is the authority that has to sign a new certificate in the place of the
-// one that is stored; nil while that is good.
+// signer returns the authority that has to sign a new certificate; nil while the stored certificate is good.
 func (p Policy) signer(o State, stored *Serving, newest, previous *pki.KeyPair) *pki.KeyPair {
 	settled := o.Trust.settled(newest.Cert, o.Now, p.Settle())
 	signer := newest
@@ -307,11 +293,11 @@ func (p Policy) signer(o State, stored *Serving, newest, previous *pki.KeyPair) 
 	left := stored.NotAfter().Sub(o.Now)
 	switch {
 	case settled && !stored.Root.Equal(newest.Cert):
-		return newest // The succession; the previous key is not needed any more.
+		return newest // The succession: the previous key is no longer needed.
 	case left >= p.renewBefore():
 		return nil
 	case signer.Cert.NotAfter.Sub(stored.NotAfter()) < p.LookEvery():
-		return nil // Another one would end just as soon.
+		return nil // A new certificate would expire as early.
 	case settled, signer.Cert.Equal(stored.Root), left < p.urgent():
 		return signer
 	default:
@@ -319,8 +305,8 @@ func (p Policy) signer(o State, stored *Serving, newest, previous *pki.KeyPair) 
 	}
 }
 
-// Choose says what a replica serves: what is stored, unless API servers know
-// what it serves now and may not know what is stored.
+// Choose returns the certificate to serve. It is the stored one, unless API servers know the authority of the current one and
+// may not know the authority of the stored one.
 func (p Policy) Choose(stored, current *Serving, trust Trust, now time.Time) *Serving {
 	switch {
 	case !current.lasts(now.Add(2 * p.LookEvery())):
@@ -332,7 +318,7 @@ func (p Policy) Choose(stored, current *Serving, trust Trust, now time.Time) *Se
 	}
 }
 
-// authorities are those of a bundle that can still verify anything.
+// authorities returns the authorities of a bundle that have not expired.
 func authorities(bundle []byte, now time.Time) []*x509.Certificate {
 	var valid []*x509.Certificate
 	for _, cert := range pki.ParseCertificates(bundle) {
@@ -343,7 +329,7 @@ func authorities(bundle []byte, now time.Time) []*x509.Certificate {
 	return valid
 }
 
-// find is the authority that a key belongs to.
+// find returns the authority of a key, nil if the bundle does not have it.
 func find(bundle []*x509.Certificate, keyPEM []byte) *pki.KeyPair {
 	for _, cert := range bundle {
 		if pair, err := pki.Pair(cert, keyPEM); err == nil {
@@ -361,8 +347,7 @@ func encode(bundle []*x509.Certificate) []byte {
 	return out
 }
 
-// ServiceHosts are the names by which API servers, and others in the cluster,
-// call a service.
+// ServiceHosts returns the names by which clients in the cluster call a Service.
 func ServiceHosts(namespace, service string) []string {
 	name := service + "." + namespace
 	return []string{name + ".svc", name + ".svc.cluster.local", name}

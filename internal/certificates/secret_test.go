@@ -32,7 +32,7 @@ var (
 	start  = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 )
 
-// decide decides, and checks what has to be so whatever was decided.
+// decide decides, and checks what is true of every decision.
 func decide(t *testing.T, p Policy, o State) *Decision {
 	t.Helper()
 	d, err := p.Decide(o)
@@ -40,7 +40,7 @@ func decide(t *testing.T, p Policy, o State) *Decision {
 		t.Fatal(err)
 	}
 	if d.Stored == nil || !bytes.Equal(d.Data[CertKey], d.Stored.certPEM) {
-		t.Fatal("the stored certificate is not what the Secret is to contain")
+		t.Fatal("the stored certificate is not in the data of the Secret")
 	}
 	bundle := authorities(d.Bundle(), o.Now)
 	if _, err := p.readServing(d.Data[CertKey], d.Data[KeyKey], bundle, o.Now); err != nil {
@@ -54,7 +54,7 @@ func decide(t *testing.T, p Policy, o State) *Decision {
 			t.Fatalf("authority %s left the bundle before it expired", ca.Subject.CommonName)
 		}
 	}
-	// What was decided is good: nothing more is to be done about it.
+	// A second decision changes nothing.
 	again, err := p.Decide(State{Data: d.Data, Serving: o.Serving, Known: o.Known, Trust: o.Trust, Now: o.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func decide(t *testing.T, p Policy, o State) *Decision {
 	return d
 }
 
-// trusting is trust in what a bundle has since some time.
+// trusting returns a trust that has the authorities of a bundle since a time.
 func trusting(bundle []byte, since time.Time) Trust {
 	return Trust{}.Update([][]byte{bundle}, since)
 }
@@ -93,7 +93,7 @@ func TestDecide(t *testing.T) {
 	}
 	trusted := trusting(first.Bundle(), start)
 
-	// The authority is in its last third year: it has a successor, which waits.
+	// The authority is in the last third of its validity: its successor waits.
 	caDue := a.NotAfter.Add(-policy.renewCABefore()).Add(time.Second)
 	fresh, err := find([]*x509.Certificate{a}, first.Data[CAKey]).IssueServer("x", policy.Hosts, caDue.Add(-time.Hour), policy.Validity)
 	if err != nil {
@@ -124,10 +124,10 @@ func TestDecide(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		o State
-		// wantSame certificate as in the Secret, or else one by wantBy.
+		// wantSame means the certificate of the Secret, else wantBy has signed it.
 		wantSame bool
 		wantBy   *x509.Certificate
-		// wantNew authority at the head of the bundle, and wantCAs in it.
+		// wantNew means that a new authority heads the bundle, which has wantCAs.
 		wantNew     bool
 		wantCAs     int
 		wantChanges bool
@@ -144,11 +144,18 @@ func TestDecide(t *testing.T) {
 		"expired long ago": {
 			o: State{Data: first.Data, Now: start.Add(1000 * 24 * time.Hour)}, wantNew: true, wantCAs: 1, wantChanges: true,
 		},
-		"successor due":     {o: State{Data: old, Trust: trusted, Now: caDue}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true, wantPrev: true},
-		"successor waits":   {o: State{Data: pending.Data, Trust: both, Now: settled.Add(-time.Second)}, wantSame: true, wantCAs: 2, wantPrev: true},
-		"successor unknown": {o: State{Data: pending.Data, Trust: trusted, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2, wantPrev: true},
+		"successor due": {
+			o: State{Data: old, Trust: trusted, Now: caDue}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true, wantPrev: true,
+		},
+		"successor waits": {
+			o: State{Data: pending.Data, Trust: both, Now: settled.Add(-time.Second)}, wantSame: true, wantCAs: 2, wantPrev: true,
+		},
+		"successor unknown": {
+			o: State{Data: pending.Data, Trust: trusted, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2, wantPrev: true,
+		},
 		"successor unknown, certificate due": {
-			o: State{Data: pending.Data, Trust: trusted, Now: caDue.Add(61 * 24 * time.Hour)}, wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true,
+			o:      State{Data: pending.Data, Trust: trusted, Now: caDue.Add(61 * 24 * time.Hour)},
+			wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true,
 		},
 		"succession":       {o: State{Data: pending.Data, Trust: both, Now: settled}, wantBy: b, wantCAs: 2, wantChanges: true},
 		"after succession": {o: State{Data: succeeded.Data, Trust: both, Now: settled.Add(time.Hour)}, wantSame: true, wantCAs: 2},
@@ -156,31 +163,49 @@ func TestDecide(t *testing.T) {
 			o: State{Data: succeeded.Data, Trust: both, Now: a.NotAfter}, wantBy: b, wantCAs: 1, wantChanges: true,
 		},
 		"Secret removed": {
-			o: State{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
+			o:        State{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start},
+			wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
 		"Secret removed, certificate expired": {
-			o: State{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start.Add(policy.Validity)}, wantNew: true, wantCAs: 2, wantChanges: true,
+			o:       State{Serving: first.Stored, Known: first.Bundle(), Trust: trusted, Now: start.Add(policy.Validity)},
+			wantNew: true, wantCAs: 2, wantChanges: true,
 		},
 		"Secret emptied": {
 			o: State{Data: map[string][]byte{CertKey: {}, KeyKey: {}}, Now: start}, wantNew: true, wantCAs: 1, wantChanges: true,
 		},
-		"certificate lost":               {o: State{Data: with(first.Data, CertKey, nil), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
-		"certificate lost, served here":  {o: State{Data: with(first.Data, CertKey, nil), Serving: first.Stored, Now: start}, wantSame: true, wantCAs: 1, wantChanges: true},
-		"certificate lost while waiting": {o: State{Data: with(pending.Data, KeyKey, []byte("x")), Trust: both, Now: caDue}, wantBy: a, wantCAs: 2, wantChanges: true, wantPrev: true},
-		"certificate of others":          {o: State{Data: with(first.Data, CertKey, otherHosts.CertPEM, KeyKey, otherHosts.KeyPEM), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
+		"certificate lost": {o: State{Data: with(first.Data, CertKey, nil), Now: start}, wantBy: a, wantCAs: 1, wantChanges: true},
+		"certificate lost, served here": {
+			o: State{Data: with(first.Data, CertKey, nil), Serving: first.Stored, Now: start}, wantSame: true, wantCAs: 1, wantChanges: true,
+		},
+		"certificate lost while waiting": {
+			o: State{Data: with(pending.Data, KeyKey, []byte("x")), Trust: both, Now: caDue}, wantBy: a, wantCAs: 2, wantChanges: true,
+			wantPrev: true,
+		},
+		"certificate of others": {
+			o: State{Data: with(first.Data, CertKey, otherHosts.CertPEM, KeyKey, otherHosts.KeyPEM), Now: start}, wantBy: a, wantCAs: 1,
+			wantChanges: true,
+		},
 		"authority's key lost": {
 			o: State{Data: with(first.Data, CAKey, nil), Trust: trusted, Now: start}, wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
-		"authorities lost, nobody serves": {o: State{Data: with(first.Data, BundleKey, nil), Now: start}, wantNew: true, wantCAs: 1, wantChanges: true},
+		"authorities lost, none serves": {
+			o: State{Data: with(first.Data, BundleKey, nil), Now: start}, wantNew: true, wantCAs: 1, wantChanges: true,
+		},
 		"authorities lost, served here": {
-			o: State{Data: with(first.Data, BundleKey, nil), Serving: first.Stored, Known: first.Bundle(), Now: start}, wantSame: true, wantCAs: 1, wantChanges: true,
+			o:        State{Data: with(first.Data, BundleKey, nil), Serving: first.Stored, Known: first.Bundle(), Now: start},
+			wantSame: true, wantCAs: 1, wantChanges: true,
 		},
 		"an authority lost that another replica serves by": {
-			o:        State{Data: with(succeeded.Data, BundleKey, pki.EncodeCertificate(b)), Serving: succeeded.Stored, Known: succeeded.Bundle(), Trust: both, Now: settled},
+			o: State{
+				Data: with(succeeded.Data, BundleKey, pki.EncodeCertificate(b)), Serving: succeeded.Stored, Known: succeeded.Bundle(),
+				Trust: both, Now: settled,
+			},
 			wantSame: true, wantCAs: 2, wantChanges: true,
 		},
 		"authorities in another order": {
-			o:        State{Data: with(first.Data, BundleKey, append(bytes.Clone(foreignCA.CertPEM), first.Bundle()...)), Trust: trusted, Now: start},
+			o: State{
+				Data: with(first.Data, BundleKey, append(bytes.Clone(foreignCA.CertPEM), first.Bundle()...)), Trust: trusted, Now: start,
+			},
 			wantSame: true, wantCAs: 2, wantChanges: true,
 		},
 		"garbage between authorities": {
@@ -188,17 +213,20 @@ func TestDecide(t *testing.T) {
 			wantSame: true, wantCAs: 1, wantChanges: true,
 		},
 		"taken over from cert-manager": {
-			o:        State{Data: map[string][]byte{CertKey: foreign.CertPEM, KeyKey: foreign.KeyPEM, BundleKey: foreignCA.CertPEM}, Trust: trusting(foreignCA.CertPEM, start), Now: start},
+			o: State{
+				Data:  map[string][]byte{CertKey: foreign.CertPEM, KeyKey: foreign.KeyPEM, BundleKey: foreignCA.CertPEM},
+				Trust: trusting(foreignCA.CertPEM, start), Now: start,
+			},
 			wantSame: true, wantNew: true, wantCAs: 2, wantChanges: true,
 		},
-		"nobody knows the only one that can sign": {
+		"only signer is unknown": {
 			o:      State{Data: with(pending.Data, PreviousCAKey, nil), Trust: trusted, Now: caDue.Add(80 * 24 * time.Hour)},
 			wantBy: b, wantCAs: 2, wantSame: false, wantChanges: false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if strings.HasPrefix(name, "nobody knows") {
-				// Not before it must.
+			if name == "only signer is unknown" {
+				// It signs only when it must.
 				waits := decide(t, policy, test.o)
 				signedBy(t, waits, a)
 				test.o.Now, test.wantChanges = caDue.Add(82*24*time.Hour), true
@@ -211,7 +239,8 @@ func TestDecide(t *testing.T) {
 			if len(bundle) != test.wantCAs {
 				t.Errorf("%d authorities, want %d", len(bundle), test.wantCAs)
 			}
-			if isNew := !strings.Contains(string(test.o.Data[BundleKey]), string(pki.EncodeCertificate(bundle[0]))) && !bundle[0].Equal(a); isNew != test.wantNew {
+			known := bundle[0].Equal(a) || strings.Contains(string(test.o.Data[BundleKey]), string(pki.EncodeCertificate(bundle[0])))
+			if isNew := !known; isNew != test.wantNew {
 				t.Errorf("a new authority: %t, want %t", isNew, test.wantNew)
 			}
 			if got := d.Data[PreviousCAKey] != nil; got != test.wantPrev {
@@ -248,9 +277,12 @@ func TestBundleIsBounded(t *testing.T) {
 	d := decide(t, policy, State{Now: start})
 	kept := d.Stored
 	for i := range 2 * maxAuthorities {
-		// The Secret is removed over and over; what is served stays what it is.
+		// The Secret is removed repeatedly. The served certificate stays.
 		var err error
-		if d, err = policy.Decide(State{Serving: kept, Known: d.Bundle(), Trust: trusting(pki.EncodeCertificate(kept.Root), start), Now: start.Add(time.Duration(i) * time.Minute)}); err != nil {
+		if d, err = policy.Decide(State{
+			Serving: kept, Known: d.Bundle(), Trust: trusting(pki.EncodeCertificate(kept.Root), start),
+			Now: start.Add(time.Duration(i) * time.Minute),
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -258,7 +290,7 @@ func TestBundleIsBounded(t *testing.T) {
 		t.Errorf("%d authorities", got)
 	}
 	if !d.Stored.Same(kept) || !bytes.Contains(d.Bundle(), pki.EncodeCertificate(kept.Root)) {
-		t.Error("the certificate that is served is no longer covered")
+		t.Error("the served certificate is no longer covered")
 	}
 }
 
@@ -285,13 +317,17 @@ func TestTrust(t *testing.T) {
 		now    [][]byte
 		want   map[int]time.Time
 	}{
-		"nothing there":      {},
-		"first look":         {now: [][]byte{join(0, 1), join(1)}, want: map[int]time.Time{1: later}},
-		"still there":        {before: trusting(join(0), start), now: [][]byte{join(1, 0), join(1, 0)}, want: map[int]time.Time{0: start, 1: later}},
-		"gone from one":      {before: trusting(join(0), start), now: [][]byte{join(0), nil}},
-		"gone from all":      {before: trusting(join(0), start)},
-		"gone and come back": {before: trusting(join(0), start).Update([][]byte{join(1)}, start), now: [][]byte{join(0)}, want: map[int]time.Time{0: later}},
-		"garbage":            {now: [][]byte{[]byte("x")}},
+		"nothing there": {},
+		"first look":    {now: [][]byte{join(0, 1), join(1)}, want: map[int]time.Time{1: later}},
+		"still there": {
+			before: trusting(join(0), start), now: [][]byte{join(1, 0), join(1, 0)}, want: map[int]time.Time{0: start, 1: later},
+		},
+		"gone from one": {before: trusting(join(0), start), now: [][]byte{join(0), nil}},
+		"gone from all": {before: trusting(join(0), start)},
+		"gone and come back": {
+			before: trusting(join(0), start).Update([][]byte{join(1)}, start), now: [][]byte{join(0)}, want: map[int]time.Time{0: later},
+		},
+		"garbage": {now: [][]byte{[]byte("x")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := test.before.Update(test.now, later)
@@ -319,19 +355,19 @@ func TestChoose(t *testing.T) {
 		now     time.Time
 		want    *Serving
 	}{
-		"first":                         {now: start, want: stored},
-		"neither is known":              {current: current, now: settled, want: stored},
-		"only what is served is known":  {current: current, trust: a, now: settled, want: current},
-		"only what is stored is known":  {current: current, trust: b, now: start, want: stored},
-		"both known, one hardly":        {current: current, trust: both, now: start, want: current},
-		"both known":                    {current: current, trust: both, now: settled, want: stored},
-		"what is served expires":        {current: current, trust: a, now: end.Add(-time.Minute), want: stored},
-		"the same authority":            {current: stored, now: start, want: stored},
-		"what is served has long ended": {current: current, trust: a, now: end.Add(time.Hour), want: stored},
+		"first":                       {now: start, want: stored},
+		"neither is known":            {current: current, now: settled, want: stored},
+		"only the served is known":    {current: current, trust: a, now: settled, want: current},
+		"only the stored is known":    {current: current, trust: b, now: start, want: stored},
+		"both known, one not settled": {current: current, trust: both, now: start, want: current},
+		"both known":                  {current: current, trust: both, now: settled, want: stored},
+		"the served expires":          {current: current, trust: a, now: end.Add(-time.Minute), want: stored},
+		"the same authority":          {current: stored, now: start, want: stored},
+		"the served expired long ago": {current: current, trust: a, now: end.Add(time.Hour), want: stored},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := policy.Choose(stored, test.current, test.trust, test.now); got != test.want {
-				t.Errorf("serves what %s signed", got.Root.Subject.CommonName)
+				t.Errorf("serves a certificate of %s", got.Root.Subject.CommonName)
 			}
 		})
 	}

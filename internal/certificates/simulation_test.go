@@ -27,20 +27,17 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
-// The simulation plays replicas, an API server's optimistic concurrency, and
-// API servers that learn of configurations late. Replicas stop between any two
-// of their reads and writes, for a moment or for hours, or for good. All the
-// while every certificate that any of them may serve has to be verifiable by
-// every API server.
+// The simulation plays replicas, optimistic concurrency, and API servers that learn of configurations late. Replicas stop
+// between any two reads and writes, for a moment, for hours or for good. At any time, every API server must be able to
+// verify every certificate that a replica serves.
 
-// simulatedVersion is a bundle that a configuration carried since some time.
+// simulatedVersion is a bundle and the time since when a configuration carries it.
 type simulatedVersion struct {
 	since  time.Time
 	bundle []byte
 }
 
-// question to an API server: whether it takes a certificate, by its number, for
-// good by a version of a configuration.
+// question asks an API server whether a version of a configuration verifies a certificate, which its serial number names.
 type question struct {
 	certificate            string
 	configuration, version int
@@ -50,19 +47,16 @@ type simulation struct {
 	t      *testing.T
 	random *rand.Rand
 	now    time.Time
-	// secret is nil when there is none; revision counts its versions, those of
-	// others that had the name included.
+	// secret is nil if no Secret exists. revision counts its versions, also across deletions.
 	secret   map[string][]byte
 	revision int
-	// configurations by all their versions; the last is what is stored.
+	// configurations are all versions of each configuration. The last one is stored.
 	configurations [2][]simulatedVersion
-	// apiServers know each configuration as of some time, which never goes
-	// back.
+	// apiServers are the times up to which each API server knows each configuration. They only advance.
 	apiServers [2][2]time.Time
 	replicas   []*simulatedReplica
-	// cautious are the replicas that have to look before anything bad happens
-	// again, and whether they began to: what is only in one memory must not be
-	// lost.
+	// cautious are the replicas that must read everything before the next disturbance, and whether they began to:
+	// the only copy in the memory of a replica must not be lost.
 	cautious map[*simulatedReplica]bool
 
 	verified    map[question]bool
@@ -78,7 +72,7 @@ type simulatedReplica struct {
 	trust   Trust
 	looked  time.Time
 
-	// step of the round under way, which was read so far.
+	// step is the next step of the round, and the fields below are its results so far.
 	step     int
 	resume   time.Time
 	seen     [2]int
@@ -89,12 +83,12 @@ type simulatedReplica struct {
 	at       time.Time
 }
 
-// delay until the next step: mostly short.
+// delay returns the time until the next step, which is mostly short.
 func (s *simulation) delay(r *simulatedReplica) time.Duration {
 	between := func(most time.Duration) time.Duration { return time.Duration(s.random.Int63n(int64(most))) }
 	switch n := s.random.Intn(1000); {
 	case r.step == 0 && n < 800:
-		return between(4 * time.Hour) // Much more rarely than it does.
+		return between(4 * time.Hour) // Much longer than in reality.
 	case r.step == 0:
 		return between(30 * time.Minute)
 	case n < 60:
@@ -162,7 +156,7 @@ func (s *simulation) note(d *Decision) {
 	}
 }
 
-// learn moves on what API servers know. None is more behind than replicas wait.
+// learn advances what API servers know. They lag by less than the time that replicas wait.
 func (s *simulation) learn() {
 	for i := range s.apiServers {
 		for j := range s.apiServers[i] {
@@ -175,12 +169,12 @@ func (s *simulation) learn() {
 	}
 }
 
-// check is the property.
+// check checks that API servers can verify all served certificates.
 func (s *simulation) check() {
 	for _, r := range s.replicas {
 		if !r.serving.lasts(s.now) {
 			if r.serving != nil && s.now.Sub(r.looked) < r.policy.urgent() {
-				s.t.Fatalf("%s: a replica that looks serves an expired certificate", s.now)
+				s.t.Fatalf("%s: a replica in service serves an expired certificate", s.now)
 			}
 			continue
 		}
@@ -199,7 +193,7 @@ func (s *simulation) check() {
 	}
 }
 
-// verify as an API server does, but once for the same question.
+// verify verifies as an API server does, once for each question.
 func (s *simulation) verify(r *simulatedReplica, configuration, version int) {
 	key := question{r.serving.Certificate.Leaf.SerialNumber.String(), configuration, version}
 	if s.verified[key] {
@@ -215,14 +209,14 @@ func (s *simulation) verify(r *simulatedReplica, configuration, version int) {
 	s.verified[key] = true
 }
 
-// disturb makes something bad happen.
+// disturb crashes a replica or alters the Secret, at random.
 func (s *simulation) disturb() {
 	if len(s.cautious) > 0 {
 		return
 	}
 	switch n := s.random.Intn(1000); {
 	case n < 5:
-		// A crash, wherever it is; the next one knows nothing.
+		// A crash at any step. The new replica knows nothing.
 		i := s.random.Intn(len(s.replicas))
 		s.replicas[i] = &simulatedReplica{policy: s.replicas[i].policy, looked: s.now}
 		s.cautious[s.replicas[i]] = false
@@ -234,8 +228,7 @@ func (s *simulation) disturb() {
 	}
 }
 
-// alter the Secret, which every replica has to see before anything else happens:
-// what a Secret had that is gone is in their memories only.
+// alter alters the Secret. Every replica must see that before the next disturbance: only their memories have the former data.
 func (s *simulation) alter(how func()) {
 	for _, r := range s.replicas {
 		if r.serving == nil || s.secret == nil {
@@ -276,7 +269,9 @@ func TestSimulation(t *testing.T) {
 				s.configurations[i] = []simulatedVersion{{since: start}}
 			}
 			for _, validity := range test.validity {
-				s.replicas = append(s.replicas, &simulatedReplica{policy: Policy{Hosts: policy.Hosts, Validity: validity}, looked: start, resume: start})
+				s.replicas = append(s.replicas, &simulatedReplica{
+					policy: Policy{Hosts: policy.Hosts, Validity: validity}, looked: start, resume: start,
+				})
 			}
 			for s.now.Before(start.Add(time.Duration(days) * day)) {
 				next := s.replicas[0]

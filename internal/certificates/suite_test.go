@@ -78,8 +78,7 @@ const (
 
 var (
 	testEnv *envtest.Environment
-	// admin may do everything, and is a user to the webhooks; the operator may
-	// do what its role says.
+	// admin may do everything, and is a user for the webhooks. The operator has the rights of its role.
 	admin          client.Client
 	operatorConfig *rest.Config
 	balancer       *loadBalancer
@@ -109,7 +108,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	installRoles(ctx, filepath.Join(root, "config", "rbac", "role.yaml"))
 	installRoles(ctx, filepath.Join(root, "config", "samples", "restore", "role.yaml"))
 
-	// Without a network for services, the API server finds this one by name.
+	// The control plane has no network for Services, so the API server resolves this one by name.
 	balancer = newLoadBalancer()
 	DeferCleanup(balancer.close)
 	Expect(admin.Create(ctx, &corev1.Service{
@@ -118,7 +117,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	})).To(Succeed())
 })
 
-// installRoles binds the operator to what its generated role allows.
+// installRoles binds the operator to its generated roles.
 func installRoles(ctx context.Context, path string) {
 	data, err := os.ReadFile(path)
 	Expect(err).NotTo(HaveOccurred())
@@ -146,10 +145,11 @@ func installRoles(ctx context.Context, path string) {
 	}
 }
 
-// installConfigurations as the manifests do: nothing injected.
+// installConfigurations creates the configurations as the manifests do, without an authority.
 func installConfigurations(ctx context.Context) {
 	GinkgoHelper()
-	wanted, err := NewConfigurations(hooks.Configurations(workload.Defended()), mutating, validating, Target{Namespace: ours, Service: service, Port: balancer.port})
+	wanted, err := NewConfigurations(hooks.Configurations(workload.Defended()), mutating, validating,
+		Target{Namespace: ours, Service: service, Port: balancer.port})
 	Expect(err).NotTo(HaveOccurred())
 	for _, configuration := range wanted {
 		object := configuration.Create(nil)
@@ -158,7 +158,7 @@ func installConfigurations(ctx context.Context) {
 	}
 }
 
-// instance is a replica of the operator, as far as webhooks go.
+// instance is a replica of the operator with its webhooks only.
 type instance struct {
 	certificates *Certificates
 	address      string
@@ -179,7 +179,8 @@ func startInstance(ctx context.Context, change func(*Options)) *instance {
 		Certificates: options.Certificates{
 			Namespace: ours, Secret: secretName, Service: service, Mutating: mutating, Validating: validating, Validity: 90 * 24 * time.Hour,
 		},
-		Configurations: hooks.Configurations(workload.Defended()), ServicePort: balancer.port, RecreateAfter: time.Second, LookEvery: 100 * time.Millisecond, Clock: clock.RealClock{}, Log: GinkgoLogr.WithName(portText),
+		Configurations: hooks.Configurations(workload.Defended()), ServicePort: balancer.port,
+		RecreateAfter: time.Second, LookEvery: 100 * time.Millisecond, Clock: clock.RealClock{}, Log: GinkgoLogr.WithName(portText),
 	}
 	if change != nil {
 		change(&o)
@@ -188,7 +189,8 @@ func startInstance(ctx context.Context, change func(*Options)) *instance {
 	Expect(err).NotTo(HaveOccurred())
 	i := &instance{certificates: keeps, address: net.JoinHostPort("localhost", portText)}
 	server := hooks.NewServer(hooks.ServerOptions{
-		Host: "localhost", Port: port, GetCertificate: i.certificates.GetCertificate(), CertDir: o.Dir, CertName: o.CertName, KeyName: o.KeyName, Log: GinkgoLogr,
+		Host: "localhost", Port: port, GetCertificate: i.certificates.GetCertificate(),
+		CertDir: o.Dir, CertName: o.CertName, KeyName: o.KeyName, Log: GinkgoLogr,
 	})
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
 		Logger: GinkgoLogr, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0", WebhookServer: server,
@@ -208,7 +210,7 @@ func startInstance(ctx context.Context, change func(*Options)) *instance {
 	return i
 }
 
-// ready waits until instances are, and lets the API server call them.
+// ready waits until instances are ready, and lets the API server call them.
 func ready(instances ...*instance) {
 	GinkgoHelper()
 	for _, i := range instances {
@@ -218,7 +220,7 @@ func ready(instances ...*instance) {
 	}
 }
 
-// handshake as an API server does, with nil roots without a check.
+// handshake makes a TLS handshake as an API server does. Nil roots skip the verification.
 func handshake(address string, roots *x509.CertPool) error {
 	connection, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", address, &tls.Config{
 		RootCAs: roots, InsecureSkipVerify: roots == nil, ServerName: service + "." + ours + ".svc",
@@ -236,15 +238,16 @@ func storedSecret(ctx context.Context) *corev1.Secret {
 	return secret
 }
 
-func storedConfigurations(ctx context.Context, g Gomega) (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration) {
-	m, v := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
+func storedConfigurations(ctx context.Context, g Gomega) (
+	m *admissionregistrationv1.MutatingWebhookConfiguration, v *admissionregistrationv1.ValidatingWebhookConfiguration,
+) {
+	m, v = &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	g.ExpectWithOffset(1, admin.Get(ctx, types.NamespacedName{Name: mutating}, m)).To(Succeed())
 	g.ExpectWithOffset(1, admin.Get(ctx, types.NamespacedName{Name: validating}, v)).To(Succeed())
 	return m, v
 }
 
-// injected are the authorities in one configuration, by which an API server
-// calls.
+// injected returns the authorities that a configuration carries.
 func injected(ctx context.Context, g Gomega) []byte {
 	_, v := storedConfigurations(ctx, g)
 	return v.Webhooks[0].ClientConfig.CABundle
@@ -332,7 +335,7 @@ var _ = Describe("Certificates", Ordered, func() {
 		Expect(a.certificates.made.ready(nil)).To(Succeed())
 	})
 
-	It("and the configurations are made again when deleted", func(ctx SpecContext) {
+	It("and the configurations are recreated when deleted", func(ctx SpecContext) {
 		_, v := storedConfigurations(ctx, Default)
 		Expect(admin.Delete(ctx, v)).To(Succeed())
 		Eventually(func(g Gomega) {
@@ -344,7 +347,7 @@ var _ = Describe("Certificates", Ordered, func() {
 		}, 20*time.Second, 50*time.Millisecond).Should(Succeed())
 	})
 
-	It("survive that the Secret is removed, with a new authority beside the old one", func(ctx SpecContext) {
+	It("survive the removal of the Secret, with a new authority beside the old one", func(ctx SpecContext) {
 		secret, serving := storedSecret(ctx), a.certificates.made.serving.Load()
 		Expect(admin.Delete(ctx, secret)).To(Succeed())
 		Eventually(func(g Gomega) {
@@ -397,7 +400,7 @@ var _ = Describe("Certificates", Ordered, func() {
 		most := 0
 		releases := 0
 		for n := 0; ; n++ {
-			// What an API server knew before the handshake has to do.
+			// The bundle from before the handshake must verify it.
 			bundle := injected(ctx, Default)
 			known := pki.ParseCertificates(bundle)
 			for _, i := range []*instance{a, b} {
@@ -412,7 +415,8 @@ var _ = Describe("Certificates", Ordered, func() {
 			version := free.Labels[v1alpha1.VersionLabel]
 			Expect(admin.Patch(ctx, free, release(n))).To(Succeed(), "release %d", n)
 			Expect(free.Labels[v1alpha1.VersionLabel]).NotTo(Equal(version), "release %d went unseen", n)
-			Expect(admin.Patch(ctx, blocked.DeepCopy(), release(n))).To(MatchError(ContainSubstring("deployment blocked is suspended")), "release %d", n)
+			Expect(admin.Patch(ctx, blocked.DeepCopy(), release(n))).
+				To(MatchError(ContainSubstring("deployment blocked is suspended")), "release %d", n)
 			releases++
 
 			if gone := len(known) > 0 && known[len(known)-1].NotBefore.After(first.NotBefore); gone && n > 0 && time.Now().After(first.NotAfter) {
@@ -427,8 +431,7 @@ var _ = Describe("Certificates", Ordered, func() {
 	})
 })
 
-// Somebody else injects the authority, and applies the manifests by every way there
-// is.
+// Another program injects the authority, and the manifests are applied in all ways.
 var _ = Describe("Configurations around a certificate from files", Ordered, func() {
 	const authority = "the authority"
 	var (
@@ -478,7 +481,8 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 			Expect(err).NotTo(HaveOccurred())
 			return string(said)
 		}
-		wanted, err := NewConfigurations(hooks.Configurations(workload.Defended()), mutating, validating, Target{Namespace: ours, Service: service, Port: balancer.port})
+		wanted, err := NewConfigurations(hooks.Configurations(workload.Defended()), mutating, validating,
+			Target{Namespace: ours, Service: service, Port: balancer.port})
 		Expect(err).NotTo(HaveOccurred())
 		var text bytes.Buffer
 		for _, configuration := range wanted {
@@ -509,13 +513,13 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 		DeferCleanup(func() { i.stop() })
 	})
 
-	It("become the namespace's by one write, and tell when the certificate expires", func(ctx SpecContext) {
+	It("get the namespace as owner by one write, and OnServe gets the expiry of the certificate", func(ctx SpecContext) {
 		Eventually(func(g Gomega) { owned(ctx, g) }, 20*time.Second, 50*time.Millisecond).Should(Succeed())
 		quiet(ctx)
 		Expect(time.Unix(expires.Load(), 0)).To(BeTemporally("~", time.Now().Add(time.Hour), time.Minute))
 	})
 
-	It("stay so when the manifests are applied again", func(ctx SpecContext) {
+	It("keep owner and authority when the manifests are applied again", func(ctx SpecContext) {
 		before := versions(ctx)
 		Expect(kubectl("apply", "-f", manifest)).To(ContainSubstring("unchanged"))
 		Expect(versions(ctx)).To(Equal(before))
@@ -547,7 +551,7 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 		quiet(ctx)
 	})
 
-	It("are made again when deleted, for the authority to be injected", func(ctx SpecContext) {
+	It("are recreated when deleted, without an authority", func(ctx SpecContext) {
 		_, gone := storedConfigurations(ctx, Default)
 		Expect(admin.Delete(ctx, gone)).To(Succeed())
 		Eventually(func(g Gomega) {
@@ -565,7 +569,9 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 	It("are left alone when they call a URL", func(ctx SpecContext) {
 		m, v := storedConfigurations(ctx, Default)
 		for n := range v.Webhooks {
-			v.Webhooks[n].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:9443/x"), CABundle: []byte(authority)}
+			v.Webhooks[n].ClientConfig = admissionregistrationv1.WebhookClientConfig{
+				URL: ptr.To("https://127.0.0.1:9443/x"), CABundle: []byte(authority),
+			}
 		}
 		v.OwnerReferences = nil
 		Expect(admin.Update(ctx, v)).To(Succeed())
@@ -579,7 +585,7 @@ var _ = Describe("Configurations around a certificate from files", Ordered, func
 	})
 })
 
-// loadBalancer is the way from the API server to the replicas that are ready.
+// loadBalancer forwards connections of the API server to ready replicas.
 type loadBalancer struct {
 	listener net.Listener
 	port     int32

@@ -88,10 +88,10 @@ type Options struct {
 	altershield.Registration
 	// DenyCIDRs are networks that no probe of a policy calls.
 	DenyCIDRs []netip.Prefix
-	// HoldStep is how long new pods of a held rollout do not count as available. HoldGuard is
-	// how long before the end of that time the operator extends it.
+	// HoldStep is the time for which new pods of a held rollout do not count as available. HoldGuard is the time before its
+	// end at which the operator extends it.
 	HoldStep, HoldGuard time.Duration
-	// PrintVersion and end.
+	// PrintVersion prints the version and exits.
 	PrintVersion bool
 	// Log has the level and the form of the log.
 	Log zap.Options
@@ -265,7 +265,7 @@ func (o *Options) validateHold() error {
 		return fmt.Errorf("--hold-step %s is out of bounds: give a duration from %s to %s", o.HoldStep, minHoldStep, maxHoldStep)
 	}
 	if o.HoldGuard < minHoldGuard || o.HoldGuard > o.HoldStep {
-		return fmt.Errorf("--hold-guard %s is out of bounds: give a duration from %s to that of --hold-step, %s", o.HoldGuard, minHoldGuard, o.HoldStep)
+		return fmt.Errorf("--hold-guard %s is out of bounds: give a duration from %s to --hold-step, %s", o.HoldGuard, minHoldGuard, o.HoldStep)
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ func (o *Options) validateServer() error {
 		{"target-type", o.TargetType, math.MaxInt},
 	} {
 		if strings.TrimSpace(f.value) == "" || len(f.value) > f.limit {
-			return fmt.Errorf("--altershield-%s %q is empty or too long: give what is registered with AlterShield Server", f.name, f.value)
+			return fmt.Errorf("--altershield-%s %q is empty or too long: give the value registered with AlterShield Server", f.name, f.value)
 		}
 	}
 	if len(o.AdmissionScene) > altershield.MaxChangeSceneKey {

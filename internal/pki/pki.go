@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package pki makes certificates: an authority, and what it signs.
+// Package pki makes certificate authorities and certificates.
 package pki
 
 import (
@@ -31,19 +31,18 @@ import (
 	"time"
 )
 
-// backdated is how long before its making a certificate becomes valid, for
-// clocks that differ.
+// backdated is the time before its creation at which a certificate becomes valid, for clocks that differ.
 const backdated = time.Hour
 
 // KeyPair is a certificate with its private key.
 type KeyPair struct {
 	Key  *ecdsa.PrivateKey
 	Cert *x509.Certificate
-	// CertPEM and KeyPEM are the same, PEM encoded.
+	// CertPEM and KeyPEM are the PEM encodings.
 	CertPEM, KeyPEM []byte
 }
 
-// NewCA makes a certificate authority, valid from now on.
+// NewCA makes a certificate authority.
 func NewCA(name string, now time.Time, validity time.Duration) (*KeyPair, error) {
 	return issue(nil, x509.Certificate{
 		Subject:               pkix.Name{CommonName: name},
@@ -53,8 +52,7 @@ func NewCA(name string, now time.Time, validity time.Duration) (*KeyPair, error)
 	}, now, validity)
 }
 
-// IssueServer makes a serving certificate for host names and IP addresses. It
-// is never valid for longer than the authority.
+// IssueServer makes a serving certificate for host names and IP addresses. It expires with the authority at the latest.
 func (ca *KeyPair) IssueServer(name string, hosts []string, now time.Time, validity time.Duration) (*KeyPair, error) {
 	template := x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
@@ -71,8 +69,7 @@ func (ca *KeyPair) IssueServer(name string, hosts []string, now time.Time, valid
 	return issue(ca, template, now, validity)
 }
 
-// IssueClient makes a certificate by which a server knows a user and the groups
-// it is in.
+// IssueClient makes a client certificate of a user with groups.
 func (ca *KeyPair) IssueClient(user string, groups []string, now time.Time, validity time.Duration) (*KeyPair, error) {
 	return issue(ca, x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -81,8 +78,7 @@ func (ca *KeyPair) IssueClient(user string, groups []string, now time.Time, vali
 	}, now, validity)
 }
 
-// Pair joins a certificate with its private key, in the PEM that issuing gave
-// it. A key that is not the certificate's is an error.
+// Pair joins a certificate with its private key. A key of another certificate is an error.
 func Pair(cert *x509.Certificate, keyPEM []byte) (*KeyPair, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {
@@ -93,18 +89,17 @@ func Pair(cert *x509.Certificate, keyPEM []byte) (*KeyPair, error) {
 		return nil, fmt.Errorf("read the key: %w", err)
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, fmt.Errorf("the key is not that of %s", cert.Subject.CommonName)
+		return nil, fmt.Errorf("the key does not belong to %s", cert.Subject.CommonName)
 	}
 	return &KeyPair{Key: key, Cert: cert, CertPEM: EncodeCertificate(cert), KeyPEM: keyPEM}, nil
 }
 
-// EncodeCertificate is a certificate in PEM.
+// EncodeCertificate encodes a certificate in PEM.
 func EncodeCertificate(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
-// ParseCertificates reads the certificates of a bundle in PEM, and leaves out
-// whatever else is in it.
+// ParseCertificates reads the certificates of a bundle in PEM, and skips everything else.
 func ParseCertificates(bundle []byte) []*x509.Certificate {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
@@ -115,7 +110,7 @@ func ParseCertificates(bundle []byte) []*x509.Certificate {
 	return certs
 }
 
-// PublicPEM is the public half of the key, for verifying what it signs.
+// PublicPEM returns the public key in PEM.
 func (ca *KeyPair) PublicPEM() ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(ca.Key.Public())
 	if err != nil {
@@ -124,7 +119,7 @@ func (ca *KeyPair) PublicPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
 }
 
-// issue completes and signs a certificate; without an authority, by itself.
+// issue completes and signs a certificate. Without an authority the certificate is self-signed.
 func issue(ca *KeyPair, template x509.Certificate, now time.Time, validity time.Duration) (*KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -150,7 +145,7 @@ func issue(ca *KeyPair, template x509.Certificate, now time.Time, validity time.
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("read the certificate just made: %w", err)
+		return nil, fmt.Errorf("read the new certificate: %w", err)
 	}
 	keyDER, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

@@ -49,14 +49,16 @@ func TestIssue(t *testing.T) {
 		at    time.Time
 		fails bool
 	}{
-		"server by name":                {cert: server.Cert, host: "manager.example", usage: x509.ExtKeyUsageServerAuth, at: now},
-		"server by address":             {cert: server.Cert, host: "127.0.0.1", usage: x509.ExtKeyUsageServerAuth, at: now},
-		"server for another host":       {cert: server.Cert, host: "other.example", usage: x509.ExtKeyUsageServerAuth, at: now, fails: true},
-		"server is no client":           {cert: server.Cert, usage: x509.ExtKeyUsageClientAuth, at: now, fails: true},
-		"client":                        {cert: client.Cert, usage: x509.ExtKeyUsageClientAuth, at: now},
-		"client, expired":               {cert: client.Cert, usage: x509.ExtKeyUsageClientAuth, at: now.Add(2 * time.Minute), fails: true},
-		"valid for clocks behind":       {cert: client.Cert, usage: x509.ExtKeyUsageClientAuth, at: now.Add(-30 * time.Minute)},
-		"no longer than its own issuer": {cert: server.Cert, host: "127.0.0.1", usage: x509.ExtKeyUsageServerAuth, at: now.Add(2 * time.Hour), fails: true},
+		"server by name":          {cert: server.Cert, host: "manager.example", usage: x509.ExtKeyUsageServerAuth, at: now},
+		"server by address":       {cert: server.Cert, host: "127.0.0.1", usage: x509.ExtKeyUsageServerAuth, at: now},
+		"server for another host": {cert: server.Cert, host: "other.example", usage: x509.ExtKeyUsageServerAuth, at: now, fails: true},
+		"server is no client":     {cert: server.Cert, usage: x509.ExtKeyUsageClientAuth, at: now, fails: true},
+		"client":                  {cert: client.Cert, usage: x509.ExtKeyUsageClientAuth, at: now},
+		"client, expired":         {cert: client.Cert, usage: x509.ExtKeyUsageClientAuth, at: now.Add(2 * time.Minute), fails: true},
+		"valid for clocks behind": {cert: client.Cert, usage: x509.ExtKeyUsageClientAuth, at: now.Add(-30 * time.Minute)},
+		"no longer than its own issuer": {
+			cert: server.Cert, host: "127.0.0.1", usage: x509.ExtKeyUsageServerAuth, at: now.Add(2 * time.Hour), fails: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := test.cert.Verify(x509.VerifyOptions{
@@ -93,7 +95,7 @@ func TestPair(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(again.CertPEM, ca.CertPEM) || !bytes.Equal(again.KeyPEM, ca.KeyPEM) || !again.Key.Equal(ca.Key) {
-		t.Error("what was joined is not what was taken apart")
+		t.Error("the joined pair differs")
 	}
 	for name, key := range map[string][]byte{"another's": other.KeyPEM, "none": nil, "a certificate": ca.CertPEM} {
 		if _, err := Pair(ca.Cert, key); err == nil {

@@ -25,22 +25,21 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// maxAnnotation is how much of an annotation is read, in bytes.
+// maxAnnotation is the length of an annotation that is read, in bytes.
 const maxAnnotation = 100
 
-// Values of an annotation that only say whether a setting is on.
+// Values of an annotation that only turns a setting on or off.
 const (
 	Enabled  = "enabled"
 	Disabled = "disabled"
 )
 
-// annotated are the settings that a workload may have of its own, by an
-// annotation of their name.
+// annotated returns the names of settings that a workload may override by an annotation.
 func annotated() []string {
 	return slices.DeleteFunc(names(), func(name string) bool { return !known[name].annotation })
 }
 
-// Annotations are the keys of the annotations by which a workload has settings of its own.
+// Annotations returns the keys of the annotations by which a workload overrides settings.
 func Annotations() []string {
 	keys := annotated()
 	for i := range keys {
@@ -51,8 +50,7 @@ func Annotations() []string {
 
 func annotation(name string) string { return v1alpha1.SettingAnnotationPrefix + name }
 
-// annotate applies what a workload sets by its annotations. Where one cannot be
-// used, what is in force without it stays.
+// annotate applies the annotations of a workload. An annotation that cannot be used changes nothing.
 func (l *layers) annotate(operator []v1alpha1.OpsConfigInfo, annotations map[string]string) {
 	for _, name := range annotated() {
 		value, ok := annotations[annotation(name)]
@@ -79,8 +77,8 @@ func (l *layers) annotate(operator []v1alpha1.OpsConfigInfo, annotations map[str
 	}
 }
 
-// set applies the value of an annotation. What is only enabled has the content
-// of the nearest object, or the default's where that has none of use.
+// set applies the value of an annotation. A setting that is only enabled gets the content of the nearest object, or of the
+// default if that content cannot be used.
 func (l *layers) set(name, value string) error {
 	k := known[name]
 	switch value {
@@ -98,18 +96,16 @@ func (l *layers) set(name, value string) error {
 	return k.apply(&l.in.Settings, v1alpha1.OpsConfigValue{Enable: true, Content: value})
 }
 
-// brief is the part of an annotation that is read: a value may have any length,
-// but a message about it must be short.
+// brief returns the part of a value that is read. Values may have any length, and messages about them must be short.
 func brief(value string) string {
 	return strings.TrimSpace(strings.ToValidUTF8(value[:min(len(value), maxAnnotation)], ""))
 }
 
-// AnnotationsDiffer says that two sets of annotations set settings differently.
+// AnnotationsDiffer reports whether two sets of annotations set settings differently.
 func AnnotationsDiffer(a, b map[string]string) bool { return DescribeAltered(a, b) != "" }
 
-// DescribeAltered names the settings that differ between the annotations of a
-// workload before and after a change, each with its values, on one line; empty
-// when none does.
+// DescribeAltered returns the settings that differ between the annotations of a workload before and after a change, each with
+// its values, on one line; empty if none differs.
 func DescribeAltered(before, after map[string]string) string {
 	var altered []string
 	for _, name := range annotated() {
@@ -121,7 +117,7 @@ func DescribeAltered(before, after map[string]string) string {
 	return strings.Join(altered, ", ")
 }
 
-// describeValue is what an annotation says of a setting, on one line.
+// describeValue returns the value of the annotation of a setting, on one line.
 func describeValue(annotations map[string]string, name string) string {
 	value, ok := annotations[annotation(name)]
 	if !ok {

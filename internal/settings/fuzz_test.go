@@ -25,8 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// written is the content of a setting that has what is in force, for the settings
-// that have a content.
+// written returns the content of a setting for the values in force; empty if the setting has no content.
 func written(name string, s Settings) string {
 	switch name {
 	case NameBranch:
@@ -53,7 +52,7 @@ func written(name string, s Settings) string {
 	return ""
 }
 
-// outOfBounds names what no setting may say; empty where all is well.
+// outOfBounds returns a description of a value out of its bounds; empty if there is none.
 func outOfBounds(s Settings) string {
 	for what, wrong := range map[string]bool{
 		"batch size":   s.BatchSize < 1 || s.BatchSize > MaxBatchSize,
@@ -69,7 +68,7 @@ func outOfBounds(s Settings) string {
 		"admission":    s.AdmissionTimeout < 100*time.Millisecond || s.AdmissionTimeout > MaxAdmissionTimeout,
 		"quarantine":   s.QuarantineFor < time.Second || s.QuarantineFor > MaxQuarantine,
 		"limit":        s.LimitCount < 1 || s.LimitCount > MaxLimit,
-		"brake's time": s.LimitWindow < time.Second || s.LimitWindow > MaxLimitWindow,
+		"limit's time": s.LimitWindow < time.Second || s.LimitWindow > MaxLimitWindow,
 		"hold":         s.Hold != v1alpha1.HoldNone && !s.Hold.Holds(),
 		"hold's time":  s.HoldAtMost < MinHold || s.HoldAtMost > MaxHold,
 	} {
@@ -80,17 +79,17 @@ func outOfBounds(s Settings) string {
 	return ""
 }
 
-// contents are what a fuzzer begins with.
+// contents returns the seeds of the fuzzers.
 func contents() []string {
 	return []string{"", "10", "0", "-1", "201", "2m", "1ns", "after=2m,slow=10m,tolerate=10%", "tolerate=0", "proven=0", "proven=61m",
 		"tolerate=101%", "after=",
-		"wait=60s,pre=120s,post=120s,settle=10s", "settle=0", "settle=0s,settle=1s", "wait=9999999h", "wait=1s,", "=,=", "5/10m", "first", "every,atMost=30m", "first,atMost=59s", "every,", "5/", "/10m", "1000/24h",
+		"wait=60s,pre=120s,post=120s,settle=10s", "settle=0", "settle=0s,settle=1s", "wait=9999999h", "wait=1s,", "=,=",
+		"5/10m", "first", "every,atMost=30m", "first,atMost=59s", "every,", "5/", "/10m", "1000/24h",
 		"2.9s", "3s", "1e3", "+7", "0x10", "٣", "enabled", "disabled", "true", "false", " 7 ", "\xff", "wait=1s\nx", strings.Repeat("9", 300)}
 }
 
-// FuzzSettings: what an object says is in force or it is not, and then one line says
-// which field is wrong. What is in force is within its bounds, and is the same when
-// it is written down and read again.
+// FuzzSettings checks that each object is either in force, or one line names its wrong field. Values in force are within their
+// bounds, and stay the same when they are written as a content and read again.
 func FuzzSettings(f *testing.F) {
 	for i, content := range contents() {
 		for n := i % 3; n < len(names()); n += 3 {
@@ -110,7 +109,7 @@ func FuzzSettings(f *testing.F) {
 				t.Fatalf("%s %t %q: the message %q does not name the field and the remedy on one line", name, enable, content, a.Message)
 			}
 			if s != Default() {
-				t.Fatalf("%s %t %q is not accepted, and does something", name, enable, content)
+				t.Fatalf("%s %t %q is not accepted, and changes settings", name, enable, content)
 			}
 			return
 		}
@@ -124,9 +123,8 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// FuzzAnnotations: an annotation of a workload that cannot be used is told with its
-// key on one short line, and changes nothing. Where the operator's object is locked,
-// none can be used.
+// FuzzAnnotations checks that an annotation that cannot be used changes nothing, and that one short line reports it with its
+// key. If the operator's object is locked, no annotation can be used.
 func FuzzAnnotations(f *testing.F) {
 	for i, content := range contents() {
 		for n := i % 3; n < len(annotated()); n += 3 {
@@ -151,15 +149,16 @@ func FuzzAnnotations(f *testing.F) {
 			}
 		}
 		if (locks || len(in.Problems) > 0) && in.Settings != without.Settings {
-			t.Fatalf("%s=%q cannot be used, and does something", name, value)
+			t.Fatalf("%s=%q cannot be used, and changes settings", name, value)
 		}
 		if locks && len(in.Problems) == 0 {
-			t.Fatalf("%s=%q: nobody is told that the setting is locked", name, value)
+			t.Fatalf("%s=%q: no problem reports that the setting is locked", name, value)
 		}
 		if again := For(operator, nil, map[string]string{annotation(name): brief(value)}); again.Settings != in.Settings {
-			t.Fatalf("%s=%q means something else than what is read of it", name, value)
+			t.Fatalf("%s=%q: its brief form has another meaning", name, value)
 		}
-		if altered := DescribeAltered(nil, annotations); strings.ContainsAny(altered, "\n\r") || len(altered) > 1024 || !strings.Contains(altered, name) {
+		altered := DescribeAltered(nil, annotations)
+		if strings.ContainsAny(altered, "\n\r") || len(altered) > 1024 || !strings.Contains(altered, name) {
 			t.Fatalf("%s=%q: altered %q", name, value, altered)
 		}
 	})

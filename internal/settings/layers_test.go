@@ -47,7 +47,7 @@ func TestFor(t *testing.T) {
 		annotations         map[string]string
 		change              func(*Settings)
 		observedBy          string
-		problem, lowered    string // what the one names
+		problem, lowered    string // a part of the one problem or setting
 	}{
 		"nothing": {},
 		"namespace before operator": {
@@ -79,16 +79,16 @@ func TestFor(t *testing.T) {
 		"proven of the workload": {
 			annotations: annotated("rollback", "after=2m,proven=5m"), change: func(s *Settings) { s.RollbackOwnProven = true }},
 		"proven of the workload, which is not valid": {annotations: annotated("rollback", "proven=2h"), problem: "from 1s to 1h"},
-		"parts are inherited from what is off": {
+		"parts are inherited from a disabled object": {
 			namespace: stored(named("rollback", v1alpha1.TypeRollback).Off("after=3m")), annotations: annotated("rollback", "enabled"),
 			change: func(s *Settings) { s.RollbackAfter = 3 * time.Minute }},
-		"enabled with a content that is none": {
+		"enabled with an invalid content": {
 			namespace: stored(named("branch", v1alpha1.TypeBranch).Off("many")), annotations: annotated("branch", "enabled"),
 			change: func(s *Settings) { s.BatchSize = 10 }},
-		"an invalid one of the namespace": {
+		"invalid in the namespace": {
 			operator: stored(named("branch", v1alpha1.TypeBranch).On("7")), namespace: stored(named("branch", v1alpha1.TypeBranch).On("x")),
 			change: func(s *Settings) { s.BatchSize = 7 }},
-		"the last valid one of the namespace": {
+		"last valid in the namespace": {
 			operator:  stored(named("branch", v1alpha1.TypeBranch).On("7")),
 			namespace: stored(named("branch", v1alpha1.TypeBranch).On("x").InForce(true, "5")),
 			change:    func(s *Settings) { s.BatchSize = 5 }},
@@ -111,7 +111,8 @@ func TestFor(t *testing.T) {
 		"blocking on again by workload": {
 			namespace: stored(named("blocking", v1alpha1.TypeBlocking).Off("")), annotations: annotated("blocking", "enabled")},
 		"holding off by workload": {
-			operator: stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h")), annotations: annotated("holding", "disabled"), lowered: "holding",
+			operator:    stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h")),
+			annotations: annotated("holding", "disabled"), lowered: "holding",
 			change: func(s *Settings) { s.HoldAtMost = time.Hour }},
 		"holding off by workload, as it is": {annotations: annotated("holding", "disabled")},
 		"holding off by both": {
@@ -121,7 +122,8 @@ func TestFor(t *testing.T) {
 			operator: stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h")), annotations: annotated("holding", "first"),
 			change: func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldFirstBatch, time.Hour }},
 		"holding, its time inherited twice": {
-			operator: stored(named("holding", v1alpha1.TypeHolding).On("first,atMost=1h")), namespace: stored(named("holding", v1alpha1.TypeHolding).On("every")),
+			operator:    stored(named("holding", v1alpha1.TypeHolding).On("first,atMost=1h")),
+			namespace:   stored(named("holding", v1alpha1.TypeHolding).On("every")),
 			annotations: annotated("holding", "first"),
 			change:      func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldFirstBatch, time.Hour }},
 		"holding on as the namespace would": {
@@ -135,10 +137,11 @@ func TestFor(t *testing.T) {
 			annotations: annotated("observe", "enabled"), lowered: "observe",
 			observedBy: "the annotation altershield.defense.antgroup.com/observe", change: func(s *Settings) { s.Observe = true }},
 		"observed by namespace": {
-			namespace: stored(observing), observedBy: `the OpsConfigInfo "observe" of the namespace`, change: func(s *Settings) { s.Observe = true }},
+			namespace: stored(observing), observedBy: `the OpsConfigInfo "observe" of the namespace`,
+			change: func(s *Settings) { s.Observe = true }},
 		"observed by operator": {
 			operator: stored(observing), observedBy: `the OpsConfigInfo "observe" of the operator`, change: func(s *Settings) { s.Observe = true }},
-		"observed, but not the workload": {operator: stored(observing), annotations: annotated("observe", "disabled")},
+		"observed, except the workload": {operator: stored(observing), annotations: annotated("observe", "disabled")},
 		"observed, locked": {
 			operator: stored(lockedObject(observing)), annotations: annotated("observe", "disabled"), problem: "locked",
 			observedBy: `the OpsConfigInfo "observe" of the operator`, change: func(s *Settings) { s.Observe = true }},
@@ -173,7 +176,7 @@ func TestAssessOwn(t *testing.T) {
 		setting  *wrappers.OpsConfigInfoWrapper
 		accepted bool
 		reason   string
-		names    string // what the message names
+		names    string // a part of the message
 	}{
 		"valid":          {named("branch", v1alpha1.TypeBranch).On("3"), true, v1alpha1.ReasonInForce, ""},
 		"not valid":      {named("branch", v1alpha1.TypeBranch).On("x"), false, v1alpha1.ReasonInvalidContent, "in force is the operator's"},
@@ -183,7 +186,8 @@ func TestAssessOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := AssessOwn(test.setting.Obj(), operator)
-			if got.Accepted != test.accepted || got.Reason != test.reason || !strings.Contains(got.Message, test.names) || (got.InForce != nil) != test.accepted {
+			if got.Accepted != test.accepted || got.Reason != test.reason || !strings.Contains(got.Message, test.names) ||
+				(got.InForce != nil) != test.accepted {
 				t.Errorf("got %+v, want accepted %t, reason %s, message with %q", got, test.accepted, test.reason, test.names)
 			}
 		})
@@ -217,7 +221,7 @@ func TestDescribeAltered(t *testing.T) {
 	}
 }
 
-// TestFormerNames: objects of earlier builds are read while there is none of the new name.
+// TestFormerNames reads objects of earlier builds while no object has the present name.
 func TestFormerNames(t *testing.T) {
 	former := stored(named("repair", v1alpha1.FormerTypeEviction).Off(""), named("brake", v1alpha1.FormerTypeLimit).On("7/1h"))
 	in := FromObjects(former)

@@ -23,29 +23,30 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// LeaveRemark begins the remark of the setting observe while the operator leaves the
-// cluster, because it is uninstalled.
+// LeaveRemark begins the remark of the setting observe while the operator is being uninstalled.
 const LeaveRemark = "turned on by `manager leave`, before the operator was uninstalled"
 
-// Leave is the setting observe for an operator that leaves: on, and locked, so that no
-// namespace and no workload is left out. Its remark says what it was.
+// Leave returns the setting observe for an operator that is being uninstalled: on, and locked, so that it counts for every
+// workload. Its remark records the former value.
 func Leave(before v1alpha1.OpsConfigInfoSpec) v1alpha1.OpsConfigInfoSpec {
 	remark := LeaveRemark
 	if before.Enable || before.Locked || before.Remark != "" {
 		remark += wasBefore(before.Enable, before.Locked) + before.Remark
 	}
-	return v1alpha1.OpsConfigInfoSpec{Type: v1alpha1.TypeObserve, Enable: true, Content: before.Content, Locked: true, Remark: strings.ToValidUTF8(remark[:min(len(remark), maxRemark)], "")}
+	return v1alpha1.OpsConfigInfoSpec{
+		Type: v1alpha1.TypeObserve, Enable: true, Content: before.Content, Locked: true,
+		Remark: strings.ToValidUTF8(remark[:min(len(remark), maxRemark)], ""),
+	}
 }
 
-// maxRemark is how long a remark may be.
+// maxRemark is the longest remark, in bytes.
 const maxRemark = 1024
 
 func wasBefore(enable, locked bool) string {
 	return fmt.Sprintf("; before: enable=%t, locked=%t, remark: ", enable, locked)
 }
 
-// BeforeLeaving is what the setting observe was before Leave; ok is false where it is
-// not that of an operator that leaves.
+// BeforeLeaving returns the setting observe from before Leave; ok is false if Leave did not write the present one.
 func BeforeLeaving(now v1alpha1.OpsConfigInfoSpec) (before v1alpha1.OpsConfigInfoSpec, ok bool) {
 	rest, ok := strings.CutPrefix(now.Remark, LeaveRemark)
 	if !ok || !now.Enable || !now.Locked {

@@ -25,7 +25,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// What the setting was before is known again, by its remark alone.
+// TestLeaving reads the former setting back from the remark.
 func TestLeaving(t *testing.T) {
 	for name, spec := range map[string]v1alpha1.OpsConfigInfoSpec{
 		"off":                {},
@@ -37,20 +37,20 @@ func TestLeaving(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec.Type = v1alpha1.TypeObserve
 			if _, leaving := BeforeLeaving(spec); leaving {
-				t.Error("it leaves already")
+				t.Error("leaving before Leave")
 			}
 			left := Leave(spec)
 			if !left.Enable || !left.Locked || !strings.HasPrefix(left.Remark, LeaveRemark) {
-				t.Errorf("it is %+v while the operator leaves", left)
+				t.Errorf("Leave returns %+v", left)
 			}
 			before, leaving := BeforeLeaving(left)
 			if diff := cmp.Diff(spec, before); diff != "" || !leaving {
 				t.Errorf("leaving: %t, before (-want +got):\n%s", leaving, diff)
 			}
-			// Somebody changed it since: it is as it was meant.
+			// A user changed the setting since: it stays.
 			left.Locked = false
 			if _, leaving := BeforeLeaving(left); leaving {
-				t.Error("it leaves, and is not locked")
+				t.Error("leaving, and not locked")
 			}
 		})
 	}

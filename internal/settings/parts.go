@@ -28,8 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Defaults of what consists of parts, which are also the examples of how each
-// is written.
+// Defaults of settings with parts. Messages quote them as examples.
 const (
 	timeoutsExample = "wait=60s,pre=120s,post=120s,settle=10s"
 	rollbackExample = "after=2m,slow=10m,tolerate=10%,proven=5m"
@@ -37,13 +36,13 @@ const (
 	holdingExample  = "every,atMost=30m"
 )
 
-// What a rollout may wait for.
+// Batches that a rollout may wait for.
 const (
 	holdFirst = "first"
 	holdEvery = "every"
 )
 
-// provenPart is the part of the setting rollback that Settings.RollbackProven is.
+// provenPart is the part of the setting rollback for Settings.RollbackProven.
 const provenPart = "proven"
 
 // MaxProven bounds RollbackProven.
@@ -51,26 +50,24 @@ const MaxProven = time.Hour
 
 // Bounds of a quarantine and of the rollback limit.
 const (
-	// MaxQuarantine is the longest time a version that never started is denied
-	// before it may be tried again.
+	// MaxQuarantine is the longest time for which a version that never started is denied.
 	MaxQuarantine = 24 * time.Hour
-	// MaxLimit bounds the setting. Of more than 500 the limit is 500, because so many are remembered.
+	// MaxLimit bounds the number of rollbacks in the setting. At most 500 are remembered, so a greater number counts as 500.
 	MaxLimit = 1000
-	// MaxLimitWindow bounds the time they are counted for.
+	// MaxLimitWindow bounds the time in which rollbacks are counted.
 	MaxLimitWindow = 24 * time.Hour
 )
 
-// How long a rollout waits for the verdicts on its pods, at most.
+// Longest wait of a rollout for the verdicts on its pods.
 const (
-	// DefaultHold is the time where none is given.
+	// DefaultHold is the default.
 	DefaultHold = 30 * time.Minute
-	// MinHold and MaxHold bound it.
+	// MinHold and MaxHold bound the setting.
 	MinHold = time.Minute
 	MaxHold = 2 * time.Hour
 )
 
-// readParts reads a text such as "a=1,b=2" with the function of each part. A
-// part is named at most once.
+// readParts reads a text such as "a=1,b=2" with the function of each part. Each part may occur once.
 func readParts(content string, read map[string]func(text string) error) error {
 	left := maps.Clone(read)
 	for part := range strings.SplitSeq(content, ",") {
@@ -88,7 +85,7 @@ func readParts(content string, read map[string]func(text string) error) error {
 	return nil
 }
 
-// atLeastOneSecond reads a duration with its unit.
+// atLeastOneSecond reads a duration of at least one second.
 func atLeastOneSecond(into *time.Duration) func(string) error {
 	return func(text string) error {
 		d, err := time.ParseDuration(text)
@@ -144,7 +141,7 @@ func applyTimeouts(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return readTimeouts(s, v.Content)
 }
 
-// readTimeouts reads the thresholds that a text names; others stay.
+// readTimeouts reads the thresholds in a text; others stay.
 func readTimeouts(s *Settings, content string) error {
 	read := *s
 	err := readParts(content, map[string]func(string) error{
@@ -166,8 +163,7 @@ func applyRollback(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
-// readRollback turns rollbacks on and reads the thresholds that a text names;
-// others stay. A text that is a duration is the first of them.
+// readRollback turns rollbacks on and reads the thresholds in a text; others stay. A duration alone is the threshold after.
 func readRollback(s *Settings, content string) error {
 	read := *s
 	read.Rollback = true
@@ -204,7 +200,7 @@ func applyLimit(s *Settings, v v1alpha1.OpsConfigValue) error {
 		number, duration, _ := strings.Cut(v.Content, "/")
 		n, err := strconv.ParseUint(number, 10, 32)
 		if err != nil || n < 1 || n > MaxLimit || atLeastOneSecond(&window)(duration) != nil || window > MaxLimitWindow {
-			return fmt.Errorf("%q is not a number of rollbacks (1 to %d) and the time they are counted for (1s to 24h); write it as in %q",
+			return fmt.Errorf("%q is not a number of rollbacks (1 to %d) and the time in which they are counted (1s to 24h); write it as in %q",
 				v.Content, MaxLimit, limitExample)
 		}
 		count = int(n)
@@ -221,8 +217,7 @@ func applyHolding(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
-// readHolding reads what a rollout waits for and, where a text names it, for how long;
-// otherwise that stays.
+// readHolding reads which batches a rollout waits for, and the longest wait if the text has it; else that stays.
 func readHolding(s *Settings, content string) error {
 	read := *s
 	what, rest, more := strings.Cut(content, ",")
@@ -232,7 +227,7 @@ func readHolding(s *Settings, content string) error {
 	case holdEvery:
 		read.Hold = v1alpha1.HoldEveryBatch
 	default:
-		return fmt.Errorf("%q is not what a rollout waits for; write %q or %q, with the longest time if need be, as in %q",
+		return fmt.Errorf("%q names no batches that a rollout waits for; write %q or %q, with the longest time if need be, as in %q",
 			what, holdFirst, holdEvery, holdingExample)
 	}
 	if more {
@@ -244,7 +239,7 @@ func readHolding(s *Settings, content string) error {
 	return nil
 }
 
-// holdTime reads for how long a rollout waits.
+// holdTime reads the longest wait of a rollout.
 func holdTime(into *time.Duration) func(string) error {
 	return func(text string) error {
 		d, err := time.ParseDuration(text)
@@ -256,13 +251,12 @@ func holdTime(into *time.Duration) func(string) error {
 	}
 }
 
-// AlsoHold says that somebody else has rollouts wait, too: the strictest counts, and the
-// longest time of those that hold.
+// AlsoHold adds another hold. The strictest hold counts, with the longest time of both.
 func (s *Settings) AlsoHold(until v1alpha1.HoldUntil, atMost time.Duration) {
 	s.Hold, s.HoldAtMost = Strictest(s.Hold, s.HoldAtMost, until, atMost)
 }
 
-// Strictest is what counts of two that may hold, each for a time.
+// Strictest returns the stricter of two holds, with the longer time if both hold.
 func Strictest(
 	a v1alpha1.HoldUntil, aTime time.Duration, b v1alpha1.HoldUntil, bTime time.Duration,
 ) (until v1alpha1.HoldUntil, atMost time.Duration) {

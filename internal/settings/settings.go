@@ -14,9 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package settings turns OpsConfigInfo objects into typed settings. It is pure:
-// what is in force is computed from the objects alone, the last valid value of
-// an object that was made invalid included, so that a restart changes nothing.
+// Package settings turns OpsConfigInfo objects into typed settings. It is pure: it computes the settings in force from the
+// objects alone. The status of an invalid object has its last valid value, so that a restart changes nothing.
 package settings
 
 import (
@@ -29,8 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Names of the OpsConfigInfo objects; the name decides which setting an object
-// is.
+// Names of the OpsConfigInfo objects. The name of an object decides which setting it is.
 const (
 	NameBlocking    = "blocking"
 	NameBranch      = "branch"
@@ -48,11 +46,10 @@ const (
 	NameEviction    = "eviction"
 )
 
-// MaxAdmissionTimeout bounds the time limit of the admission check: the API
-// server waits 3 s for the webhook.
+// MaxAdmissionTimeout bounds the time limit of the admission check: the API server waits 3 s for the webhook.
 const MaxAdmissionTimeout = 2900 * time.Millisecond
 
-// MaxHistory bounds the versions that are remembered of a workload.
+// MaxHistory bounds the remembered versions of a workload.
 const MaxHistory = 100
 
 // MaxBatchSize bounds the pods of one batch, so that a ChangePod stays small.
@@ -60,81 +57,73 @@ const MaxBatchSize = 200
 
 // Settings are the values in force.
 type Settings struct {
-	// Blocking: block a workload that failed verification.
+	// Blocking blocks a workload that failed verification.
 	Blocking bool
 	// BatchSize is the number of pods per batch, at least 1.
 	BatchSize int32
-	// Wait is how long a batch waits to be full.
+	// Wait is the longest wait for a full batch.
 	Wait time.Duration
-	// PreTimeout and PostTimeout are how long a PRE and a POST verdict is
-	// waited for.
+	// PreTimeout and PostTimeout are the longest waits for a PRE and a POST verdict.
 	PreTimeout, PostTimeout time.Duration
-	// Settle is how long a pod without a readiness probe has to be Ready before
-	// it counts as finished; 0: not at all.
+	// Settle is the time for which a pod without a readiness probe has to be Ready before it counts as finished; may be 0.
 	Settle time.Duration
-	// Halting: pause a rollout that is under way when it fails.
+	// Halting pauses a rollout that fails.
 	Halting bool
-	// Rollback: roll back a release whose pods do not come up.
+	// Rollback rolls back a release whose pods do not come up.
 	Rollback bool
-	// RollbackAfter is how long a pod may fail before that is a reason.
+	// RollbackAfter is the time for which a pod may fail.
 	RollbackAfter time.Duration
-	// RollbackSlow is how long a pod may be on its way without failing: waiting
-	// for a node or a volume, pulling its image, in an init container.
+	// RollbackSlow is the time for which a pod may start without failing: it waits for a node or a volume, pulls its
+	// image, or runs an init container.
 	RollbackSlow time.Duration
-	// RollbackTolerate is how many pods may be stuck once one has finished, in
-	// percent of the replicas, 0 to 100.
+	// RollbackTolerate is the share of pods that may be stuck once one has finished, in percent of the replicas.
 	RollbackTolerate int
-	// RollbackProven is how long after its Success a release is rolled back because pods of it
-	// begin to fail, and how long it has to run well to be proven; 0: it is not rolled back.
-	// RollbackOwnProven: the workload or its namespace names it.
-	RollbackProven    time.Duration
+	// RollbackProven is the time after Success in which a release whose pods fail is rolled back, and after which a
+	// release that ran well is proven; 0 turns such rollbacks off.
+	RollbackProven time.Duration
+	// RollbackOwnProven means that the workload or its namespace sets RollbackProven.
 	RollbackOwnProven bool
-	// Quarantine: a version that never started is denied for QuarantineFor, and
-	// longer each time it fails again. Off: until it is overridden.
+	// Quarantine lets the quarantine of a version that never started end by itself: after QuarantineFor, and later each
+	// time the version fails again. Otherwise a user has to override it.
 	Quarantine    bool
 	QuarantineFor time.Duration
-	// Limit: at most LimitCount rollbacks nobody asked for, of all workloads
-	// together, in any LimitWindow.
+	// Limit limits rollbacks that no user requested to LimitCount in LimitWindow, in the whole cluster.
 	Limit       bool
 	LimitCount  int
 	LimitWindow time.Duration
-	// Hold says which batches of a release its rollout waits for, and HoldAtMost
-	// for how long, from when the pods were made.
+	// Hold selects the batches that a rollout waits for. HoldAtMost is the longest wait from the creation of a pod.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
-	// Eviction: evict pods that are stuck at a version that was rolled back.
+	// Eviction evicts stuck pods of a rolled-back version.
 	Eviction bool
-	// Observe: record, verify and report releases, and do nothing about them.
+	// Observe only records, verifies and reports releases.
 	Observe bool
-	// SelfHealing: roll back a release that is suspended.
+	// SelfHealing rolls back a suspended release.
 	SelfHealing bool
-	// History is how many successful versions are remembered for a rollback.
+	// History is the number of successful versions that are remembered for a rollback.
 	History int
-	// SilenceFails: no verdict in time counts as a failure.
+	// SilenceFails makes a missing verdict a failure.
 	SilenceFails bool
-	// ServerSilenceBy is the check of a policy that says so of the server; empty when
-	// none does.
+	// ServerSilenceBy is the check of a policy that makes a missing verdict of the server a failure; may be empty.
 	ServerSilenceBy string
-	// AdmissionCheck: ask the server at admission whether a version may be
-	// released, and wait for AdmissionTimeout.
+	// AdmissionCheck asks the server at admission about a release, and waits up to AdmissionTimeout.
 	AdmissionCheck   bool
 	AdmissionTimeout time.Duration
 }
 
-// setting is what is known of one setting.
+// setting describes one setting.
 type setting struct {
 	kind v1alpha1.OpsConfigType
 	// remark of the default object.
 	remark string
-	// initial is the value without an object, or with one that never was valid.
+	// initial is the value without a valid object.
 	initial v1alpha1.OpsConfigValue
-	// apply writes a value into the settings, where parts that it does not name
-	// stay as they are; its error names the remedy.
+	// apply writes a value into the settings. Parts that the value does not name stay. Its error names the remedy.
 	apply func(*Settings, v1alpha1.OpsConfigValue) error
-	// ofCluster: the setting is of the whole cluster, no namespace has its own.
+	// ofCluster means that only the operator's namespace may have the setting.
 	ofCluster bool
-	// annotation: a workload may have its own; content says whether that may be
-	// more than enabled or disabled.
+	// annotation lets a workload override the setting by an annotation. content allows values of the annotation other than
+	// enabled and disabled.
 	annotation, content bool
 }
 
@@ -251,22 +240,21 @@ var known = map[string]setting{
 	},
 }
 
-// Default is what is in force without any object.
+// Default returns the settings in force without any object.
 func Default() Settings {
 	var s Settings
-	// What the initial values do not name.
+	// The initial values do not name all parts.
 	_ = readTimeouts(&s, timeoutsExample)
 	_ = readRollback(&s, rollbackExample)
 	s.HoldAtMost = DefaultHold
 	for _, k := range known {
-		// The defaults are valid; a test says so.
+		// TestDefaults checks that the defaults are valid.
 		_ = k.apply(&s, k.initial)
 	}
 	return s
 }
 
-// DefaultObjects are the objects created at start where they are missing, so
-// that there is something to edit.
+// DefaultObjects returns the objects that the manager creates at its start if they are missing, so that users can edit them.
 func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 	var objects []v1alpha1.OpsConfigInfo
 	for _, name := range names() {
@@ -282,8 +270,8 @@ func DefaultObjects(namespace string) []v1alpha1.OpsConfigInfo {
 }
 
 func names() []string {
-	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory, NameAdmission,
-		NameObserve, NameQuarantine, NameLimit, NameHolding, NameEviction}
+	return []string{NameBlocking, NameBranch, NameRollback, NameSelfHealing, NameHalting, NameSilence, NameTimeouts, NameHistory,
+		NameAdmission, NameObserve, NameQuarantine, NameLimit, NameHolding, NameEviction}
 }
 
 func applyBranch(s *Settings, v v1alpha1.OpsConfigValue) error {
@@ -317,7 +305,8 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	if v.Enable {
 		d, err := time.ParseDuration(v.Content)
 		if err != nil || d < 100*time.Millisecond || d > MaxAdmissionTimeout {
-			return fmt.Errorf("%q is not a time limit for the admission check; write a duration from 100ms to %s, as in \"2s\"", v.Content, MaxAdmissionTimeout)
+			return fmt.Errorf("%q is not a time limit for the admission check; write a duration from 100ms to %s, as in \"2s\"",
+				v.Content, MaxAdmissionTimeout)
 		}
 		limit = d
 	}
@@ -325,8 +314,7 @@ func applyAdmission(s *Settings, v v1alpha1.OpsConfigValue) error {
 	return nil
 }
 
-// ServerSilence says whether no verdict of the server in time counts as a failure, and
-// what says so.
+// ServerSilence reports whether a missing verdict of the server is a failure, and which setting or check makes it one.
 func (s *Settings) ServerSilence() (fails bool, by string) {
 	switch {
 	case s.SilenceFails:

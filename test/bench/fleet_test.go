@@ -45,22 +45,21 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-var fleetTree = flag.String("tree", "", "the tree whose bin/manager BenchmarkFleet measures, with its manifests; empty for this one")
+var fleetTree = flag.String("tree", "", "the tree whose bin/manager and manifests BenchmarkFleet measures; empty for this tree")
 
 const (
 	fleetNamespaces = 20
-	// Each namespace has so many StatefulSets, of 1 to 3 pods, and DaemonSets.
+	// setsEach and daemonsEach are the numbers of StatefulSets, of 1 to 3 pods, and of DaemonSets in each namespace.
 	setsEach    = 50
 	daemonsEach = 10
 	fleetNodes  = 50
-	// revisionsEach are those that a workload remembers.
+	// revisionsEach is the number of ControllerRevisions of a workload.
 	revisionsEach = 3
 )
 
-// BenchmarkFleet is the memory of a manager beside 1,000 StatefulSets and 200 DaemonSets,
-// with 12,000 pods, at rest: first in namespaces that are not enrolled, then in the same
-// ones enrolled. Nobody else is at work: what their controllers would have written is
-// written by the benchmark.
+// BenchmarkFleet measures the memory of a manager at rest beside 1,000 StatefulSets and 200 DaemonSets with 12,000 pods: first
+// in namespaces that are not enrolled, then in the same namespaces, enrolled. No controllers run; the benchmark writes their
+// objects.
 func BenchmarkFleet(b *testing.B) {
 	ctrl.SetLogger(logr.Discard())
 	root, err := controlplane.Root(".")
@@ -118,8 +117,7 @@ func measureFleet(b *testing.B, c *controlplane.ControlPlane, root string) {
 	}
 }
 
-// rest waits until the manager has been at rest for long enough for its memory to be
-// given back: the runtime collects every two minutes.
+// rest waits until the manager was idle for long enough to give memory back: the runtime collects every two minutes.
 func (t *bed) rest(b *testing.B) {
 	b.Helper()
 	const idle, collected = 0.2, 150 * time.Second
@@ -134,7 +132,7 @@ func (t *bed) rest(b *testing.B) {
 	}))
 }
 
-// peak is the most resident memory that the manager has had, in MB.
+// peak returns the highest resident memory of the manager, in MB.
 func (t *bed) peak(b *testing.B) float64 {
 	b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.manager.PID()))
@@ -146,11 +144,11 @@ func (t *bed) peak(b *testing.B) float64 {
 			return kB / 1024
 		}
 	}
-	b.Fatal("the system does not tell the peak")
+	b.Fatal("/proc has no VmHWM")
 	return 0
 }
 
-// fleetOf makes the workloads of a namespace. It may run beside the benchmark.
+// fleetOf creates the workloads of a namespace. It may run in any goroutine.
 func fleetOf(b *testing.B, api client.Client, namespace string) {
 	b.Helper()
 	create := func(o client.Object) bool {
@@ -175,7 +173,7 @@ func fleetOf(b *testing.B, api client.Client, namespace string) {
 	}
 }
 
-// fleetWorkload is a workload that is rolled out.
+// fleetWorkload creates a workload that is rolled out.
 type fleetWorkload struct {
 	api             client.Client
 	namespace, name string
@@ -204,7 +202,9 @@ func (f *fleetWorkload) make(ctx context.Context) error {
 			NumberReady: pods, UpdatedNumberScheduled: pods, NumberAvailable: pods}
 		owner = d
 	} else {
-		s := &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template, Replicas: &pods, ServiceName: f.name}}
+		s := &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{
+			Selector: selector, Template: template, Replicas: &pods, ServiceName: f.name,
+		}}
 		if err := f.api.Create(ctx, s); err != nil {
 			return err
 		}
@@ -229,7 +229,7 @@ func (f *fleetWorkload) make(ctx context.Context) error {
 	return nil
 }
 
-// revision is one of those that the workload had; the last is the current one.
+// revision returns a ControllerRevision of the workload; the last one is current.
 func (f *fleetWorkload) revision(ref *metav1.OwnerReference, template corev1.PodTemplateSpec, i int) *appsv1.ControllerRevision {
 	hash := "5d9c8b7f64"
 	if i < revisionsEach-1 {
@@ -242,9 +242,11 @@ func (f *fleetWorkload) revision(ref *metav1.OwnerReference, template corev1.Pod
 	content["$patch"] = "replace"
 	labels := map[string]string{"app": f.name, appsv1.ControllerRevisionHashLabelKey: hash}
 	return &appsv1.ControllerRevision{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: f.name + "-" + hash, Labels: labels, OwnerReferences: []metav1.OwnerReference{*ref}},
-		Revision:   int64(i + 1),
-		Data:       runtime.RawExtension{Raw: []byte(encoded(map[string]any{"spec": map[string]any{"template": content}}))},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.namespace, Name: f.name + "-" + hash, Labels: labels, OwnerReferences: []metav1.OwnerReference{*ref},
+		},
+		Revision: int64(i + 1),
+		Data:     runtime.RawExtension{Raw: []byte(encoded(map[string]any{"spec": map[string]any{"template": content}}))},
 	}
 }
 
@@ -258,20 +260,25 @@ func (f *fleetWorkload) pod(ctx context.Context, ref *metav1.OwnerReference, tem
 		return err
 	}
 	now := metav1.Now()
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.0.%d.%d", i/256, i%256), StartTime: &now, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: "main", Ready: true, Started: ptr.To(true), Image: pod.Spec.Containers[0].Image, ImageID: "sha256:" + strings.Repeat("a", 64),
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
-	}}}
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.0.%d.%d", i/256, i%256), StartTime: &now,
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "main", Ready: true, Started: ptr.To(true), Image: pod.Spec.Containers[0].Image, ImageID: "sha256:" + strings.Repeat("a", 64),
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+		}},
+	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
+		pod.Status.Conditions = append(pod.Status.Conditions,
+			corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
 	}
 	return f.api.Status().Update(ctx, pod)
 }
 
-// typicalTemplate is of the size that templates have: some 2 KB.
+// typicalTemplate returns a template of a usual size, about 2 KB.
 func typicalTemplate(name string) corev1.PodTemplateSpec {
 	c := corev1.Container{
-		Name: "main", Image: "registry.example.com/team/" + name + ":v1.2.3", Command: []string{"/bin/server", "--config=/etc/server/config.yaml"},
+		Name: "main", Image: "registry.example.com/team/" + name + ":v1.2.3",
+		Command:        []string{"/bin/server", "--config=/etc/server/config.yaml"},
 		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/true"}}}},
 	}
 	for i := range 20 {

@@ -23,9 +23,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// TestReplacementsLeaveNothing replaces a pod again and again: nothing is left of that
-// in the cluster, nor in memory, neither of the operator nor of the world. With
-// a server its simulator is in memory, which keeps what it was told.
+// TestReplacementsLeaveNothing replaces a pod repeatedly, and checks that no objects and no memory remain. With a server
+// memory is not checked, because the simulator keeps its requests.
 func TestReplacementsLeaveNothing(t *testing.T) {
 	const warm, more = 210, 200
 	for name, server := range map[string]bool{"without a server": false, "with one": true} {
@@ -41,16 +40,16 @@ func TestReplacementsLeaveNothing(t *testing.T) {
 					t.Errorf("%d objects of up to %d bytes are left of %d replacements, %d of up to %d of %d", n, size, warm+more, objects, largest, warm)
 				}
 				if !server && grown >= more {
-					t.Errorf("%d things more are in memory after %d replacements", grown, more)
+					t.Errorf("%d more heap objects after %d replacements", grown, more)
 				}
 			}})
 		})
 	}
 }
 
-// inMemory counts what is.
+// inMemory returns the number of heap objects.
 func inMemory() int {
-	for range 2 { // what has a finalizer takes two
+	for range 2 { // objects with a finalizer need two
 		runtime.GC()
 	}
 	var m runtime.MemStats

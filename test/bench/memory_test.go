@@ -39,16 +39,16 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-var noStream = flag.Bool("no-stream", false, "BenchmarkMemory has an API server that does not stream lists, as that of Kubernetes 1.33")
+var noStream = flag.Bool("no-stream", false, "BenchmarkMemory runs an API server that does not stream lists, as in Kubernetes 1.33")
 
 const (
-	// There are so many large objects of each kind, of so many bytes.
+	// largeEach and largeBytes are the number and the size of large objects of each kind.
 	largeEach  = 200
 	largeBytes = 1_300_000
 )
 
-// BenchmarkMemory is the memory of a manager beside large objects in a namespace that is
-// not enrolled, at rest and at its start. With -tree, that of another version follows.
+// BenchmarkMemory measures the memory of a manager beside large objects in a namespace that is not enrolled, at rest and at its
+// start. With -tree it also measures another version.
 func BenchmarkMemory(b *testing.B) {
 	ctrl.SetLogger(logr.Discard())
 	root, err := controlplane.Root(".")
@@ -91,7 +91,7 @@ func measureMemory(b *testing.B, c *controlplane.ControlPlane, name, root string
 	})
 }
 
-// largeObjects makes policies and Deployments that the API server accepts.
+// largeObjects creates policies and Deployments that the API server accepts.
 func largeObjects(b *testing.B, c *controlplane.ControlPlane) {
 	b.Helper()
 	scheme := runtime.NewScheme()

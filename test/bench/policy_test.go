@@ -35,10 +35,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// BenchmarkDefaultPolicy releases 50 Deployments of 10 pods at once, with the default
-// policy and without it, by turns, on one control plane. Each turn logs its figures; the
-// metrics are of all turns of a kind. Others on the machine change the times, not the
-// writes.
+// BenchmarkDefaultPolicy releases 50 Deployments of 10 pods at once, by turns with and without the default policy, on one control
+// plane. Each turn logs its figures; the metrics are means. Other load on the machine changes the times, not the writes.
 func BenchmarkDefaultPolicy(b *testing.B) {
 	const turns, pods = 2, deployments * podsEach
 	t := newBed(b, false)
@@ -71,8 +69,7 @@ func BenchmarkDefaultPolicy(b *testing.B) {
 	}
 }
 
-// count counts writes, those that were refused apart: how many are depends on who was
-// faster.
+// count counts accepted and refused writes. The number of refused writes depends on races.
 func count(writes map[string]int) (accepted, refused int, what string) {
 	for _, kind := range slices.Sorted(maps.Keys(writes)) {
 		n := writes[kind]
@@ -86,14 +83,14 @@ func count(writes map[string]int) (accepted, refused int, what string) {
 	return accepted, refused, what
 }
 
-// defaultPolicy sets the mode of the default policy, and waits until that is in force.
+// defaultPolicy sets the mode of the default policy, and waits until it is in force.
 func (t *bed) defaultPolicy(b *testing.B, mode v1alpha1.PolicyMode) {
 	b.Helper()
 	p := &v1alpha1.DefensePolicy{}
 	p.Namespace, p.Name = controlplane.ManagerNamespace, policy.DefaultName
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"mode":%q}}`, mode))
 	must(b, wait.PollUntilContextTimeout(b.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		// Until the manager has made it there is nothing to patch.
+		// The manager may not have created the policy yet.
 		if err := t.api.Patch(ctx, p, patch); err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
@@ -102,8 +99,8 @@ func (t *bed) defaultPolicy(b *testing.B, mode v1alpha1.PolicyMode) {
 	}))
 }
 
-// rested waits until the manager has written nothing in a namespace for some seconds, and
-// counts its writes there. Elsewhere it may still: a release is proven minutes later.
+// rested waits until the manager has written nothing in a namespace for some seconds, and counts its writes there. It may still
+// write in other namespaces: a release is proven minutes later.
 func (t *bed) rested(b *testing.B, namespace string) (writes map[string]int) {
 	b.Helper()
 	const restsFor = 5 * time.Second
@@ -117,7 +114,7 @@ func (t *bed) rested(b *testing.B, namespace string) (writes map[string]int) {
 	return writes
 }
 
-// checked says whether the batches in a namespace have checks of policies.
+// checked reports whether batches in a namespace have checks of policies.
 func (t *bed) checked(b *testing.B, namespace string) bool {
 	b.Helper()
 	var batches v1alpha1.ChangePodList
@@ -130,8 +127,8 @@ func (t *bed) checked(b *testing.B, namespace string) bool {
 	return false
 }
 
-// TestRestsWithDefaultPolicy: once 500 workloads are released, with the default policy,
-// nothing is written for an hour, in which its checks come to their end.
+// TestRestsWithDefaultPolicy releases 500 workloads with the default policy, and checks that the operator then writes nothing for
+// an hour, in which the checks end.
 func TestRestsWithDefaultPolicy(t *testing.T) {
 	const workloads = 500
 	world.Reference(t, world.Story{Name: "500 workloads at rest", Options: world.Options{Forgets: true}, Run: func(w *world.World) {

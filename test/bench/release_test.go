@@ -14,8 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package bench measures the operator on a real control plane, or in process. Figures are
-// reported, never judged: `make bench`.
+// Package bench measures the operator on a real control plane, or in process (make bench). It reports figures, and judges none.
 package bench
 
 import (
@@ -65,8 +64,8 @@ type bed struct {
 	server *simulator.Simulator
 }
 
-// newBed starts all; withServer connects the manager to a simulator of
-// AlterShield Server that answers at once.
+// newBed starts a control plane and the manager; withServer connects the manager to a simulator of AlterShield Server that
+// answers at once.
 func newBed(b *testing.B, withServer bool) *bed {
 	b.Helper()
 	ctrl.SetLogger(logr.Discard())
@@ -120,8 +119,7 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// release creates Deployments and waits until they are all rolled out and, when
-// defended, verified.
+// release creates Deployments and waits until all are rolled out and, if defended, verified.
 func (t *bed) release(ctx context.Context, b *testing.B, namespace string, defended bool, count int, pods int32) {
 	b.Helper()
 	for i := range count {
@@ -140,7 +138,7 @@ func (t *bed) create(b *testing.B, namespace string, i int, replicas int32) {
 	must(b, t.api.Create(b.Context(), wrappers.MakeDeployment(namespace, fmt.Sprintf("d%02d", i)).Replicas(replicas).Obj()))
 }
 
-// batches sets the size of batches; empty is one by one.
+// batches sets the size of batches; empty means one by one.
 func (t *bed) batches(b *testing.B, size string) {
 	b.Helper()
 	if size == "" {
@@ -188,13 +186,13 @@ func (t *bed) available(ctx context.Context, namespace string, count int, pods i
 	return done == count, err
 }
 
-// writes counts the manager's writes so far, leases aside, by what was written.
+// writes counts the manager's writes so far by verb and resource, without leases.
 func (t *bed) writes(b *testing.B) map[string]int {
 	b.Helper()
 	return t.writesIn(b, "")
 }
 
-// writesIn counts those in a namespace; empty for all.
+// writesIn counts the writes in a namespace; empty means all.
 func (t *bed) writesIn(b *testing.B, namespace string) map[string]int {
 	b.Helper()
 	f, err := os.Open(t.cluster.AuditLog())
@@ -225,7 +223,7 @@ func (t *bed) writesIn(b *testing.B, namespace string) map[string]int {
 	return counts
 }
 
-// reportWrites reports the writes since before, and logs of what.
+// reportWrites reports the writes since before, and logs them by verb and resource.
 func (t *bed) reportWrites(b *testing.B, before map[string]int, pods int) {
 	b.Helper()
 	total := 0
@@ -258,8 +256,7 @@ func processOf(pid int) (rssMB, cpuSeconds float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	// After the name in parentheses, which may contain anything: utime and
-	// stime are fields 14 and 15, rss is 24, counted from 1.
+	// The name in parentheses may contain anything. Counted from 1, utime and stime are the fields 14 and 15, rss is 24.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	number := func(field int) float64 {
 		n, parseErr := strconv.ParseFloat(fields[field-3], 64)
@@ -271,9 +268,8 @@ func processOf(pid int) (rssMB, cpuSeconds float64, err error) {
 	return rss * float64(os.Getpagesize()) / (1 << 20), cpu / ticksPerSecond, err
 }
 
-// BenchmarkRelease releases 50 Deployments of 10 pods at once, with and without
-// defense; the figures of reliability are the ratio of the two times, and
-// writes and CPU per pod.
+// BenchmarkRelease releases 50 Deployments of 10 pods at once, with and without defense. It reports the time, and writes and CPU
+// per pod.
 func BenchmarkRelease(b *testing.B) {
 	for _, mode := range []struct {
 		name             string
@@ -307,8 +303,8 @@ func BenchmarkRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkScale releases what is large: one Deployment of 5,000 pods, and 500
-// Deployments of 10. It reports how large the operator's objects become.
+// BenchmarkScale releases one Deployment of 5,000 pods, and 500 Deployments of 10. It also reports the size of the largest
+// object of the operator.
 func BenchmarkScale(b *testing.B) {
 	for _, mode := range []struct {
 		name  string
@@ -341,7 +337,7 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// largest is the size in bytes of the largest object of the operator.
+// largest returns the size of the largest object of the operator, in bytes.
 func (t *bed) largest(b *testing.B, namespace string) (size int) {
 	b.Helper()
 	var changes v1alpha1.ChangeWorkloadList

@@ -37,30 +37,27 @@ import (
 )
 
 var (
-	replacements = flag.Int("replacements", 10_000, "how often a pod of the one workload is replaced")
-	monthShare   = flag.Float64("month-share", 0.0014, "the share of a month that is played with 500 workloads")
+	replacements = flag.Int("replacements", 10_000, "number of replacements with 1 workload")
+	monthShare   = flag.Float64("month-share", 0.0014, "share of a month that is simulated with 500 workloads")
 )
 
 const (
-	// podsReplaced are those of each workload; each of them is replaced 10 times an
-	// hour, one after the other.
+	// podsReplaced is the number of pods of each workload. Each pod is replaced 10 times an hour, one after the other.
 	podsReplaced = 2
 	replaceEvery = time.Hour / 10 / podsReplaced
 	month        = 30 * 24 * time.Hour
 )
 
-// parts of each run are compared: what is in the last is what was in the first.
+// parts is the number of parts of a run. The first and the last part are compared.
 const parts = 10
 
-// BenchmarkReplacements replaces pods again and again after a release succeeded, in
-// process and in time that is not real, and compares the first tenth with the last:
-// what a replacement takes, what is left of it, and the memory of all there is, the
-// cluster and its API server included.
+// BenchmarkReplacements replaces pods repeatedly after a release succeeded, in process and in simulated time. It reports the
+// first and the last tenth: time and writes per replacement, remaining objects, and memory, with the simulated cluster.
 func BenchmarkReplacements(b *testing.B) {
 	for _, mode := range []struct {
 		name      string
 		workloads int
-		// each is how often a pod of each workload is replaced.
+		// each is the number of replacements of each workload.
 		each int
 	}{
 		{"1 workload", 1, *replacements},
@@ -73,7 +70,8 @@ func BenchmarkReplacements(b *testing.B) {
 					var f [parts]figures
 					for i := range f {
 						f[i] = replace(w, mode.workloads, mode.each/parts)
-						b.Logf("%.0f us, %.0f of processors; %.2f MB of heap, %.0f MB resident; %d objects", f[i].real, f[i].cpu, f[i].heap, f[i].rss, f[i].objects)
+						b.Logf("%.0f us, %.0f us of CPU; %.2f MB of heap, %.0f MB resident; %d objects",
+							f[i].real, f[i].cpu, f[i].heap, f[i].rss, f[i].objects)
 					}
 					f[0].report(b, "first")
 					f[parts-1].report(b, "last")
@@ -84,7 +82,7 @@ func BenchmarkReplacements(b *testing.B) {
 	}
 }
 
-// enrol makes defended workloads, and waits until their release succeeded.
+// enrol creates defended workloads, and waits until their releases succeeded.
 func enrol(w *world.World, workloads int) {
 	for i := range workloads {
 		d := wrappers.MakeDeployment(world.Namespace, fmt.Sprintf("web%03d", i)).Replicas(podsReplaced).Image("good").
@@ -105,12 +103,13 @@ func enrol(w *world.World, workloads int) {
 	w.Rest()
 }
 
-// figures are those of some replacements.
+// figures are the measurements of a part of a run.
 type figures struct {
-	// Each of them took so many microseconds, of the processors too, and writes.
+	// real and cpu are microseconds, and writes is the number of writes, per replacement.
 	real, cpu, writes float64
-	// What was there after them, in MB, and the bytes of the largest object.
-	heap, rss        float64
+	// heap and rss are the memory at the end, in MB.
+	heap, rss float64
+	// objects is the number of objects at the end, and largest the size of the largest one, in bytes.
 	objects, largest int
 }
 
@@ -125,7 +124,7 @@ func (f *figures) report(b *testing.B, which string) {
 	b.ReportMetric(f.rss, "MB-rss-"+which)
 }
 
-// replace replaces the older pod of each workload, so many times.
+// replace replaces the older pod of each workload, as often as times.
 func replace(w *world.World, workloads, times int) (f figures) {
 	writes, began, cpu := sum(w.Written()), now(), used()
 	for range times {
@@ -156,7 +155,7 @@ func replace(w *world.World, workloads, times int) (f figures) {
 	return f
 }
 
-// left counts the objects of the operator, and says how large the largest is.
+// left returns the number of objects of the operator, and the size of the largest one in bytes.
 func left(w *world.World) (objects, largest int) {
 	for _, kind := range []string{"ChangeWorkload", "ChangePod", "ControllerRevision"} {
 		for _, o := range world.List[client.Object](w, kind) {
@@ -177,7 +176,7 @@ func sum(counts map[string]int) (n int) {
 	return n
 }
 
-// now is the time outside of the world, used the time of processors that all of it took.
+// now returns the real time, outside of the simulated world.
 func now() time.Duration {
 	var t syscall.Timeval
 	if err := syscall.Gettimeofday(&t); err != nil {
@@ -186,6 +185,7 @@ func now() time.Duration {
 	return durationOf(t)
 }
 
+// used returns the CPU time of the process.
 func used() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -37,13 +37,13 @@ import (
 )
 
 const (
-	// statusNamespaces have each so many workloads, of two pods.
+	// statusNamespaces namespaces have workloadsPerStatus workloads each, of two pods.
 	statusNamespaces    = 10
 	workloadsPerStatus  = 50
 	blockedPerNamespace = 1
 )
 
-// metered counts requests, and the bytes of what is answered.
+// metered counts requests, and the bytes of responses.
 type metered struct {
 	http.RoundTripper
 	requests, bytes *atomic.Int64
@@ -69,7 +69,7 @@ func (b meteredBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// failOne gives a pod of a release that succeeded in a namespace a verdict that fails.
+// failOne writes a failing verdict on a pod of a succeeded release in a namespace.
 func (t *bed) failOne(ctx context.Context, b *testing.B, namespace string) {
 	b.Helper()
 	must(b, wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
@@ -93,8 +93,8 @@ func (t *bed) failOne(ctx context.Context, b *testing.B, namespace string) {
 	}))
 }
 
-// BenchmarkStatus runs the plugin in a cluster of 500 defended workloads, of two
-// pods each, ten of which are blocked: the time, the requests, and what is sent.
+// BenchmarkStatus runs the plugin in a cluster of 500 defended workloads of two pods, ten of them blocked. It reports the time,
+// the requests, and the bytes of responses.
 func BenchmarkStatus(b *testing.B) {
 	t := newBed(b, false)
 	ctx := b.Context()
@@ -115,7 +115,10 @@ func BenchmarkStatus(b *testing.B) {
 	}{
 		{"status -A", fmt.Sprintf("%d workloads in all namespaces: %d need attention, %d are fine.", all, blocked, all-blocked)},
 		{"status -A --all", fmt.Sprintf("%d workloads in all namespaces", all)},
-		{"status -n " + namespaces[0], fmt.Sprintf("%d workloads in %s: %d needs attention", workloadsPerStatus, namespaces[0], blockedPerNamespace)},
+		{
+			"status -n " + namespaces[0],
+			fmt.Sprintf("%d workloads in %s: %d needs attention", workloadsPerStatus, namespaces[0], blockedPerNamespace),
+		},
 		{"status deployment/d07 -n " + namespaces[0], "deployment/d07"},
 		{"history deployment/d07 -n " + namespaces[0], "deployment/d07"},
 	} {

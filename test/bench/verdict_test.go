@@ -14,8 +14,6 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package bench measures the operator on a real control plane, or in process. Figures are
-// reported, never judged: `make bench`.
 package bench
 
 import (
@@ -33,12 +31,11 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
-// settled is when all is rolled out and waits for its verdict.
+// settled is the time until all Deployments are rolled out and wait for their verdicts.
 const settled = 10 * time.Second
 
-// BenchmarkVerdict measures how long it takes from a failing verdict that the
-// server sends until the block is in etcd: 50 Deployments are rolled out, and
-// their verdicts come at 20 a second.
+// BenchmarkVerdict measures the time from a failing verdict of the server to the stored block: 50 Deployments are rolled out, and
+// the server sends 20 verdicts a second.
 func BenchmarkVerdict(b *testing.B) {
 	t := newBed(b, true)
 	ctx := b.Context()

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
-// policyOf is a policy with this spec, as a user writes it.
+// policyOf returns a policy with this spec, as a user writes it.
 func policyOf(name, spec string) *unstructured.Unstructured {
 	o := map[string]any{}
 	Expect(yaml.UnmarshalStrict([]byte("spec:\n"+indent(spec)), &o)).To(Succeed())
@@ -46,7 +46,7 @@ func policyOf(name, spec string) *unstructured.Unstructured {
 
 func indent(s string) string { return "  " + strings.ReplaceAll(s, "\n", "\n  ") }
 
-// checkOf is a policy of one check.
+// checkOf returns the spec of a policy with one check.
 func checkOf(check string) string { return "checks:\n- name: a\n" + indent(check) }
 
 var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec string) {
@@ -55,11 +55,14 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("the least", checkOf("podHealth: {}")),
 	Entry("all of podHealth", "mode: Observe\nworkloadSelector: {matchLabels: {app: web}}\nsuggestion: look at the logs\nonNoData: Fail\n"+
 		checkOf("stage: BatchPost\nmode: Observe\ndelay: 10s\nwait: false\ndeadline: 20m\n"+
-			"podHealth: {duration: 10m, maxRestarts: 0, maxReadinessLosses: 2, readyAtEnd: false, failOnOOM: false, maxFailedPods: 3, compareOldPods: false}")),
+			"podHealth: {duration: 10m, maxRestarts: 0, maxReadinessLosses: 2, readyAtEnd: false, failOnOOM: false, maxFailedPods: 3, "+
+			"compareOldPods: false}")),
 	Entry("a percentage", checkOf("podHealth: {maxFailedPods: 10%}")),
 	Entry("at once", checkOf("podHealth: {duration: 0s}")),
 	Entry("a probe by HTTP", checkOf("probe: {http: {port: 8080}}")),
-	Entry("all of it", "onError: Fail\n"+checkOf("timeout: 60s\nonError: Pass\nprobe: {target: Pods, http: {port: 65535, path: '/healthz?a=b', scheme: HTTPS, expect: 200-299}, interval: 1s, successes: 60, failures: 1}")),
+	Entry("all of a probe", "onError: Fail\n"+checkOf("timeout: 60s\nonError: Pass\n"+
+		"probe: {target: Pods, http: {port: 65535, path: '/healthz?a=b', scheme: HTTPS, expect: 200-299}, "+
+		"interval: 1s, successes: 60, failures: 1}")),
 	Entry("a single status code", checkOf("probe: {http: {port: 8080, expect: '204'}}")),
 	Entry("a range of one", checkOf("probe: {http: {port: 8080, expect: 204-204}}")),
 	Entry("a probe by gRPC", checkOf("probe: {grpc: {port: 9000, service: shop.v1.Shop}}")),
@@ -68,8 +71,9 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("rules about a release that begins", checkOf("stage: ReleasePre\ncel: {rules: [{expression: 'true'}]}")),
 	Entry("rules about a release at its end", checkOf("stage: ReleasePost\nwait: false\ncel: {rules: [{expression: 'true'}]}")),
 	Entry("rules about a request to release", checkOf("stage: Admission\ncel: {rules: [{expression: 'true'}]}")),
-	Entry("all of it", "onError: Fail\n"+checkOf("stage: Admission\nmode: Observe\ntimeout: 2s\nonError: Pass\nwait: true\ncel: {rules: [{expression: 'true'}]}")),
-	Entry("a timeout that is the usual one", checkOf("timeout: 10s\nprobe: {tcp: {port: 80}}")),
+	Entry("all of a check at admission", "onError: Fail\n"+checkOf("stage: Admission\nmode: Observe\ntimeout: 2s\nonError: Pass\nwait: true\n"+
+		"cel: {rules: [{expression: 'true'}]}")),
+	Entry("the default timeout", checkOf("timeout: 10s\nprobe: {tcp: {port: 80}}")),
 	Entry("the server", checkOf("altershield: {}\nonError: Fail")),
 	Entry("a probe of a Service at the end", checkOf("stage: ReleasePost\nprobe: {target: Service, service: web, http: {port: 80}}")),
 	Entry("a probe of a Service", checkOf("probe: {target: Service, service: web, http: {port: 80}}")),
@@ -78,9 +82,10 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("a hold beside checks", "hold: {until: FirstBatch}\n"+checkOf("podHealth: {}")),
 	Entry("a hold alone", "hold: {until: EveryBatch, maxDuration: 1m}"),
 	Entry("a hold alone, and no checks", "hold: {until: FirstBatch, maxDuration: 2h}\nchecks: []"),
-	Entry("a hold that does not", "hold: {until: None}\n"+checkOf("podHealth: {}")),
+	Entry("a hold of nothing", "hold: {until: None}\n"+checkOf("podHealth: {}")),
 	Entry("all of cel", "onError: Fail\n"+checkOf("mode: Observe\ndelay: 10s\nwait: false\ndeadline: 20m\n"+
-		"cel: {forEach: Batch, variables: [{name: c, expression: 'pods[0]'}], rules: [{expression: 'has(variables.c.spec)', message: no spec}]}")),
+		"cel: {forEach: Batch, variables: [{name: c, expression: 'pods[0]'}], "+
+		"rules: [{expression: 'has(variables.c.spec)', message: no spec}]}")),
 )
 
 var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, spec string, wants ...string) {
@@ -92,21 +97,28 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 },
 	Entry("no checks", "p", "checks: []", "spec.checks", "a policy has checks, or a hold"),
 	Entry("nothing", "p", "mode: Enforce", "spec.checks", "a policy has checks, or a hold"),
-	Entry("a hold that does not, and no checks", "p", "hold: {}", "spec.checks", "set hold.until to FirstBatch or EveryBatch"),
-	Entry("a hold of nothing that is known", "p", "hold: {until: LastBatch}\n"+checkOf("podHealth: {}"), "spec.hold.until", "Unsupported value"),
+	Entry("a hold of nothing, and no checks", "p", "hold: {}", "spec.checks", "set hold.until to FirstBatch or EveryBatch"),
+	Entry("a hold of unknown batches", "p", "hold: {until: LastBatch}\n"+checkOf("podHealth: {}"), "spec.hold.until",
+		"Unsupported value"),
 	Entry("a hold that is too short", "p", "hold: {until: FirstBatch, maxDuration: 59s}", "spec.hold.maxDuration", "from 1m to 2h"),
 	Entry("a hold that is too long", "p", "hold: {until: FirstBatch, maxDuration: 2h1s}", "spec.hold.maxDuration", "from 1m to 2h"),
 	Entry("a hold without a unit", "p", "hold: {until: FirstBatch, maxDuration: '30'}", "spec.hold"),
 	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
-	Entry("a check of a later release, with its name", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"), "spec.checks[0].prometheus", "the check type prometheus belongs to a later release"),
-	Entry("another one", "p", checkOf("service: {endpointRef: {name: gate}}"), "spec.checks[0].service"),
-	Entry("the server, in observe mode", "p", checkOf("mode: Observe\naltershield: {}"), "spec.checks[0].altershield", "OpsConfigInfo observe"),
+	Entry("a check of a later release, with its name", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"),
+		"spec.checks[0].prometheus", "the check type prometheus belongs to a later release"),
+	Entry("another check of a later release", "p", checkOf("service: {endpointRef: {name: gate}}"), "spec.checks[0].service"),
+	Entry("the server, in observe mode", "p", checkOf("mode: Observe\naltershield: {}"), "spec.checks[0].altershield",
+		"OpsConfigInfo observe"),
 	Entry("the server, not waited for", "p", checkOf("wait: false\naltershield: {}"), "spec.checks[0].altershield", "only name and onError"),
-	Entry("the server twice", "p", "checks: [{name: a, altershield: {}}, {name: b, altershield: {}}]", "spec.checks", "at most one check of type altershield"),
+	Entry("the server twice", "p", "checks: [{name: a, altershield: {}}, {name: b, altershield: {}}]", "spec.checks",
+		"at most one check of type altershield"),
 	Entry("the health of pods at the end", "p", checkOf("stage: ReleasePost\npodHealth: {}"), "spec.checks[0].stage", "set it to BatchPost"),
-	Entry("rules for each pod before there are any", "p", checkOf("stage: ReleasePre\ncel: {forEach: Pod, rules: [{expression: 'true'}]}"), "spec.checks[0].cel.forEach", "leave forEach out"),
-	Entry("a probe of pods before there are any", "p", checkOf("stage: ReleasePre\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage", "set stage to BatchPre or BatchPost"),
-	Entry("a probe of pods at the end", "p", checkOf("stage: ReleasePost\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage", "with target Service"),
+	Entry("rules for each pod before there are any", "p", checkOf("stage: ReleasePre\ncel: {forEach: Pod, rules: [{expression: 'true'}]}"),
+		"spec.checks[0].cel.forEach", "leave forEach out"),
+	Entry("a probe of pods before there are any", "p", checkOf("stage: ReleasePre\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage",
+		"set stage to BatchPre or BatchPost"),
+	Entry("a probe of pods at the end", "p", checkOf("stage: ReleasePost\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage",
+		"with target Service"),
 	Entry("freezes", "p", "freezes: [{name: weekend, schedule: '0 16 * * 5'}]\n"+checkOf("podHealth: {}"), "spec.freezes"),
 	Entry("notifications", "p", "notify: [{endpointRef: {name: am}}]\n"+checkOf("podHealth: {}"), "spec.notify"),
 	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),
@@ -114,18 +126,27 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a check that is disabled", "p", checkOf("mode: Disabled\npodHealth: {}"), "spec.checks[0].mode", "leave the check out"),
 	Entry("a mode that is none", "p", "mode: Warn\n"+checkOf("podHealth: {}"), "spec.mode"),
 	Entry("a stage that is none", "p", checkOf("stage: Later\npodHealth: {}"), "spec.checks[0].stage"),
-	Entry("the health of pods before there are any", "p", checkOf("stage: Admission\npodHealth: {}"), "spec.checks[0].stage", "set it to BatchPost"),
-	Entry("a probe of pods at admission", "p", checkOf("stage: Admission\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage", "set stage to BatchPre or BatchPost"),
+	Entry("the health of pods before there are any", "p", checkOf("stage: Admission\npodHealth: {}"), "spec.checks[0].stage",
+		"set it to BatchPost"),
+	Entry("a probe of pods at admission", "p", checkOf("stage: Admission\nprobe: {tcp: {port: 80}}"), "spec.checks[0].stage",
+		"set stage to BatchPre or BatchPost"),
 	Entry("the server at admission", "p", checkOf("stage: Admission\naltershield: {}"), "spec.checks[0].altershield", "only name and onError"),
-	Entry("rules for each pod at admission", "p", checkOf("stage: Admission\ncel: {forEach: Pod, rules: [{expression: 'true'}]}"), "spec.checks[0].cel.forEach", "leave forEach out"),
-	Entry("admission that waits too long", "p", checkOf("stage: Admission\ntimeout: 3s\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].timeout", "set timeout to 2s or 1s, or leave it out"),
-	Entry("admission in the background", "p", checkOf("stage: Admission\nwait: false\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].wait", "leave wait out"),
-	Entry("admission later", "p", checkOf("stage: Admission\ndelay: 1s\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].delay", "leave delay out"),
-	Entry("admission with a deadline", "p", checkOf("stage: Admission\ndeadline: 10s\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].deadline", "leave deadline out, and set timeout"),
-	Entry("admission that fails closed", "p", checkOf("stage: Admission\nonError: Fail\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].onError", "leave onError out, or have the check at the stage ReleasePre"),
-	Entry("longer than its deadline", "p", checkOf("deadline: 1m\npodHealth: {duration: 50s}\ndelay: 10s"), "spec.checks[0].deadline", "must be shorter than deadline"),
-	Entry("longer than the deadline it has by default", "p", checkOf("podHealth: {duration: 15m}"), "spec.checks[0].deadline"),
-	Entry("too long", "p", checkOf("deadline: 2h\npodHealth: {duration: 61m}"), "podHealth.duration", "0s to 1h"),
+	Entry("rules for each pod at admission", "p", checkOf("stage: Admission\ncel: {forEach: Pod, rules: [{expression: 'true'}]}"),
+		"spec.checks[0].cel.forEach", "leave forEach out"),
+	Entry("admission that waits too long", "p", checkOf("stage: Admission\ntimeout: 3s\ncel: {rules: [{expression: 'true'}]}"),
+		"spec.checks[0].timeout", "set timeout to 2s or 1s, or leave it out"),
+	Entry("admission in the background", "p", checkOf("stage: Admission\nwait: false\ncel: {rules: [{expression: 'true'}]}"),
+		"spec.checks[0].wait", "leave wait out"),
+	Entry("admission later", "p", checkOf("stage: Admission\ndelay: 1s\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].delay",
+		"leave delay out"),
+	Entry("admission with a deadline", "p", checkOf("stage: Admission\ndeadline: 10s\ncel: {rules: [{expression: 'true'}]}"),
+		"spec.checks[0].deadline", "leave deadline out, and set timeout"),
+	Entry("admission that fails closed", "p", checkOf("stage: Admission\nonError: Fail\ncel: {rules: [{expression: 'true'}]}"),
+		"spec.checks[0].onError", "leave onError out, or set stage to ReleasePre"),
+	Entry("a check longer than its deadline", "p", checkOf("deadline: 1m\npodHealth: {duration: 50s}\ndelay: 10s"), "spec.checks[0].deadline",
+		"must be shorter than deadline"),
+	Entry("a check longer than the default deadline", "p", checkOf("podHealth: {duration: 15m}"), "spec.checks[0].deadline"),
+	Entry("a check that is too long", "p", checkOf("deadline: 2h\npodHealth: {duration: 61m}"), "podHealth.duration", "0s to 1h"),
 	Entry("a duration without a unit", "p", checkOf("podHealth: {duration: '5'}"), "spec.checks[0]"),
 	Entry("a negative duration", "p", checkOf("podHealth: {duration: -5s}"), "podHealth.duration"),
 	Entry("a delay that is too long", "p", checkOf("delay: 61m\ndeadline: 2h\npodHealth: {}"), "spec.checks[0].delay"),
@@ -134,12 +155,17 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("fewer than no pods", "p", checkOf("podHealth: {maxFailedPods: -1}"), "maxFailedPods"),
 	Entry("two types", "p", checkOf("podHealth: {}\nprobe: {tcp: {port: 80}}"), "spec.checks[0]", "and only one"),
 	Entry("a probe of nothing", "p", checkOf("probe: {}"), "spec.checks[0].probe", "exactly one of http, grpc and tcp"),
-	Entry("a probe of two", "p", checkOf("probe: {tcp: {port: 80}, grpc: {port: 81}}"), "spec.checks[0].probe", "exactly one of http, grpc and tcp"),
+	Entry("a probe of two", "p", checkOf("probe: {tcp: {port: 80}, grpc: {port: 81}}"), "spec.checks[0].probe",
+		"exactly one of http, grpc and tcp"),
 	Entry("a probe of something else", "p", checkOf("probe: {target: Node, tcp: {port: 80}}"), "spec.checks[0].probe.target"),
-	Entry("a probe of a Service without its name", "p", checkOf("probe: {target: Service, tcp: {port: 80}}"), "spec.checks[0].probe.service", "give both, or neither"),
-	Entry("a probe of pods with the name of a Service", "p", checkOf("probe: {service: web, tcp: {port: 80}}"), "spec.checks[0].probe.service", "give both, or neither"),
-	Entry("a probe of a Service of another namespace", "p", checkOf("probe: {target: Service, service: other/web, tcp: {port: 80}}"), "spec.checks[0].probe.service"),
-	Entry("a probe of a Service by its domain", "p", checkOf("probe: {target: Service, service: web.other.svc, tcp: {port: 80}}"), "spec.checks[0].probe.service"),
+	Entry("a probe of a Service without its name", "p", checkOf("probe: {target: Service, tcp: {port: 80}}"), "spec.checks[0].probe.service",
+		"give both, or neither"),
+	Entry("a probe of pods with the name of a Service", "p", checkOf("probe: {service: web, tcp: {port: 80}}"), "spec.checks[0].probe.service",
+		"give both, or neither"),
+	Entry("a probe of a Service of another namespace", "p", checkOf("probe: {target: Service, service: other/web, tcp: {port: 80}}"),
+		"spec.checks[0].probe.service"),
+	Entry("a probe of a Service by its domain", "p", checkOf("probe: {target: Service, service: web.other.svc, tcp: {port: 80}}"),
+		"spec.checks[0].probe.service"),
 	Entry("a probe of no port", "p", checkOf("probe: {http: {path: /}}"), "probe.http.port"),
 	Entry("a probe of port 0", "p", checkOf("probe: {tcp: {port: 0}}"), "probe.tcp.port"),
 	Entry("a probe of port 65536", "p", checkOf("probe: {grpc: {port: 65536}}"), "probe.grpc.port"),
@@ -149,25 +175,36 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a scheme that is none", "p", checkOf("probe: {http: {port: 80, scheme: FTP}}"), "probe.http.scheme"),
 	Entry("a status code that is none", "p", checkOf("probe: {http: {port: 80, expect: '700'}}"), "probe.http.expect"),
 	Entry("a range that is none", "p", checkOf("probe: {http: {port: 80, expect: 200-}}"), "probe.http.expect"),
-	Entry("a range the other way round", "p", checkOf("probe: {http: {port: 80, expect: 399-200}}"), "probe.http.expect", "from a lower status code"),
+	Entry("a range the other way round", "p", checkOf("probe: {http: {port: 80, expect: 399-200}}"), "probe.http.expect",
+		"from a lower status code"),
 	Entry("an interval that is too short", "p", checkOf("probe: {tcp: {port: 80}, interval: 999ms}"), "probe.interval", "1s to 5m"),
 	Entry("too many successes", "p", checkOf("probe: {tcp: {port: 80}, successes: 61}"), "probe.successes"),
 	Entry("no failures", "p", checkOf("probe: {tcp: {port: 80}, failures: 0}"), "probe.failures"),
 	Entry("a timeout that is too short", "p", checkOf("timeout: 500ms\nprobe: {tcp: {port: 80}}"), "spec.checks[0].timeout", "1s to 60s"),
 	Entry("a timeout that is too long", "p", checkOf("timeout: 61s\nprobe: {tcp: {port: 80}}"), "spec.checks[0].timeout", "1s to 60s"),
-	Entry("a probe longer than its deadline", "p", checkOf("deadline: 40s\nprobe: {tcp: {port: 80}}"), "spec.checks[0].deadline", "must be shorter than deadline"),
-	Entry("what an error means that is none", "p", "onError: Maybe\n"+checkOf("podHealth: {}"), "spec.onError"),
-	Entry("cel beside another type", "p", checkOf("podHealth: {}\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0]", "a check has a type, and only one: podHealth, cel, probe or altershield"),
-	Entry("cel later than its deadline", "p", checkOf("delay: 1m\ndeadline: 1m\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0].deadline", "must be shorter than deadline"),
+	Entry("a probe longer than its deadline", "p", checkOf("deadline: 40s\nprobe: {tcp: {port: 80}}"), "spec.checks[0].deadline",
+		"must be shorter than deadline"),
+	Entry("an unknown effect of errors", "p", "onError: Maybe\n"+checkOf("podHealth: {}"), "spec.onError"),
+	Entry("cel beside another type", "p", checkOf("podHealth: {}\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0]",
+		"a check has a type, and only one: podHealth, cel, probe or altershield"),
+	Entry("cel later than its deadline", "p", checkOf("delay: 1m\ndeadline: 1m\ncel: {rules: [{expression: 'true'}]}"),
+		"spec.checks[0].deadline", "must be shorter than deadline"),
 	Entry("cel without rules", "p", checkOf("cel: {rules: []}"), "spec.checks[0].cel.rules", "at least 1"),
-	Entry("cel of too many rules", "p", checkOf("cel: {rules: ["+strings.Repeat("{expression: 'true'},", 17)+"]}"), "spec.checks[0].cel.rules", "at most 16"),
-	Entry("cel of too many variables", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a, expression: 'true'},{name: b, expression: 'true'},"+
-		"{name: c, expression: 'true'},{name: d, expression: 'true'},{name: e, expression: 'true'},{name: f, expression: 'true'},{name: g, expression: 'true'},"+
-		"{name: h, expression: 'true'},{name: i, expression: 'true'}]}"), "spec.checks[0].cel.variables", "at most 8"),
-	Entry("an expression that is too long", "p", checkOf("cel: {rules: [{expression: '"+strings.Repeat("a", 4097)+"'}]}"), "spec.checks[0].cel.rules[0].expression"),
-	Entry("a message that is too long", "p", checkOf("cel: {rules: [{expression: 'true', message: '"+strings.Repeat("a", 1025)+"'}]}"), "spec.checks[0].cel.rules[0].message"),
-	Entry("a variable that is none", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a-b, expression: '1'}]}"), "spec.checks[0].cel.variables[0].name"),
-	Entry("a variable twice", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a, expression: '1'}, {name: a, expression: '1'}]}"), "Duplicate value"),
+	Entry("cel of too many rules", "p", checkOf("cel: {rules: ["+strings.Repeat("{expression: 'true'},", 17)+"]}"), "spec.checks[0].cel.rules",
+		"at most 16"),
+	Entry("cel of too many variables", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: ["+
+		"{name: a, expression: 'true'},{name: b, expression: 'true'},{name: c, expression: 'true'},"+
+		"{name: d, expression: 'true'},{name: e, expression: 'true'},{name: f, expression: 'true'},"+
+		"{name: g, expression: 'true'},{name: h, expression: 'true'},{name: i, expression: 'true'}]}"),
+		"spec.checks[0].cel.variables", "at most 8"),
+	Entry("an expression that is too long", "p", checkOf("cel: {rules: [{expression: '"+strings.Repeat("a", 4097)+"'}]}"),
+		"spec.checks[0].cel.rules[0].expression"),
+	Entry("a message that is too long", "p", checkOf("cel: {rules: [{expression: 'true', message: '"+strings.Repeat("a", 1025)+"'}]}"),
+		"spec.checks[0].cel.rules[0].message"),
+	Entry("a variable that is none", "p", checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a-b, expression: '1'}]}"),
+		"spec.checks[0].cel.variables[0].name"),
+	Entry("a variable twice", "p",
+		checkOf("cel: {rules: [{expression: 'true'}], variables: [{name: a, expression: '1'}, {name: a, expression: '1'}]}"), "Duplicate value"),
 	Entry("cel for each container", "p", checkOf("cel: {forEach: Container, rules: [{expression: 'true'}]}"), "spec.checks[0].cel.forEach"),
 	Entry("a long name", strings.Repeat("p", 64), checkOf("podHealth: {}"), "metadata.name", "at most 63"),
 )
@@ -182,7 +219,7 @@ var _ = Describe("the samples of policies", func() {
 			Expect(err).NotTo(HaveOccurred())
 			o := &unstructured.Unstructured{}
 			Expect(yaml.UnmarshalStrict(data, &o.Object)).To(Succeed(), file)
-			o.SetNamespace("default") // the operator's is not there
+			o.SetNamespace("default") // The namespace of the operator does not exist.
 			Expect(api.Create(ctx, o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))).To(Succeed(), file)
 			if o.GetKind() == "DefensePolicy" {
 				p := &v1alpha1.DefensePolicy{}
@@ -194,7 +231,7 @@ var _ = Describe("the samples of policies", func() {
 })
 
 var _ = Describe("the default policy", func() {
-	It("is accepted, and comes back with what it means", func(ctx SpecContext) {
+	It("is accepted, and the API server adds the defaults", func(ctx SpecContext) {
 		p := policy.Default("default")
 		Expect(api.Create(ctx, p)).To(Succeed())
 		DeferCleanup(api.Delete, p)
@@ -208,7 +245,7 @@ var _ = Describe("the default policy", func() {
 })
 
 var _ = Describe("a policy that holds", func() {
-	It("comes back with what it means", func(ctx SpecContext) {
+	It("gets the defaults", func(ctx SpecContext) {
 		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "holds"}}
 		p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
 		without := policy.Select([]v1alpha1.DefensePolicy{*p}, "default", policy.Workload{Namespace: "shop"})
@@ -216,10 +253,10 @@ var _ = Describe("a policy that holds", func() {
 		DeferCleanup(api.Delete, p)
 		Expect(p.Spec.Hold.MaxDuration).To(HaveValue(Equal(metav1.Duration{Duration: without.HoldAtMost})))
 		p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), p.Generation
-		Expect(api.Status().Update(ctx, p)).To(Succeed(), "what is in force is kept in the status, too")
+		Expect(api.Status().Update(ctx, p)).To(Succeed(), "the status has the policy in force, too")
 		Expect(policy.Select([]v1alpha1.DefensePolicy{*p}, "default", policy.Workload{Namespace: "shop"}).Hold).To(Equal(without.Hold))
 	})
-	It("need not say that it does not", func(ctx SpecContext) {
+	It("may be empty", func(ctx SpecContext) {
 		o := policyOf("holds-not", "hold: {}\n"+checkOf("podHealth: {}"))
 		Expect(api.Create(ctx, o, client.DryRunAll)).To(Succeed())
 		until, _, err := unstructured.NestedString(o.Object, "spec", "hold", "until")

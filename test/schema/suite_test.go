@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package schema checks what the API server accepts of the operator's kinds.
+// Package schema checks which objects of the operator's kinds the API server accepts.
 package schema
 
 import (
@@ -80,7 +80,7 @@ func batch(name string) *wrappers.ChangePodWrapper {
 	return wrappers.MakeChangePod("default", name).Of(release("release").UID("release").Obj())
 }
 
-// create says what the API server says of an object, without keeping it.
+// create has the API server check an object, without storing it.
 func create(ctx context.Context, o client.Object) error { return api.Create(ctx, o, client.DryRunAll) }
 
 var _ = DescribeTable("objects that are accepted", func(ctx SpecContext, o client.Object) {
@@ -88,7 +88,7 @@ var _ = DescribeTable("objects that are accepted", func(ctx SpecContext, o clien
 },
 	Entry("blocking", setting("blocking", v1alpha1.TypeBlocking).On("").Obj()),
 	Entry("branch of 1", setting("branch", v1alpha1.TypeBranch).On("1").Obj()),
-	Entry("branch of the most", setting("branch", v1alpha1.TypeBranch).On("200").Obj()),
+	Entry("branch of the maximum", setting("branch", v1alpha1.TypeBranch).On("200").Obj()),
 	Entry("branch, disabled, with anything", setting("branch", v1alpha1.TypeBranch).Off("anything").Obj()),
 	Entry("branch, disabled, with nothing", setting("branch", v1alpha1.TypeBranch).Off("").Obj()),
 	Entry("rollback", setting("rollback", v1alpha1.TypeRollback).On("1h2m3s").Obj()),
@@ -114,7 +114,7 @@ var _ = DescribeTable("objects that are accepted", func(ctx SpecContext, o clien
 	Entry("eviction", setting("eviction", v1alpha1.TypeEviction).On("").Obj()),
 	Entry("eviction, disabled", setting("eviction", v1alpha1.TypeEviction).Off("").Obj()),
 	Entry("limit", setting("limit", v1alpha1.TypeLimit).On("5/10m").Obj()),
-	Entry("limit of the most", setting("limit", v1alpha1.TypeLimit).On("1000/24h").Obj()),
+	Entry("limit of the maximum", setting("limit", v1alpha1.TypeLimit).On("1000/24h").Obj()),
 	Entry("holding the first", setting("holding", v1alpha1.TypeHolding).On("first").Obj()),
 	Entry("holding every, shortly", setting("holding", v1alpha1.TypeHolding).On("every,atMost=1m").Obj()),
 	Entry("holding every, long", setting("holding", v1alpha1.TypeHolding).On("every,atMost=1h59m60s").Obj()),
@@ -146,11 +146,13 @@ var _ = DescribeTable("objects that are refused", func(ctx SpecContext, o client
 	Entry("rollback after none", setting("rollback", v1alpha1.TypeRollback).On("0s").Obj(), "spec.content"),
 	Entry("rollback of parts without a unit", setting("rollback", v1alpha1.TypeRollback).On("after=2m,slow=10").Obj(), "spec.content", `"2m"`),
 	Entry("rollback slow after none", setting("rollback", v1alpha1.TypeRollback).On("slow=0").Obj(), "spec.content"),
-	Entry("rollback that tolerates a number", setting("rollback", v1alpha1.TypeRollback).On("tolerate=10").Obj(), "spec.content", "tolerate=10%"),
+	Entry("rollback that tolerates a number", setting("rollback", v1alpha1.TypeRollback).On("tolerate=10").Obj(), "spec.content",
+		"tolerate=10%"),
 	Entry("rollback that tolerates too many", setting("rollback", v1alpha1.TypeRollback).On("tolerate=101%").Obj(), "spec.content"),
 	Entry("rollback with a part twice", setting("rollback", v1alpha1.TypeRollback).On("after=2m,after=3m").Obj(), "spec.content"),
 	Entry("rollback with both", setting("rollback", v1alpha1.TypeRollback).On("2m,slow=3m").Obj(), "spec.content"),
-	Entry("timeouts that settle without a unit", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=10").Obj(), "spec.content", "settle=10s"),
+	Entry("timeouts that settle without a unit", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=10").Obj(), "spec.content",
+		"settle=10s"),
 	Entry("timeouts that settle twice", setting("timeouts", v1alpha1.TypeTimeouts).On("settle=0,settle=10s").Obj(), "spec.content"),
 	Entry("quarantine of nothing", setting("quarantine", v1alpha1.TypeQuarantine).On("").Obj(), "spec.content", "24h"),
 	Entry("quarantine of more than a day", setting("quarantine", v1alpha1.TypeQuarantine).On("25h").Obj(), "spec.content", "24h"),
@@ -174,15 +176,17 @@ var _ = DescribeTable("objects that are refused", func(ctx SpecContext, o client
 	Entry("a remark without end", setting("blocking", v1alpha1.TypeBlocking).
 		With(func(o *v1alpha1.OpsConfigInfo) { o.Spec.Remark = strings.Repeat("x", 1025) }).Obj(), "spec.remark"),
 	Entry("a version that is none", release("release").Version("v1").Obj(), "spec.reversion"),
-	Entry("batches of none", release("release").With(func(c *v1alpha1.ChangeWorkload) { c.Spec.CountThreshold = 0 }).Obj(), "spec.countThreshold"),
-	Entry("no wait", release("release").With(func(c *v1alpha1.ChangeWorkload) { c.Spec.WaitTimeThreshold = 0 }).Obj(), "spec.waitTimeThreshold"),
+	Entry("batches of none", release("release").With(func(c *v1alpha1.ChangeWorkload) { c.Spec.CountThreshold = 0 }).Obj(),
+		"spec.countThreshold"),
+	Entry("no wait", release("release").With(func(c *v1alpha1.ChangeWorkload) { c.Spec.WaitTimeThreshold = 0 }).Obj(),
+		"spec.waitTimeThreshold"),
 	Entry("a batch of no pods", batch("batch").Obj(), "spec.podInfos"),
 	Entry("a batch of a pod without a name", batch("batch").Pods("").Obj(), "spec.podInfos[0].pod"),
 	Entry("a batch of too many", batch("batch").Pods(slices.Repeat([]string{"p"}, settings.MaxBatchSize+1)...).Obj(), "spec.podInfos", "200"),
 )
 
-var _ = Describe("objects that are there", func() {
-	It("keep what they are about", func(ctx SpecContext) {
+var _ = Describe("stored objects", func() {
+	It("keep their workload and their version", func(ctx SpecContext) {
 		d := wrappers.MakeDeployment("default", "sleep").UID("u").Obj()
 		c, earlier := release("kept").Of(d).Obj(), release("earlier").Obj()
 		b, earlierBatch := batch("kept").Pods("a").Obj(), batch("earlier").Pods("a").Obj()
@@ -203,13 +207,15 @@ var _ = Describe("objects that are there", func() {
 			"attempt":     {b, `{"spec":{"attempt":2}}`, "cannot change"},
 			"annotations": {b, `{"metadata":{"annotations":{"note":"x"}}}`, ""},
 
-			"a workload, where none was named":          {earlier, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), ""},
-			"the same workload":                         {c, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), ""},
-			"another kind of workload":                  {c, ref(`{"kind":"StatefulSet"}`), "cannot change"},
-			"another workload of its name":              {c, ref(`{"uid":"v"}`), "cannot change"},
-			"no workload":                               {c, ref(`null`), "cannot change"},
-			"another kind of workload for a batch":      {b, ref(`{"kind":"StatefulSet"}`), "cannot change"},
-			"a workload for a batch of an earlier time": {earlierBatch, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), "cannot change"},
+			"a workload, if none was named":        {earlier, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), ""},
+			"the same workload":                    {c, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), ""},
+			"another kind of workload":             {c, ref(`{"kind":"StatefulSet"}`), "cannot change"},
+			"another workload of its name":         {c, ref(`{"uid":"v"}`), "cannot change"},
+			"no workload":                          {c, ref(`null`), "cannot change"},
+			"another kind of workload for a batch": {b, ref(`{"kind":"StatefulSet"}`), "cannot change"},
+			"a workload for a batch without one": {
+				earlierBatch, ref(`{"apiVersion":"apps/v1","kind":"Deployment","name":"sleep","uid":"u"}`), "cannot change",
+			},
 		} {
 			object, ok := test.object.DeepCopyObject().(client.Object)
 			Expect(ok).To(BeTrue())
@@ -222,11 +228,13 @@ var _ = Describe("objects that are there", func() {
 		}
 	})
 
-	It("have a status of their own, with states that are known", func(ctx SpecContext) {
+	It("have a status subresource, with known states", func(ctx SpecContext) {
 		c := release("status").State(v1alpha1.ChangeWorkloadSuccess).Obj()
 		Expect(api.Create(ctx, c)).To(Succeed())
 		Expect(c.Status.Status).To(BeEmpty(), "a create writes no status")
-		for _, state := range []v1alpha1.ChangeWorkloadStatusType{"Running", "TimeOutPreThreshold", "Success", "Suspend", "Failed", "Rollback", "Canceled"} {
+		for _, state := range []v1alpha1.ChangeWorkloadStatusType{
+			"Running", "TimeOutPreThreshold", "Success", "Suspend", "Failed", "Rollback", "Canceled",
+		} {
 			c.Status.Status = state
 			Expect(api.Status().Update(ctx, c)).To(Succeed(), string(state))
 		}
@@ -235,7 +243,10 @@ var _ = Describe("objects that are there", func() {
 
 		b := batch("status").Pods("a").Obj()
 		Expect(api.Create(ctx, b)).To(Succeed())
-		for _, state := range []v1alpha1.ChangePodStatusType{"PreWait", "PreSubmitted", "PreFailed", "PreTimeout", "PostWait", "PostSubmitted", "PostFailed", "PostTimeout", "PostFinish", "ExecuteDone"} {
+		for _, state := range []v1alpha1.ChangePodStatusType{
+			"PreWait", "PreSubmitted", "PreFailed", "PreTimeout", "PostWait", "PostSubmitted", "PostFailed", "PostTimeout",
+			"PostFinish", "ExecuteDone",
+		} {
 			b.Status.Status = state
 			Expect(api.Status().Update(ctx, b)).To(Succeed(), string(state))
 		}

@@ -18,14 +18,11 @@ limitations under the License.
 //
 //	d := wrappers.MakeDeployment("shop", "web").Replicas(3).Obj()
 //
-// What Make returns is complete: an API server takes it as it is, and it has
-// nothing that one would add, a UID above all. Methods change it and return the
-// builder, With does what no method is for, and Obj ends the chain. Of ties an
-// object to its owner, as the controller that makes such objects does.
+// Make functions return complete objects: an API server accepts them, and they have no field that an API server would set, such
+// as a UID. Methods change an object and return the builder. With makes other changes, Of sets the owner as its controller
+// does, and Obj ends the chain.
 //
-// The package knows the API types and nothing else of the operator, so that the
-// tests inside of any package can use it. It has no opinion about test
-// frameworks.
+// The package imports only the API types of the operator, so that the tests of any package can use it.
 package wrappers
 
 import (
@@ -43,18 +40,17 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// builder is what the builders of all kinds have in common: T is the object, B
-// the builder of its kind.
+// builder is embedded in the builders of all kinds: T is the object, B the builder of its kind.
 type builder[T any, B any] struct {
 	object *T
 	meta   *metav1.ObjectMeta
 	self   B
 }
 
-// Obj returns the object. It is the builder's own: the builder changes it on.
+// Obj returns the object itself, not a copy.
 func (b *builder[T, B]) Obj() *T { return b.object }
 
-// With makes changes to the object that no method is for, in order.
+// With makes other changes to the object, in order.
 func (b *builder[T, B]) With(changes ...func(*T)) B {
 	for _, change := range changes {
 		change(b.object)
@@ -83,19 +79,19 @@ func (b *builder[T, B]) Annotation(key, value string) B {
 // Version sets the label that holds the version of the pod template.
 func (b *builder[T, B]) Version(version string) B { return b.Label(v1alpha1.VersionLabel, version) }
 
-// UID sets the UID, which an API server would.
+// UID sets the UID.
 func (b *builder[T, B]) UID(uid types.UID) B {
 	b.meta.UID = uid
 	return b.self
 }
 
-// ResourceVersion sets the resource version, which an API server would.
+// ResourceVersion sets the resource version.
 func (b *builder[T, B]) ResourceVersion(version string) B {
 	b.meta.ResourceVersion = version
 	return b.self
 }
 
-// Generation sets the generation, which an API server would.
+// Generation sets the generation.
 func (b *builder[T, B]) Generation(n int64) B {
 	b.meta.Generation = n
 	return b.self
@@ -107,7 +103,7 @@ func (b *builder[T, B]) GenerateName(prefix string) B {
 	return b.self
 }
 
-// Created says when the object was created, which an API server would.
+// Created sets the creation timestamp.
 func (b *builder[T, B]) Created(at time.Time) B {
 	b.meta.CreationTimestamp = metav1.NewTime(at)
 	return b.self
@@ -119,14 +115,13 @@ func (b *builder[T, B]) Finalizers(names ...string) B {
 	return b.self
 }
 
-// Deleted says when the object's deletion began. A fake client wants a
-// finalizer, too.
+// Deleted sets the deletion timestamp. A fake client also needs a finalizer.
 func (b *builder[T, B]) Deleted(at time.Time) B {
 	b.meta.DeletionTimestamp = new(metav1.NewTime(at))
 	return b.self
 }
 
-// OwnedBy makes an object the controller of this one, and the only owner.
+// OwnedBy makes another object the controller and the only owner.
 func (b *builder[T, B]) OwnedBy(owner client.Object) B {
 	b.meta.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, gvk(owner))}
 	return b.self
@@ -138,8 +133,7 @@ func (b *builder[T, B]) Orphaned() B {
 	return b.self
 }
 
-// gvk is the kind of an object that may be an owner. Objects in memory do not
-// say their own.
+// gvk returns the kind of an object that may be an owner. Objects in memory do not have it.
 func gvk(owner client.Object) schema.GroupVersionKind {
 	switch owner.(type) {
 	case *appsv1.Deployment:
@@ -151,11 +145,11 @@ func gvk(owner client.Object) schema.GroupVersionKind {
 	case *v1alpha1.ChangeWorkload:
 		return v1alpha1.GroupVersion.WithKind("ChangeWorkload")
 	default:
-		panic(fmt.Sprintf("a %T owns nothing in any test so far: add it here", owner))
+		panic(fmt.Sprintf("gvk does not know %T: add it here", owner))
 	}
 }
 
-// set returns the map with a value in it, a new one if there is none.
+// set sets a value in a map, or in a new map if it is nil.
 func set(m map[string]string, key, value string) map[string]string {
 	if m == nil {
 		m = map[string]string{}
@@ -164,7 +158,7 @@ func set(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-// podTemplate is one container that waits for ever, with a label app.
+// podTemplate returns a template of one container that sleeps, with the label app.
 func podTemplate(app string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: appLabel(app)}, Spec: podSpec()}
 }
@@ -175,7 +169,7 @@ func podSpec() corev1.PodSpec {
 
 func appLabel(app string) map[string]string { return map[string]string{"app": app} }
 
-// instance is a template with the labels that tell its instances from others.
+// instance returns a copy of a template with further labels.
 func instance(t *corev1.PodTemplateSpec, labels map[string]string) corev1.PodTemplateSpec {
 	c := t.DeepCopy()
 	if c.Labels == nil {

@@ -30,8 +30,7 @@ type ChangeWorkloadWrapper struct {
 	builder[v1alpha1.ChangeWorkload, *ChangeWorkloadWrapper]
 }
 
-// MakeChangeWorkload begins a release 1 of a version of zeros, in batches of one
-// pod, in state Init and without an owner.
+// MakeChangeWorkload begins release 1 of a version of zeros, with batches of one pod, in state Init, without an owner.
 func MakeChangeWorkload(namespace, name string) *ChangeWorkloadWrapper {
 	o := &v1alpha1.ChangeWorkload{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -50,13 +49,13 @@ func (w *ChangeWorkloadWrapper) Of(d *appsv1.Deployment) *ChangeWorkloadWrapper 
 	return w.OwnedBy(d).Label(v1alpha1.DeploymentNameLabel, d.Name)
 }
 
-// Version sets the version that is released, and the label that says so.
+// Version sets the released version, and its label.
 func (w *ChangeWorkloadWrapper) Version(version string) *ChangeWorkloadWrapper {
 	w.object.Spec.Reversion = version
 	return w.Label(v1alpha1.VersionLabel, version)
 }
 
-// Release sets the number of the release that is asked for.
+// Release sets the number of the requested release.
 func (w *ChangeWorkloadWrapper) Release(n int64) *ChangeWorkloadWrapper {
 	w.object.Spec.Release = n
 	return w
@@ -68,15 +67,13 @@ func (w *ChangeWorkloadWrapper) State(state v1alpha1.ChangeWorkloadStatusType) *
 	return w
 }
 
-// Attempt sets the number of the attempt that is under way, and says that it is
-// of the release that is asked for.
+// Attempt sets the number of the current attempt, and makes it an attempt of the requested release.
 func (w *ChangeWorkloadWrapper) Attempt(n int32) *ChangeWorkloadWrapper {
 	w.object.Status.Attempt, w.object.Status.ObservedRelease = n, w.object.Spec.Release
 	return w
 }
 
-// Order sets the order of the attempt: our id, the server's node and how far it
-// has come.
+// Order sets the order of the attempt: its ID, its order entry on the server, and its stage.
 func (w *ChangeWorkloadWrapper) Order(id, node string, stage v1alpha1.OrderStage) *ChangeWorkloadWrapper {
 	w.object.Status.OrderID, w.object.Status.OrderNodeID, w.object.Status.OrderStage = id, node, stage
 	return w
@@ -103,8 +100,7 @@ type ChangePodWrapper struct {
 	builder[v1alpha1.ChangePod, *ChangePodWrapper]
 }
 
-// MakeChangePod begins a batch of attempt 1 of release 1, just made, without an
-// owner. It has no pods, which an API server does not take.
+// MakeChangePod begins a new batch of attempt 1 of release 1, without an owner. An API server refuses it until it has pods.
 func MakeChangePod(namespace, name string) *ChangePodWrapper {
 	o := &v1alpha1.ChangePod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -124,7 +120,7 @@ func (w *ChangePodWrapper) Of(change *v1alpha1.ChangeWorkload) *ChangePodWrapper
 	return w.OwnedBy(change).Version(change.Spec.Reversion).Attempt(max(change.Status.Attempt, 1), change.Spec.Release)
 }
 
-// Attempt sets the attempt the batch counts for, and the release that is of.
+// Attempt sets the attempt of the batch, and its release.
 func (w *ChangePodWrapper) Attempt(n int32, release int64) *ChangePodWrapper {
 	w.object.Spec.Attempt, w.object.Spec.Release = n, release
 	return w
@@ -144,7 +140,7 @@ func (w *ChangePodWrapper) State(state v1alpha1.ChangePodStatusType) *ChangePodW
 	return w
 }
 
-// Node sets the server's id of the batch, and the order it was started under.
+// Node sets the order entry of the batch on the server, and the order.
 func (w *ChangePodWrapper) Node(id, order string) *ChangePodWrapper {
 	w.object.Status.ChangePodID, w.object.Status.OrderID = id, order
 	return w
@@ -156,7 +152,7 @@ func (w *ChangePodWrapper) Done(results ...v1alpha1.PodResult) *ChangePodWrapper
 	return w.State(v1alpha1.ChangePodExecuteDone)
 }
 
-// PodResult is a verdict on a pod, as a user writes it.
+// PodResult returns a verdict on a pod, as a user writes it.
 func PodResult(pod, verdict string) v1alpha1.PodResult {
 	return v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: pod}, Verdict: verdict}
 }
@@ -166,7 +162,7 @@ type OpsConfigInfoWrapper struct {
 	builder[v1alpha1.OpsConfigInfo, *OpsConfigInfoWrapper]
 }
 
-// MakeOpsConfigInfo begins a setting of a type that is off.
+// MakeOpsConfigInfo begins a setting of a type, turned off.
 func MakeOpsConfigInfo(namespace, name string, kind v1alpha1.OpsConfigType) *OpsConfigInfoWrapper {
 	o := &v1alpha1.OpsConfigInfo{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -195,8 +191,7 @@ func (w *OpsConfigInfoWrapper) InForce(enable bool, content string) *OpsConfigIn
 	return w
 }
 
-// withCondition is conditions with one of them set. When it became so is not
-// said: tests that ask for that set it themselves.
+// withCondition sets a condition, without a transition time.
 func withCondition(conditions []metav1.Condition, kind string, status metav1.ConditionStatus, reason string) []metav1.Condition {
 	for i := range conditions {
 		if conditions[i].Type == kind {

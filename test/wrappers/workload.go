@@ -53,8 +53,7 @@ type DeploymentWrapper struct {
 	builder[appsv1.Deployment, *DeploymentWrapper]
 }
 
-// MakeDeployment begins a Deployment of one pod with the label app, which is its
-// name.
+// MakeDeployment begins a Deployment of one pod. Its label app is its name.
 func MakeDeployment(namespace, name string) *DeploymentWrapper {
 	o := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -65,8 +64,7 @@ func MakeDeployment(namespace, name string) *DeploymentWrapper {
 	return w.Replicas(1).App(name)
 }
 
-// App sets the label app of the Deployment, of its pods and of its selector: a
-// name may be longer than a label.
+// App sets the label app of the Deployment, of its pods and of its selector: a name may be too long for a label.
 func (w *DeploymentWrapper) App(value string) *DeploymentWrapper {
 	w.object.Spec.Selector = &metav1.LabelSelector{MatchLabels: appLabel(value)}
 	return w.Label("app", value).TemplateLabel("app", value)
@@ -105,8 +103,7 @@ func (w *DeploymentWrapper) TemplateAnnotation(key, value string) *DeploymentWra
 	return w
 }
 
-// OneByOne lets rollouts replace one pod after the other, each new one before an
-// old one goes.
+// OneByOne lets rollouts replace one pod after the other. Each new pod is ready before an old pod is deleted.
 func (w *DeploymentWrapper) OneByOne() *DeploymentWrapper {
 	w.object.Spec.Strategy = appsv1.DeploymentStrategy{
 		Type:          appsv1.RollingUpdateDeploymentStrategyType,
@@ -115,7 +112,7 @@ func (w *DeploymentWrapper) OneByOne() *DeploymentWrapper {
 	return w
 }
 
-// MinReadySeconds sets how long a pod is ready before it is available.
+// MinReadySeconds sets the time for which a pod is ready before it is available.
 func (w *DeploymentWrapper) MinReadySeconds(n int32) *DeploymentWrapper {
 	w.object.Spec.MinReadySeconds = n
 	return w
@@ -132,18 +129,17 @@ func (w *DeploymentWrapper) Setting(name, value string) *DeploymentWrapper {
 	return w.Annotation(v1alpha1.SettingAnnotationPrefix+name, value)
 }
 
-// Recorded is the record that admission makes of a release: its version and its
-// number.
+// Recorded sets the version and the number of a release, as admission does.
 func (w *DeploymentWrapper) Recorded(version string, release int64) *DeploymentWrapper {
 	return w.Version(version).Annotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(release, 10))
 }
 
-// Processed says that the current version has its ChangeWorkload.
+// Processed marks that the current version has a ChangeWorkload.
 func (w *DeploymentWrapper) Processed() *DeploymentWrapper {
 	return w.Label(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)
 }
 
-// Suspended blocks the Deployment, by nobody.
+// Suspended blocks the Deployment, without a release.
 func (w *DeploymentWrapper) Suspended() *DeploymentWrapper {
 	return w.Label(v1alpha1.SuspendLabel, "1700000000")
 }
@@ -158,8 +154,7 @@ func (w *DeploymentWrapper) Quarantined(versions ...string) *DeploymentWrapper {
 	return w.Annotation(v1alpha1.QuarantinedAnnotation, strings.Join(versions, ","))
 }
 
-// RolledOut is the status of a Deployment whose pods are all of its template and
-// available.
+// RolledOut sets the status of a complete rollout with all pods available.
 func (w *DeploymentWrapper) RolledOut() *DeploymentWrapper {
 	n := *w.object.Spec.Replicas
 	w.object.Status.ObservedGeneration = w.object.Generation
@@ -173,8 +168,7 @@ type ReplicaSetWrapper struct {
 	builder[appsv1.ReplicaSet, *ReplicaSetWrapper]
 }
 
-// MakeReplicaSet begins a ReplicaSet of one pod with the label app, which is its
-// name, and without an owner.
+// MakeReplicaSet begins a ReplicaSet of one pod, without an owner. Its label app is its name.
 func MakeReplicaSet(namespace, name string) *ReplicaSetWrapper {
 	o := &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: appLabel(name)},
@@ -185,7 +179,7 @@ func MakeReplicaSet(namespace, name string) *ReplicaSetWrapper {
 	return w.Replicas(1)
 }
 
-// Of makes it a ReplicaSet of a Deployment at its template. Its name is the hash.
+// Of makes it a ReplicaSet of a Deployment, with its template. The name of the ReplicaSet is the hash.
 func (w *ReplicaSetWrapper) Of(d *appsv1.Deployment) *ReplicaSetWrapper {
 	hash := map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: w.object.Name}
 	w.object.Spec.Template = instance(&d.Spec.Template, hash)
@@ -201,8 +195,7 @@ func (w *ReplicaSetWrapper) Replicas(n int32) *ReplicaSetWrapper {
 	return w
 }
 
-// ControllerRevisionWrapper builds a ControllerRevision: a version of a workload
-// that is remembered.
+// ControllerRevisionWrapper builds a ControllerRevision: a remembered version of a workload.
 type ControllerRevisionWrapper struct {
 	builder[appsv1.ControllerRevision, *ControllerRevisionWrapper]
 }
@@ -215,7 +208,7 @@ func MakeControllerRevision(namespace, name string) *ControllerRevisionWrapper {
 	return w
 }
 
-// Of remembers the template of a Deployment.
+// Of sets a Deployment and its template.
 func (w *ControllerRevisionWrapper) Of(d *appsv1.Deployment) *ControllerRevisionWrapper {
 	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": d.Spec.Template}})
 	if err != nil {
@@ -226,21 +219,20 @@ func (w *ControllerRevisionWrapper) Of(d *appsv1.Deployment) *ControllerRevision
 	return w.Label(v1alpha1.HistoryOfLabel, string(d.UID)).Label(v1alpha1.DeploymentNameLabel, d.Name).Data(string(data))
 }
 
-// OfBefore makes it one of an operator that did not know the label of the history: the
-// workload is its controller.
+// OfBefore sets a Deployment as an earlier build of the operator did: without HistoryOfLabel, and as the controller.
 func (w *ControllerRevisionWrapper) OfBefore(d *appsv1.Deployment) *ControllerRevisionWrapper {
 	w.Of(d).OwnedBy(d)
 	delete(w.object.Labels, v1alpha1.HistoryOfLabel)
 	return w
 }
 
-// Data sets what is remembered, JSON.
+// Data sets the JSON of the template.
 func (w *ControllerRevisionWrapper) Data(data string) *ControllerRevisionWrapper {
 	w.object.Data.Raw = []byte(data)
 	return w
 }
 
-// Revision numbers the release that succeeded.
+// Revision sets the number of the release that succeeded.
 func (w *ControllerRevisionWrapper) Revision(n int64) *ControllerRevisionWrapper {
 	w.object.Revision = n
 	return w
@@ -251,8 +243,7 @@ type PodWrapper struct {
 	builder[corev1.Pod, *PodWrapper]
 }
 
-// MakePod begins a Pod with the label app, which is its name, without an owner
-// and without a status.
+// MakePod begins a Pod without an owner and without a status. Its label app is its name.
 func MakePod(namespace, name string) *PodWrapper {
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: appLabel(name)}, Spec: podSpec()}
 	w := &PodWrapper{}
@@ -273,7 +264,7 @@ func (w *PodWrapper) Phase(phase corev1.PodPhase) *PodWrapper {
 	return w
 }
 
-// Ready says that the pod runs and is ready since a time.
+// Ready makes the pod running, and ready since a time.
 func (w *PodWrapper) Ready(since time.Time) *PodWrapper {
 	return w.Phase(corev1.PodRunning).Condition(corev1.PodCondition{
 		Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(since),
@@ -314,22 +305,22 @@ func (w *PodWrapper) Sidecar(name string, status corev1.ContainerStatus) *PodWra
 	return w.InitContainer(name, status)
 }
 
-// Waiting is the status of a container that waits.
+// Waiting returns the status of a waiting container.
 func Waiting(reason, message string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
 }
 
-// Exited is the status of a container that ended.
+// Exited returns the status of a terminated container.
 func Exited(code int32, reason string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}
 }
 
-// Running is the status of a container that runs.
+// Running returns the status of a running container.
 func Running() corev1.ContainerStatus {
 	return corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
 }
 
-// Restarted is a status after a number of restarts, the last after an error.
+// Restarted returns a status after a number of restarts, the last one after an error.
 func Restarted(status corev1.ContainerStatus, restarts int32) corev1.ContainerStatus {
 	status.RestartCount, status.LastTerminationState = restarts, Exited(1, "Error").State
 	return status

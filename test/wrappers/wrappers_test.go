@@ -30,8 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// What belongs together is found as the controllers find it: by owner, and by
-// the selector of the owner.
+// TestOf finds objects as controllers do: by their owner, and by its selector.
 func TestOf(t *testing.T) {
 	d := MakeDeployment("shop", "web").UID("d").Replicas(3).TemplateLabel("test", "1").Obj()
 	rs := MakeReplicaSet("shop", "web-1").UID("rs").Of(d).Obj()
@@ -40,7 +39,7 @@ func TestOf(t *testing.T) {
 		object   client.Object
 		owner    client.Object
 		kind     string
-		selector *metav1.LabelSelector // that finds it, or its pods
+		selector *metav1.LabelSelector // selects the object or its pods
 	}{
 		"pod of a ReplicaSet":        {MakePod("shop", "web-1-a").Of(rs).Obj(), rs, "apps/v1 ReplicaSet", rs.Spec.Selector},
 		"ReplicaSet of a Deployment": {rs, d, "apps/v1 Deployment", d.Spec.Selector},
@@ -73,7 +72,7 @@ func TestOf(t *testing.T) {
 		})
 	}
 	if diff := cmp.Diff(map[string]string{"app": "web", "test": "1"}, d.Spec.Template.Labels); diff != "" {
-		t.Errorf("the template is not the Deployment's own any more: %s", diff)
+		t.Errorf("the template of the Deployment changed: %s", diff)
 	}
 }
 
@@ -103,7 +102,7 @@ func TestRevisionOf(t *testing.T) {
 	}
 }
 
-// Two objects share nothing that one of them could change under the other.
+// TestApart checks that two objects share no memory.
 func TestApart(t *testing.T) {
 	first := MakeDeployment("shop", "web").Obj()
 	MakeDeployment("shop", "web").Label("a", "b").TemplateLabel("a", "b").Annotation("a", "b").

@@ -37,25 +37,25 @@ type Entry struct {
 	Status metav1.ConditionStatus
 	// Reason of the condition or of the event.
 	Reason string
-	// Word stands for the entry in a list; empty where the plugin does not list the kind.
+	// Word stands for the entry in a list; empty if the plugin does not list the kind.
 	Word string
-	// Sentence says what it means.
+	// Sentence explains the entry.
 	Sentence string
-	// Needs is what it asks of people.
+	// Needs is the attention that the entry needs.
 	Needs Needs
-	// Who has to act; empty where Needs is not NeedsAction.
+	// Actor that has to act; empty unless Needs is NeedsAction.
 	Who Actor
-	// Next is the next step; empty where there is none.
+	// Next is the next step; may be empty.
 	Next NextStep
 }
 
-// Needs is what a condition or an event asks of people.
+// Needs is the attention that a condition or an event needs.
 type Needs int
 
 const (
 	// NeedsNothing means that all is well.
 	NeedsNothing Needs = iota
-	// NeedsNotice means that it is worth a look, and that no action is required.
+	// NeedsNotice means that a person should know it, and that no action is required.
 	NeedsNotice
 	// NeedsTime means that the operator, Kubernetes or the server continues without help.
 	NeedsTime
@@ -75,7 +75,7 @@ const (
 	ActorServerAdmin Actor = "administrator of AlterShield Server"
 )
 
-// NextStep is what to do next, as a sentence. The plugin adds commands.
+// NextStep is an advice as a sentence. The plugin adds commands.
 type NextStep string
 
 // Next steps.
@@ -105,17 +105,17 @@ const (
 	StepReleaseOnce NextStep = "Take the operator's labels out of manifests in Git."
 )
 
-// condition is an entry about a condition of ChangeWorkload.
+// condition returns an entry about a condition of ChangeWorkload.
 func condition(kind string, status metav1.ConditionStatus, reason, word, sentence string, needs Needs, who Actor, next NextStep) Entry {
 	return Entry{"ChangeWorkload", kind, status, reason, word, sentence, needs, who, next}
 }
 
-// of is an entry about a condition of another kind.
+// of returns an entry about a condition of another kind.
 func of(object, kind string, status metav1.ConditionStatus, reason, sentence string, needs Needs, who Actor, next NextStep) Entry {
 	return Entry{object, kind, status, reason, "", sentence, needs, who, next}
 }
 
-// event is an entry about an event.
+// event returns an entry about an event.
 func event(reason, sentence string, needs Needs, who Actor, next NextStep) Entry {
 	return Entry{Reason: reason, Sentence: sentence, Needs: needs, Who: who, Next: next}
 }
@@ -161,8 +161,8 @@ func ExplainEvent(reason string) (Entry, bool) {
 	return e, ok
 }
 
-// SetCondition sets a condition of an object of a kind, as meta.SetStatusCondition does. The message that is set is a
-// detail; the catalog has the sentence.
+// SetCondition sets a condition of an object of a kind, as meta.SetStatusCondition does. The message of c is a detail; the
+// Catalog adds the sentence.
 func SetCondition(kind string, list *[]metav1.Condition, c metav1.Condition) (changed bool) {
 	e, _ := Explain(kind, &c)
 	c.Message = e.Message(c.Message)
@@ -178,8 +178,8 @@ func Detail(kind string, c *metav1.Condition) string {
 // maxEventMessage is the limit of the API for the note of an event, in bytes.
 const maxEventMessage = 1024
 
-// EventMessage returns the message of an event: its sentences, the detail, and the next step where a person has to act
-// and the detail names no command.
+// EventMessage returns the message of an event: its sentences, the detail, and the next step if a person has to act and the
+// detail names no command.
 func EventMessage(reason, detail string) string {
 	e, _ := ExplainEvent(reason)
 	next := ""
@@ -357,7 +357,8 @@ func podEntries() []Entry {
 		condition(ConditionPodsUnavailable, isFalse, ReasonReleaseEnded, "ended", "The release ended.", NeedsNothing, "", ""),
 
 		condition(ConditionEvictionBlocked, isTrue, ReasonDisruptionBudget, "pod stuck",
-			"A pod of the rolled-back version blocks the rollout, and a PodDisruptionBudget refuses its eviction.", NeedsAction, ActorOwner, StepDeletePod),
+			"A pod of the rolled-back version blocks the rollout, and a PodDisruptionBudget refuses its eviction.",
+			NeedsAction, ActorOwner, StepDeletePod),
 		condition(ConditionEvictionBlocked, isTrue, ReasonNotEvicted, "pod stuck",
 			"A pod of another version blocks the rollout, and the operator does not evict it.", NeedsAction, ActorOwner, StepDeletePod),
 		condition(ConditionEvictionBlocked, isTrue, ReasonRecreated, "pod stuck",
@@ -376,7 +377,7 @@ func podEntries() []Entry {
 	}
 }
 
-// serverEntries are about AlterShield Server, and about what the operator may do.
+// serverEntries returns entries about AlterShield Server, and about the defense of the workload.
 func serverEntries() []Entry {
 	return []Entry{
 		condition(ConditionServer, isTrue, ReasonAnswered, "server answered",
@@ -386,7 +387,8 @@ func serverEntries() []Entry {
 		condition(ConditionServer, isUnknown, ReasonUnreachable, "server unreachable",
 			"AlterShield Server does not answer. The operator retries.", NeedsTime, "", StepServer),
 		condition(ConditionServer, isUnknown, ReasonPermissionDenied, "server denies",
-			"AlterShield Server does not know the platform or its token. The operator retries each minute.", NeedsAction, ActorServerAdmin, StepServer),
+			"AlterShield Server does not know the platform or its token. The operator retries each minute.",
+			NeedsAction, ActorServerAdmin, StepServer),
 		condition(ConditionServer, isFalse, ReasonPermissionDenied, "server denies",
 			"The release waits because AlterShield Server does not know the platform or its token.", NeedsAction, ActorServerAdmin, StepServer),
 		condition(ConditionServer, isUnknown, ReasonRefused, "server refuses",
@@ -413,7 +415,7 @@ func serverEntries() []Entry {
 	}
 }
 
-// otherEntries are about conditions of the other kinds.
+// otherEntries returns entries about conditions of the other kinds.
 func otherEntries() []Entry {
 	const batch, setting, policy, pod = "ChangePod", "OpsConfigInfo", "DefensePolicy", "Pod"
 	return []Entry{

@@ -21,7 +21,7 @@ import (
 	"testing"
 )
 
-// TestMessage writes a detail into the message of each entry, and reads it back.
+// TestMessage adds a detail to the message of each entry, and reads it back.
 func TestMessage(t *testing.T) {
 	for _, e := range Catalog() {
 		for _, detail := range []string{"", "pod web-1: fail", "web-1. And web-2.", ": ", "a; also: b"} {
@@ -50,10 +50,15 @@ func TestEventMessage(t *testing.T) {
 		"none":                    {EventRolloutResumed, "", "The halt ended."},
 		"a person has to act":     {EventPodsUnavailable, "2 of 3 pods", stuck + "2 of 3 pods" + look},
 		"the detail has commands": {EventPodsUnavailable, "run kubectl get pods", stuck + "run kubectl get pods"},
-		"more sentences":          {EventForeignID, "x", "A status named an order or an order entry of another record: x. The operator begins that check again."},
-		"an unknown reason":       {"Unknown", "x", "x"},
-		"a command that is cut":   {EventPodsUnavailable, strings.Repeat("x", maxEventMessage) + "kubectl ", stuck + strings.Repeat("x", maxEventMessage-len(stuck)-len("....")-len(look)) + ".." + look},
-		"too long":                {EventRolloutResumed, long, "The halt ended: " + long[:1004] + "..."},
+		"more sentences": {
+			EventForeignID, "x", "A status named an order or an order entry of another record: x. The operator begins that check again.",
+		},
+		"an unknown reason": {"Unknown", "x", "x"},
+		"a command that is cut": {
+			EventPodsUnavailable, strings.Repeat("x", maxEventMessage) + "kubectl ",
+			stuck + strings.Repeat("x", maxEventMessage-len(stuck)-len("....")-len(look)) + ".." + look,
+		},
+		"too long": {EventRolloutResumed, long, "The halt ended: " + long[:1004] + "..."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := EventMessage(c.reason, c.detail); got != c.want {
@@ -70,7 +75,7 @@ func TestEventMessage(t *testing.T) {
 	}
 }
 
-// TestCounts logs and bounds how much a person on call has to know. Each sentence and each next step has at most 20 words.
+// TestCounts bounds the number of entries that a person on call has to know, and each sentence to 20 words.
 func TestCounts(t *testing.T) {
 	conditions, reasons, events := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, e := range Catalog() {

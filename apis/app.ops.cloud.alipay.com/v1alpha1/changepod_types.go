@@ -198,12 +198,12 @@ type ChangePodStatus struct {
 // +kubebuilder:resource:path=changepods,singular=changepod,scope=Namespaced,shortName=cpd,categories=altershield
 // +kubebuilder:printcolumn:name="STATUS",type=string,JSONPath=`.status.status`,description="State of the batch; empty is Init"
 // +kubebuilder:printcolumn:name="MESSAGE",type=string,JSONPath=`.status.message`,description="How the batch ended"
-// +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="When the batch was made"
+// +kubebuilder:printcolumn:name="CREATETIME",type=string,JSONPath=`.spec.createTime`,description="Creation of the batch"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="KIND",type=string,priority=1,JSONPath=`.spec.workloadRef.kind`,description="Kind of the workload; empty is Deployment"
 // +kubebuilder:printcolumn:name="WORKLOAD",type=string,priority=1,JSONPath=`.spec.workloadRef.name`,description="Name of the workload"
-// +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release this batch counts for"
-// +kubebuilder:printcolumn:name="CHECKED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Checked")].reason`,description="How the batch was checked by AlterShield Server"
+// +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.spec.attempt`,description="Attempt of the release that has this batch"
+// +kubebuilder:printcolumn:name="CHECKED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Checked")].reason`,description="Result of the checks by AlterShield Server"
 // +kubebuilder:printcolumn:name="FAILED",type=string,priority=1,JSONPath=`.status.checks[?(@.phase=="Failed")].name`,description="Checks that failed"
 type ChangePod struct {
 	metav1.TypeMeta   `json:",inline"`

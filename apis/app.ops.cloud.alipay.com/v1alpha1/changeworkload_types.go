@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// The kind ChangeWorkload with all its parts, in one file as each kind is: more than 500 lines, of which most are comments of fields.
+// More than 500 lines: a kind has one file, and most lines are comments of fields.
 
 package v1alpha1
 
@@ -51,7 +51,7 @@ const (
 	ChangeWorkloadCanceled ChangeWorkloadStatusType = "Canceled"
 )
 
-// OrderStage is how far the order of a release has come on AlterShield Server.
+// OrderStage is the progress of the order of a release on AlterShield Server.
 // +kubebuilder:validation:Enum="";Submitting;Denied;Refused;PreWait;PreSubmitted;PostWait;PostSubmitted;PostFinish;Ended
 type OrderStage string
 
@@ -82,7 +82,7 @@ const (
 	OrderEnded OrderStage = "Ended"
 )
 
-// FinishState is how an order ended.
+// FinishState is the end of an order.
 // +kubebuilder:validation:Enum="";SUCCESS;ROLLBACK;CANCEL
 type FinishState string
 
@@ -304,7 +304,7 @@ type OrderStatus struct {
 	OrderSteps []metav1.Condition `json:"orderSteps,omitempty"`
 }
 
-// ReleaseEvidence is kept of a release beside its state.
+// ReleaseEvidence is the evidence about a release.
 type ReleaseEvidence struct {
 	// Container images of the pod template, init containers first.
 	// +optional
@@ -642,11 +642,11 @@ type HoldRecord struct {
 // +kubebuilder:printcolumn:name="PASSED",type=integer,priority=1,JSONPath=`.status.passCount`,description="Pods that passed"
 // +kubebuilder:printcolumn:name="FAILED",type=integer,priority=1,JSONPath=`.status.failCount`,description="Pods that failed"
 // +kubebuilder:printcolumn:name="CHECKING",type=integer,priority=1,JSONPath=`.status.checkingCount`,description="Pods being verified"
-// +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.status.attempt`,description="How often this version has been released"
-// +kubebuilder:printcolumn:name="ORDERSTAGE",type=string,priority=1,JSONPath=`.status.orderStage`,description="How far the order has come on AlterShield Server"
-// +kubebuilder:printcolumn:name="PROGRESSING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Progressing")].reason`,description="How far the rollout has come, or what holds it up"
-// +kubebuilder:printcolumn:name="VERIFIED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].reason`,description="What the verification says"
-// +kubebuilder:printcolumn:name="HELD",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Held")].reason`,description="Whether the rollout waits for verdicts, or why it went on"
+// +kubebuilder:printcolumn:name="ATTEMPT",type=integer,priority=1,JSONPath=`.status.attempt`,description="Number of times that this version was released"
+// +kubebuilder:printcolumn:name="ORDERSTAGE",type=string,priority=1,JSONPath=`.status.orderStage`,description="Progress of the order on AlterShield Server"
+// +kubebuilder:printcolumn:name="PROGRESSING",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Progressing")].reason`,description="Progress of the rollout, or why it does not advance"
+// +kubebuilder:printcolumn:name="VERIFIED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Verified")].reason`,description="Result of the verification"
+// +kubebuilder:printcolumn:name="HELD",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Held")].reason`,description="Whether the rollout waits for verdicts, or why it continued"
 type ChangeWorkload struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -41,7 +41,7 @@ const (
 	ConditionDefended = "Defended"
 )
 
-// Types of the entries of status.orderSteps of a ChangeWorkload, of which ConditionServer reports the worst.
+// Types of the entries of status.orderSteps of a ChangeWorkload. ConditionServer reports the worst entry.
 const (
 	// StepAccepted reports whether the server accepted the order.
 	StepAccepted = "Accepted"
@@ -71,8 +71,8 @@ const (
 	ConditionWebhooksConfigured = "WebhooksConfigured"
 	// ConditionInstalled of the operator's own `blocking` has the start of this installation as its transition time.
 	ConditionInstalled = "Installed"
-	// DefendsConditionPrefix and a kind make the condition of the operator's own `blocking` whose transition time is
-	// when the operator began to defend workloads of that kind.
+	// DefendsConditionPrefix and a kind make a condition of the operator's own `blocking`. Its transition time is the time
+	// since when the operator defends workloads of the kind.
 	DefendsConditionPrefix      = "Defends"
 	ConditionDefendsStatefulSet = "DefendsStatefulSet"
 	ConditionDefendsDaemonSet   = "DefendsDaemonSet"
@@ -191,7 +191,7 @@ const (
 	ReasonAnswersWithErrors    = "AnswersWithErrors"
 )
 
-// Acts of EventDryRun: what the operator would have done in enforce mode.
+// Acts of EventDryRun, which the operator would do in enforce mode.
 const (
 	DryRunSuspend  = "Suspend"
 	DryRunHalt     = "Halt"

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// The kind DefensePolicy with all its parts, in one file as each kind is: more than 500 lines, of which most are comments of fields.
+// More than 500 lines: a kind has one file, and most lines are comments of fields.
 
 package v1alpha1
 
@@ -181,8 +181,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="of a check of type altershield only name and onError are given: the server has stages of its own, its time is in the OpsConfigInfo timeouts, and observe mode is in the OpsConfigInfo observe",fieldPath=".altershield",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth looks at the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe or altershield"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
@@ -192,10 +192,10 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(has(self.timeout) ? self.timeout : '10s').getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.timeout) || duration(self.timeout) <= duration('2s')",message="the request of a release waits for a check at the stage Admission: set timeout to 2s or 1s, or leave it out",fieldPath=".timeout"
-// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || self.wait",message="a check at the stage Admission answers the request, and does not go on in the background: leave wait out",fieldPath=".wait"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || self.wait",message="a check at the stage Admission answers the request, and does not continue in the background: leave wait out",fieldPath=".wait"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.delay) == duration('0s')",message="a check at the stage Admission answers the request at once: leave delay out",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.deadline) == duration('15m')",message="a check at the stage Admission answers the request at once: leave deadline out, and set timeout",fieldPath=".deadline"
-// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.onError) || self.onError != 'Fail'",message="a check at the stage Admission that cannot be made lets pass: leave onError out, or have the check at the stage ReleasePre",fieldPath=".onError"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.onError) || self.onError != 'Fail'",message="a check at the stage Admission that cannot be made lets the request pass: leave onError out, or set stage to ReleasePre",fieldPath=".onError"
 // +kubebuilder:validation:XValidation:rule="duration(self.delay) >= duration('0s') && duration(self.delay) <= duration('1h')",message="delay is a duration from 0s to 1h",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="duration(self.deadline) >= duration('1s') && duration(self.deadline) <= duration('2h')",message="deadline is a duration from 1s to 2h",fieldPath=".deadline"
 type PolicyCheck struct {
@@ -519,11 +519,11 @@ type DefensePolicyStatus struct {
 // +kubebuilder:resource:path=defensepolicies,singular=defensepolicy,scope=Namespaced,shortName=dpol,categories=altershield
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="metadata.name of a policy has at most 63 characters"
 // +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=`.spec.mode`,description="Enforce, Observe or Disabled"
-// +kubebuilder:printcolumn:name="CHECKS",type=integer,JSONPath=`.status.checkCount`,description="Number of its checks"
-// +kubebuilder:printcolumn:name="ACCEPTED",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether the policy is in force as it is"
+// +kubebuilder:printcolumn:name="CHECKS",type=integer,JSONPath=`.status.checkCount`,description="Number of checks"
+// +kubebuilder:printcolumn:name="ACCEPTED",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether spec is in force"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="REASON",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`,description="Why it is, or is not"
-// +kubebuilder:printcolumn:name="HOLD",type=string,priority=1,JSONPath=`.spec.hold.until`,description="Which batches rollouts wait for"
+// +kubebuilder:printcolumn:name="REASON",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`,description="Reason of ACCEPTED"
+// +kubebuilder:printcolumn:name="HOLD",type=string,priority=1,JSONPath=`.spec.hold.until`,description="Batches that rollouts wait for"
 type DefensePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

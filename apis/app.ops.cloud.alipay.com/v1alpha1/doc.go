@@ -14,11 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package v1alpha1 holds the kinds by which the operator records and shows the
-// releases it defends: ChangeWorkload (one release of one version), ChangePod
-// (one batch of its pods) and OpsConfigInfo (configuration that takes effect
-// without a restart). It also holds the label and annotation keys the operator
-// and its users write on ordinary workloads.
+// Package v1alpha1 has the kinds of the operator: ChangeWorkload (one release of one version), ChangePod (one batch of its
+// pods), DefensePolicy (checks of releases) and OpsConfigInfo (one setting, which takes effect without a restart). It also
+// has the keys of the labels and annotations that the operator and users write on workloads.
 //
 // +kubebuilder:object:generate=true
 // +groupName=app.ops.cloud.alipay.com
