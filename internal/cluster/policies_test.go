@@ -53,8 +53,8 @@ func TestPoliciesForNone(t *testing.T) {
 	}
 }
 
-// TestSetAside: the condition is written for the generation that is in force, after a conflict
-// again, and on no other policy of the same name.
+// TestSetAside: the condition is written for the generation that is in force, despite a conflict,
+// and on no other policy of the same name.
 func TestSetAside(t *testing.T) {
 	for name, test := range map[string]struct {
 		uid        types.UID
