@@ -84,8 +84,8 @@ func (p *Patch) add(op, path string, value any) {
 	p.ops = append(p.ops, workload.Op{Op: op, Path: path, Value: value})
 }
 
-func (p *Patch) testPresent(observed map[string]string, key, path string) {
-	if v, ok := observed[key]; ok {
+func (p *Patch) testPresent(read map[string]string, key, path string) {
+	if v, ok := read[key]; ok {
 		p.add("test", path, v)
 	}
 }

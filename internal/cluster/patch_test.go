@@ -35,7 +35,7 @@ import (
 )
 
 func TestMetadataPatch(t *testing.T) {
-	observed := func() *workload.Workload {
+	loaded := func() *workload.Workload {
 		return &workload.Workload{
 			UID: "u", ResourceVersion: "7",
 			Labels:      map[string]string{v1alpha1.VersionLabel: "v", v1alpha1.SuspendLabel: "1"},
@@ -52,7 +52,7 @@ func TestMetadataPatch(t *testing.T) {
 		release = `"altershield.defense.antgroup.com/release":"2"`
 	)
 	lift := func() *Patch {
-		p := PatchRelease(observed())
+		p := PatchRelease(loaded())
 		p.DropLabel(v1alpha1.SuspendLabel)
 		p.DropAnnotation("not/there")
 		return p
@@ -68,7 +68,7 @@ func TestMetadataPatch(t *testing.T) {
 		stored string
 		want   string // empty: refused
 	}{
-		"as observed": {lift(), stored(`{`+version+`,`+suspend+`}`, `{`+release+`}`), stored(`{`+version+`}`, `{`+release+`}`)},
+		"as read": {lift(), stored(`{`+version+`,`+suspend+`}`, `{`+release+`}`), stored(`{`+version+`}`, `{`+release+`}`)},
 		"a user's edits are kept, and do not matter": {
 			lift(), stored(`{`+version+`,`+suspend+`,"a":"b"}`, `{`+release+`,"c":"d"}`),
 			stored(`{`+version+`,"a":"b"}`, `{`+release+`,"c":"d"}`),
@@ -234,12 +234,12 @@ func TestGiveBackUnseen(t *testing.T) {
 	held := &workload.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
 		Set: workload.Pace{MinReadySeconds: 300, ProgressDeadlineSeconds: 2400}}
 	for name, test := range map[string]struct {
-		observed, is, want int32
-		outdated           bool
+		read, is, want int32
+		outdated       bool
 	}{
-		"as the operator set it": {observed: 300, is: 300, want: 5},
-		"a user's is kept":       {observed: 7, is: 7, want: 7},
-		"a user's, not yet read": {observed: 300, is: 7, want: 7, outdated: true},
+		"as the operator set it": {read: 300, is: 300, want: 5},
+		"a user's is kept":       {read: 7, is: 7, want: 7},
+		"a user's, not yet read": {read: 300, is: 7, want: 7, outdated: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := web().Annotation(v1alpha1.HeldAnnotation, held.String()).MinReadySeconds(test.is).Obj()
@@ -256,7 +256,7 @@ func TestGiveBackUnseen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.Pace.MinReadySeconds = test.observed
+			w.Pace.MinReadySeconds = test.read
 			p := PatchRelease(w)
 			p.GiveBackUnseen(kind)
 			if err := c.PatchWorkload(t.Context(), p, ActRecord); (err != nil) != test.outdated {

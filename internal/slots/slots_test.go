@@ -168,9 +168,9 @@ func TestSlotsAreFair(t *testing.T) {
 	of := func(release string) Work { return Work{Namespace: "ns", Release: release} }
 	setup := func() *queue {
 		q := newQueue(8, 2)
-		q.ask(t, 600, asked{of("hangs"), timeout})
-		q.ask(t, 1, asked{Work{Namespace: "ns", Release: "hangs", Urgent: true}, timeout})
-		q.ask(t, 300, asked{of("hangs, too"), timeout})
+		q.ask(t, 600, asked{of("slow"), timeout})
+		q.ask(t, 1, asked{Work{Namespace: "ns", Release: "slow", Urgent: true}, timeout})
+		q.ask(t, 300, asked{of("slow, too"), timeout})
 		q.ask(t, 200, asked{of("answers"), quick})
 		return q
 	}
@@ -196,7 +196,7 @@ func TestNamespacesAreFair(t *testing.T) {
 	const timeout, quick = time.Minute, 10 * time.Millisecond
 	q := newQueue(8, 2)
 	for i := range 20 {
-		q.ask(t, 50, asked{Work{Namespace: fmt.Sprint("hangs", i)}, timeout})
+		q.ask(t, 50, asked{Work{Namespace: fmt.Sprint("slow", i)}, timeout})
 	}
 	q.ask(t, 200, asked{Work{Namespace: "answers"}, quick})
 	answered := 0
