@@ -28,8 +28,8 @@ import (
 	"path/filepath"
 )
 
-// addOns are the kinds of others that our manifests use: the modules that define
-// them, pinned in hack/addons, and the files there.
+// addOns are the modules that define third-party kinds that our manifests use, pinned
+// in hack/addons, and the files of the kinds.
 var addOns = map[string][]string{
 	"github.com/cert-manager/cert-manager": {
 		"deploy/crds/cert-manager.io_certificates.yaml",
@@ -42,8 +42,8 @@ var addOns = map[string][]string{
 }
 
 // InstallAddOnKinds installs the kinds of cert-manager and of the Prometheus
-// Operator, as these define them, so that the API server judges objects of them.
-// Nothing acts on these objects.
+// Operator, so that the API server validates their objects. No controller acts on
+// these objects.
 func (c *ControlPlane) InstallAddOnKinds(ctx context.Context, root string) error {
 	wait := []string{"wait", "--for=condition=Established", "--timeout=60s"}
 	for module, files := range addOns {
@@ -60,19 +60,19 @@ func (c *ControlPlane) InstallAddOnKinds(ctx context.Context, root string) error
 		}
 	}
 	if out, err := c.KubectlCmd(ctx, wait...).CombinedOutput(); err != nil {
-		return fmt.Errorf("wait for the kinds of others: %w\n%s", err, out)
+		return fmt.Errorf("wait for the kinds of the add-ons: %w\n%s", err, out)
 	}
 	return nil
 }
 
-// moduleDir is where the source of a module is that the module in a directory
-// requires; it is downloaded if need be.
+// moduleDir returns the directory with the source of a module that the module in a
+// directory requires. It downloads the source if it is missing.
 func moduleDir(ctx context.Context, in, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
 	cmd.Dir = in
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	out, err := cmd.Output()
-	// What is wrong is told in the output.
+	// The output has the error.
 	var found struct{ Dir, Error string }
 	if decodeErr := json.NewDecoder(bytes.NewReader(out)).Decode(&found); decodeErr != nil && !errors.Is(decodeErr, io.EOF) {
 		return "", fmt.Errorf("go mod download %s: %w", module, decodeErr)

@@ -40,10 +40,10 @@ const (
 	kwok              = "kwok"
 )
 
-// validity of certificates: longer than any control plane here lives.
+// validity is the lifetime of certificates: longer than any control plane here.
 const validity = 365 * 24 * time.Hour
 
-// apiServerHosts are the names and addresses of the API server, on the loopback
+// apiServerHosts returns the names and addresses of the API server, on the loopback
 // interface and inside the cluster.
 func apiServerHosts() []string {
 	return []string{
@@ -52,36 +52,36 @@ func apiServerHosts() []string {
 	}
 }
 
-// serviceNetwork is where the cluster IPs of Services come from. The API server
+// serviceNetwork is the range of the cluster IPs of Services. The API server
 // takes the first one for itself.
 var serviceNetwork = struct {
 	cidr  string
 	first net.IP
 }{"10.96.0.0/16", net.IPv4(10, 96, 0, 1)}
 
-// podNetwork is where the IPs of pods come from. It has room for more pods than
-// fit on the default nodes.
+// podNetwork is the range of pod IPs. It has room for more pods than the default
+// nodes.
 const podNetwork = "10.128.0.0/16"
 
 const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// managedNode marks the nodes kwok looks after.
+// managedNodeKey and managedNodeValue are the label of the nodes that kwok manages.
 const (
 	managedNodeKey   = "kwok.x-k8s.io/node"
 	managedNodeValue = "fake"
 )
 
-// component is how one program is run and how to know that it works.
+// component is a program of the control plane.
 type component struct {
 	name string
 	args []string
-	// ready returns nil once the component serves. Those which serve nobody
+	// ready returns nil when the component serves. Components without clients
 	// have none: their work shows in the objects.
 	ready func(context.Context) error
 }
 
-// auditPolicy records who asked for what, and of every write what was sent,
-// except where that may be a secret.
+// auditPolicy records every request with its user, and the body of every write,
+// unless it may have a secret.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -108,7 +108,7 @@ clientConnection:
   burst: 2000
 `
 
-// prepare writes what the components read and works out how they are run.
+// prepare writes the files of the components and computes their arguments.
 func (c *ControlPlane) prepare(o Options) error {
 	if err := c.writeFiles(o); err != nil {
 		return err
@@ -155,14 +155,14 @@ func (c *ControlPlane) prepare(o Options) error {
 	return nil
 }
 
-// writeFiles writes what the components are configured with.
+// writeFiles writes the configuration of the components.
 func (c *ControlPlane) writeFiles(o Options) error {
 	server, err := c.ca.IssueServer("kube-apiserver", apiServerHosts(), time.Now(), validity)
 	if err != nil {
 		return err
 	}
-	// The key that signs ServiceAccount tokens needs no certificate, but a
-	// pair of keys in PEM it is.
+	// A CA is more than needed: ServiceAccount tokens need a key pair in PEM, without
+	// a certificate.
 	tokens, err := pki.NewCA("service-accounts", time.Now(), validity)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func (c *ControlPlane) controllerManagerArgs() []string {
 		"--flex-volume-plugin-dir=" + c.path("flexvolume"),
 		"--concurrent-deployment-syncs=20",
 		"--concurrent-replicaset-syncs=20",
-		// Tests wait for autoscalers, of which there are none otherwise.
+		// Tests wait for autoscalers.
 		"--horizontal-pod-autoscaler-sync-period=1s",
 		"--kube-api-qps=1000",
 		"--kube-api-burst=2000",
@@ -257,8 +257,8 @@ func (c *ControlPlane) apiServerArgs(o Options) []string {
 		"--service-account-issuer=" + serviceAccountIssuer,
 		"--service-account-key-file=" + c.path("pki/sa.pub"),
 		"--service-account-signing-key-file=" + c.path("pki/sa.key"),
-		// Endpoints at a loopback address are invalid, and nobody needs those
-		// of the API server here.
+		// Endpoints at a loopback address are invalid, and the endpoints of the API
+		// server are not needed here.
 		"--endpoint-reconciler-type=none",
 		"--max-requests-inflight=1000",
 		"--max-mutating-requests-inflight=500",
@@ -273,7 +273,7 @@ func (c *ControlPlane) apiServerArgs(o Options) []string {
 	return append(args, o.APIServerFlags...)
 }
 
-// path names a file in the state directory.
+// path returns the path of a file in the state directory.
 func (c *ControlPlane) path(name string) string {
 	return filepath.Join(c.dir, filepath.FromSlash(name))
 }

@@ -42,23 +42,22 @@ import (
 
 const (
 	defaultNodes = 3
-	// startTimeout bounds each step of starting; every one takes a few
-	// seconds at most on an idle machine.
+	// startTimeout bounds each step of the start; each takes a few seconds at most
+	// on an idle machine.
 	startTimeout = 3 * time.Minute
 	pollInterval = 50 * time.Millisecond
-	// requestTimeout bounds a single look at whether something is ready.
+	// requestTimeout bounds a single check whether a component is ready.
 	requestTimeout = 5 * time.Second
-	// heartbeat is how often a long wait says that it goes on.
+	// heartbeat is the interval of progress lines during a long wait.
 	heartbeat = 10 * time.Second
-	// portAttempts is how often other ports are tried after somebody took one
-	// between our finding it free and a component's listening on it.
+	// portAttempts is the number of starts if another process takes a free port before
+	// a component listens on it.
 	portAttempts = 3
 )
 
 var errPortTaken = errors.New("address already in use")
 
-// Root is binaries.Root, at hand, like the two below, for those who start a
-// control plane next.
+// Root is binaries.Root.
 func Root(dir string) (string, error) { return binaries.Root(dir) }
 
 // BinDir is binaries.Dir.
@@ -69,31 +68,31 @@ func Build(ctx context.Context, root string, out io.Writer) (string, error) {
 	return binaries.Build(ctx, root, out)
 }
 
-// Options say what control plane to start. BinDir is required.
+// Options are the options of a control plane. BinDir is required.
 type Options struct {
-	// BinDir has the binaries; see Build.
+	// BinDir is the directory of the binaries; see Build.
 	BinDir string
-	// Dir is where the control plane keeps its state, its kubeconfigs and its
-	// logs. What an earlier control plane left in it goes away. Empty means a temporary directory that Stop removes.
+	// Dir is the directory of the state, the kubeconfigs and the logs. Files of an
+	// earlier control plane are removed from it. Empty means a temporary directory
+	// that Stop removes.
 	Dir string
-	// Out gets a few lines about the progress of starting. Nil means none.
+	// Out gets a few lines about the progress of the start. Nil means none.
 	Out io.Writer
 	// Nodes is the number of nodes; 0 means 3, a negative number none. Each
 	// has room for 10,000 pods.
 	Nodes int
-	// Audit makes the API server record every request in AuditLog: who asked
-	// for what, and of writes the body, too.
+	// Audit makes the API server record every request in AuditLog, with its user, and
+	// the body of writes.
 	Audit bool
 	// AuditPolicy, an audit.k8s.io/v1 Policy in YAML, replaces the policy of
 	// Audit and implies it.
 	AuditPolicy string
-	// APIServerFlags come after our own and override them.
+	// APIServerFlags are added after our own flags and override them.
 	APIServerFlags []string
 }
 
 // ControlPlane is a control plane that runs until Stop, or until this process
-// ends. Its methods may be called concurrently. Each of its
-// programs has a file.
+// ends. Its methods may be called concurrently.
 type ControlPlane struct {
 	binDir  string
 	dir     string
@@ -112,10 +111,9 @@ type ControlPlane struct {
 	stopErr  error
 }
 
-// Start starts a new, empty control plane and returns when it works: the API
-// server ready, the nodes ready, the controllers at work. ctx bounds the start
-// only. An error contains the end of the failed component's log; nothing is
-// left running then.
+// Start starts a new, empty control plane and returns when the API server, the
+// nodes and the controllers are ready. ctx bounds the start only. An error has the
+// end of the failed component's log; no process runs after it.
 func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 	for attempt := 1; ; attempt++ {
 		c, err := start(ctx, o)
@@ -165,7 +163,7 @@ func start(ctx context.Context, o Options) (_ *ControlPlane, err error) {
 	return c, nil
 }
 
-// newControlPlane takes possession of a state directory.
+// newControlPlane locks a state directory, and prepares ports and certificates.
 func newControlPlane(o Options) (_ *ControlPlane, err error) {
 	if o.BinDir == "" {
 		return nil, errors.New("no BinDir")
@@ -246,8 +244,8 @@ func (c *ControlPlane) takeDir() (err error) {
 	return nil
 }
 
-// Stop ends all components, waits for them, and removes Dir if Start made it.
-// It may be called any number of times, from anywhere.
+// Stop ends all components, waits for them, and removes Dir if Start created it.
+// It may be called repeatedly.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
 		err := c.supervisor.stopAll(stopGrace, []string{kwok, scheduler, controllerManager}, []string{apiServer}, []string{etcd})
@@ -256,7 +254,7 @@ func (c *ControlPlane) Stop() error {
 	return c.stopErr
 }
 
-// release gives the state directory up.
+// release unlocks the state directory, and removes it if it is temporary.
 func (c *ControlPlane) release() error {
 	var errs []error
 	if c.ownsDir {
@@ -268,8 +266,8 @@ func (c *ControlPlane) release() error {
 	return errors.Join(errs...)
 }
 
-// RestartControllers kills kube-controller-manager, as a crash does, and starts it again
-// when something is done without it.
+// RestartControllers kills kube-controller-manager, as a crash does, calls a function
+// without it, and starts it again.
 func (c *ControlPlane) RestartControllers(ctx context.Context, without func()) error {
 	if err := c.supervisor.stop(controllerManager, 0); err != nil {
 		return err
@@ -294,8 +292,8 @@ func (c *ControlPlane) startComponent(ctx context.Context, comp component) error
 	return c.wait(ctx, comp.name, []string{comp.name}, comp.ready)
 }
 
-// wait polls until ready returns nil. It gives up when one of the components it
-// depends on has ended, and tells from their logs why.
+// wait polls until ready returns nil. It gives up when one of the given components has
+// ended, with the end of the log.
 func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -324,14 +322,14 @@ func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready
 		if stopped := pause(ctx, pollInterval); stopped != nil {
 			err = fmt.Errorf("%s not ready after %s: %w: %w", what, elapsed(began), stopped, err)
 			for _, name := range on {
-				err = c.failure(name, "may tell why", err)
+				err = c.failure(name, "may be the cause", err)
 			}
 			return err
 		}
 	}
 }
 
-// failure is err with the end of a component's log.
+// failure adds the end of a component's log to an error.
 func (c *ControlPlane) failure(name, what string, err error) error {
 	log := c.supervisor.logTail(name)
 	if strings.Contains(log, errPortTaken.Error()) {
@@ -344,8 +342,8 @@ func (c *ControlPlane) failure(name, what string, err error) error {
 	return fmt.Errorf("%w\n%w", err, said)
 }
 
-// createNodes creates the nodes, with room enough that scheduling is never
-// what a test waits for. What makes them ready is kwok's business.
+// createNodes creates the nodes, with enough room that no pod waits for scheduling.
+// kwok makes them ready.
 func (c *ControlPlane) createNodes(ctx context.Context, n int) error {
 	for i := range n {
 		name := fmt.Sprintf("node-%d", i+1)
@@ -395,8 +393,8 @@ func (c *ControlPlane) nodesReady(ctx context.Context) error {
 		if !ready {
 			return fmt.Errorf("node %s is not ready", node.Name)
 		}
-		// Admission taints a new node; kube-controller-manager takes the
-		// taint away some time after the node became ready.
+		// Admission taints a new node; kube-controller-manager removes the
+		// taint some time after the node became ready.
 		if len(node.Spec.Taints) > 0 {
 			return fmt.Errorf("node %s is tainted: %s", node.Name, node.Spec.Taints[0].Key)
 		}
@@ -404,52 +402,52 @@ func (c *ControlPlane) nodesReady(ctx context.Context) error {
 	return nil
 }
 
-// controllersReady returns nil when pods can be created in namespace default,
-// for which its ServiceAccount has to be there.
+// controllersReady returns nil when pods can be created in namespace default:
+// they need its ServiceAccount.
 func (c *ControlPlane) controllersReady(ctx context.Context) error {
 	_, err := c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 	return err
 }
 
-// elapsed is how long something took, for people.
+// elapsed returns the rounded time since a moment.
 func elapsed(since time.Time) time.Duration { return time.Since(since).Round(100 * time.Millisecond) }
 
-// Dir is the state directory. Logs are in its logs/<component>.log.
+// Dir returns the state directory. Logs are in its logs/<component>.log.
 func (c *ControlPlane) Dir() string { return c.dir }
 
-// Endpoint is the URL of the API server.
+// Endpoint returns the URL of the API server.
 func (c *ControlPlane) Endpoint() string { return "https://" + loopback(c.ports.apiServer) }
 
-// CAData is the certificate, in PEM, of the authority that signed the API
-// server's certificate and those of its clients.
+// CAData returns the certificate, in PEM, of the authority that signed the
+// certificates of the API server and its clients.
 func (c *ControlPlane) CAData() []byte { return slices.Clone(c.ca.CertPEM) }
 
-// Kubeconfig is the path of the administrator's kubeconfig.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *ControlPlane) Kubeconfig() string { return c.path("kubeconfig") }
 
-// RESTConfig returns the administrator's configuration, without any limit on
-// the rate of requests. It's the caller's to change.
+// RESTConfig returns a copy of the administrator's configuration, without a limit
+// on the rate of requests.
 func (c *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// AuditLog is the path of the audit log, one JSON object a line, if there is
-// one; see Options.Audit.
+// AuditLog returns the path of the audit log, with one JSON object a line; see
+// Options.Audit.
 func (c *ControlPlane) AuditLog() string { return c.path("audit.log") }
 
-// LogPath is the path of a component's log.
+// LogPath returns the path of a component's log.
 func (c *ControlPlane) LogPath(name string) string { return c.supervisor.logPath(name) }
 
-// Kubectl is the path of the kubectl that belongs to the API server.
+// Kubectl returns the path of kubectl, at the version of the API server.
 func (c *ControlPlane) Kubectl() string { return filepath.Join(c.binDir, "kubectl") }
 
-// KubectlCmd returns a kubectl command run as the administrator.
+// KubectlCmd returns a kubectl command of the administrator.
 func (c *ControlPlane) KubectlCmd(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.Kubectl(), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.path("kubectl-cache"))
 	return cmd
 }
 
-// ApplyFiles applies manifests, files or directories of them or kustomizations,
-// one after the other by server-side apply.
+// ApplyFiles applies manifests by server-side apply, one path after the other: files,
+// directories or kustomizations.
 func (c *ControlPlane) ApplyFiles(ctx context.Context, paths ...string) error {
 	for _, path := range paths {
 		flag := "--filename=" + path

@@ -41,8 +41,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
 )
 
-// patience is how long the tests wait for what takes a second or two on an
-// idle machine.
+// patience bounds waits that take a second or two on an idle machine.
 const patience = 2 * time.Minute
 
 func TestControlPlane(t *testing.T) {
@@ -90,7 +89,7 @@ func TestControlPlane(t *testing.T) {
 			"deletion":        h.testDeletion,
 			"service account": h.testServiceAccount,
 			"apply":           h.testApplyFiles,
-			"one state, once": h.testSecondStart,
+			"directory lock":  h.testSecondStart,
 			"rests":           h.testRests,
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -109,8 +108,10 @@ type harness struct {
 
 func newPod(name string, change func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{}, Annotations: map[string]string{}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: metav1.NamespaceDefault, Labels: map[string]string{}, Annotations: map[string]string{},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}},
 	}
 	if change != nil {
 		change(pod)
@@ -134,7 +135,7 @@ func (h *harness) get(t *testing.T, name string) *corev1.Pod {
 	return pod
 }
 
-// until waits until a pod is as check wants it and returns it.
+// until waits until check accepts a pod, and returns the pod.
 func (h *harness) until(t *testing.T, name string, check func(*corev1.Pod) error) *corev1.Pod {
 	t.Helper()
 	var pod *corev1.Pod
@@ -163,8 +164,8 @@ func conditions(pod *corev1.Pod) map[string]string {
 	return all
 }
 
-// is returns a check that a pod runs with the given Ready condition, of status
-// and reason.
+// is returns a check that a pod runs with the given Ready condition: its status and
+// reason.
 func is(ready string) func(*corev1.Pod) error {
 	return func(pod *corev1.Pod) error {
 		if got := conditions(pod)["Ready"]; pod.Status.Phase != corev1.PodRunning || got != ready {
@@ -211,8 +212,9 @@ func (h *harness) testBrokenImage(t *testing.T) {
 		}
 		return statuses[i].State.Waiting.Reason
 	}
-	// Sees both stages of the failure, so it has to begin before the pod.
-	watch, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: "broken"}))
+	// The watch begins before the pod, to see both stages of the failure.
+	only := metav1.SingleObject(metav1.ObjectMeta{Name: "broken"})
+	watch, err := h.client.CoreV1().Pods(metav1.NamespaceDefault).Watch(t.Context(), only)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,11 +249,13 @@ func (h *harness) testBrokenImage(t *testing.T) {
 	if diff := cmp.Diff([]string{"ErrImagePull", "ImagePullBackOff"}, reasons); diff != "" {
 		t.Errorf("reasons (-want +got):\n%s", diff)
 	}
-	if message := pod.Status.ContainerStatuses[0].State.Waiting.Message; !strings.HasPrefix(message, `Back-off pulling image "busybo:1"`) {
+	message := pod.Status.ContainerStatuses[0].State.Waiting.Message
+	if !strings.HasPrefix(message, `Back-off pulling image "busybo:1"`) {
 		t.Errorf("message %q", message)
 	}
 	got := conditions(pod)
-	if pod.Status.Phase != corev1.PodPending || got["Ready"] != "False ContainersNotReady" || got["ContainersReady"] != "False ContainersNotReady" {
+	if pod.Status.Phase != corev1.PodPending ||
+		got["Ready"] != "False ContainersNotReady" || got["ContainersReady"] != "False ContainersNotReady" {
 		t.Errorf("phase %s, conditions %v", pod.Status.Phase, got)
 	}
 	if good := pod.Status.ContainerStatuses[1]; good.State.Running == nil {
@@ -264,7 +268,7 @@ func (h *harness) testBrokenImage(t *testing.T) {
 		return nil
 	})
 	if reason := waiting(pod.Status.ContainerStatuses, 0); reason != "PodInitializing" {
-		t.Errorf("the container behind the init container waits for %q", reason)
+		t.Errorf("the container after the init container waits for %q", reason)
 	}
 
 	h.patch(t, "broken", `{"spec":{"containers":[{"name":"app","image":"busybox:1"}]}}`)
@@ -296,19 +300,20 @@ func (h *harness) testLateCrash(t *testing.T) {
 		pod.Annotations[CrashAfterAnnotation] = "4s"
 	}))
 	h.until(t, "late-crash", is("True"))
-	// Other writes to the pod don't put its hour off.
+	// Other writes to the pod do not delay it.
 	h.patch(t, "late-crash", `{"metadata":{"annotations":{"some":"thing"}}}`)
 	pod := h.until(t, "late-crash", is("False ContainersNotReady"))
 	status := pod.Status.ContainerStatuses[0]
-	if status.State.Waiting == nil || status.State.Waiting.Reason != "CrashLoopBackOff" || status.RestartCount < 1 || status.LastTerminationState.Terminated == nil {
+	end := status.LastTerminationState.Terminated
+	if status.State.Waiting == nil || status.State.Waiting.Reason != "CrashLoopBackOff" || status.RestartCount < 1 || end == nil {
 		t.Fatalf("container: %+v", status)
 	}
-	if ran := status.LastTerminationState.Terminated.FinishedAt.Sub(pod.Status.StartTime.Time); status.RestartCount == 1 && ran < 4*time.Second {
+	if ran := end.FinishedAt.Sub(pod.Status.StartTime.Time); status.RestartCount == 1 && ran < 4*time.Second {
 		t.Errorf("crashed %s after its start, want 4s at least", ran)
 	}
 	h.until(t, "late-crash", func(pod *corev1.Pod) error {
 		if n := pod.Status.ContainerStatuses[0].RestartCount; n < 2 {
-			return fmt.Errorf("restarted %d times, not again and again", n)
+			return fmt.Errorf("restarted %d times, want 2 at least", n)
 		}
 		return nil
 	})
@@ -327,7 +332,7 @@ func (h *harness) testLateReady(t *testing.T) {
 		pod.Annotations[ReadyAfterAnnotation] = "3s"
 	}))
 	h.until(t, "late", is("False ContainersNotReady"))
-	// Other writes to the pod don't put its hour off.
+	// Other writes to the pod do not delay it.
 	h.patch(t, "late", `{"metadata":{"annotations":{"some":"thing"}}}`)
 	pod := h.until(t, "late", is("True"))
 	for _, condition := range pod.Status.Conditions {
@@ -349,14 +354,14 @@ func (h *harness) testNeverReady(t *testing.T) {
 	h.calm(t, "never")
 }
 
-// calm takes the label of its behavior from a pod, which makes it ready.
+// calm removes the behavior label of a pod, which makes it ready.
 func (h *harness) calm(t *testing.T, name string) {
 	t.Helper()
 	h.patch(t, name, `{"metadata":{"labels":{"`+BehaviorLabel+`":null}}}`)
 	h.until(t, name, is("True"))
 }
 
-// withOthers gives a pod a container, an init container and a sidecar more.
+// withOthers adds a container, an init container and two sidecars to a pod.
 func withOthers(pod *corev1.Pod) {
 	pod.Spec.InitContainers = []corev1.Container{
 		{Name: "sidecar", Image: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
@@ -366,7 +371,7 @@ func withOthers(pod *corev1.Pod) {
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "other", Image: "other"})
 }
 
-// stateOf says what a container is doing, and how often it was restarted.
+// stateOf returns the state of a container, and its number of restarts.
 func stateOf(status corev1.ContainerStatus) string {
 	state := "nothing"
 	switch {
@@ -386,7 +391,7 @@ func stateOf(status corev1.ContainerStatus) string {
 	return fmt.Sprintf("%s %d", state, status.RestartCount)
 }
 
-// statesOf says what every container of a pod is doing.
+// statesOf returns the state of each container of a pod.
 func statesOf(pod *corev1.Pod) map[string]string {
 	states := map[string]string{}
 	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
@@ -414,6 +419,7 @@ func (h *harness) testStuck(t *testing.T) {
 			"app": app, "other": "running started ready 0",
 		}
 	}
+	const noCommand = "failed to generate container spec: no command specified"
 	for _, tc := range []struct {
 		name, behavior, message string
 		change                  func(*corev1.Pod)
@@ -428,11 +434,11 @@ func (h *harness) testStuck(t *testing.T) {
 			states: initialized("CreateContainerConfigError 0"), conditions: sandbox,
 		},
 		{
-			name: "create-error", behavior: BehaviorCreateError, message: "failed to generate container spec: no command specified",
+			name: "create-error", behavior: BehaviorCreateError, message: noCommand,
 			states: map[string]string{"app": "CreateContainerError 0"}, conditions: sandbox,
 		},
 		{
-			name: "create-error-others", behavior: BehaviorCreateError, message: "failed to generate container spec: no command specified", change: withOthers,
+			name: "create-error-others", behavior: BehaviorCreateError, message: noCommand, change: withOthers,
 			states: initialized("CreateContainerError 0"), conditions: sandbox,
 		},
 		{
@@ -519,7 +525,7 @@ func (h *harness) journey(t *testing.T, pod *corev1.Pod, container string, want 
 	}
 }
 
-// inBackOff checks how a container ended, and what a kubelet says meanwhile.
+// inBackOff checks the last termination and the message of a container in back-off.
 func inBackOff(t *testing.T, pod *corev1.Pod, status corev1.ContainerStatus, wait, reason string, code int32) {
 	t.Helper()
 	want := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, status.Name, pod.Name, pod.Namespace, pod.UID)
@@ -532,6 +538,14 @@ func inBackOff(t *testing.T, pod *corev1.Pod, status corev1.ContainerStatus, wai
 }
 
 func (h *harness) testRestartLoops(t *testing.T) {
+	sidecarOnly := map[string]string{
+		"sidecar": "running started ready 0", "late-sidecar": "PodInitializing 0",
+		"app": "PodInitializing 0", "other": "PodInitializing 0",
+	}
+	initialized := map[string]string{
+		"sidecar": "running started ready 0", "setup": "Completed 0 ready 0",
+		"late-sidecar": "running started ready 0", "other": "running started ready 0",
+	}
 	for _, tc := range []struct {
 		behavior, reason string
 		code             int32
@@ -543,24 +557,15 @@ func (h *harness) testRestartLoops(t *testing.T) {
 	}{
 		{
 			behavior: BehaviorInitCrash, reason: "Error", code: 1, phase: corev1.PodPending, failing: "setup", trying: "Error 1",
-			others: map[string]string{
-				"sidecar": "running started ready 0", "late-sidecar": "PodInitializing 0", "app": "PodInitializing 0", "other": "PodInitializing 0",
-			},
-			initialized: "False ContainersNotInitialized",
+			others: sidecarOnly, initialized: "False ContainersNotInitialized",
 		},
 		{
-			behavior: BehaviorRunError, reason: "StartError", code: 128, phase: corev1.PodRunning, failing: "app", trying: "RunContainerError",
-			others: map[string]string{
-				"sidecar": "running started ready 0", "setup": "Completed 0 ready 0", "late-sidecar": "running started ready 0", "other": "running started ready 0",
-			},
-			initialized: "True",
+			behavior: BehaviorRunError, reason: "StartError", code: 128, phase: corev1.PodRunning, failing: "app",
+			trying: "RunContainerError", others: initialized, initialized: "True",
 		},
 		{
-			behavior: BehaviorStartupProbe, reason: "Error", code: 137, phase: corev1.PodRunning, failing: "app", trying: "running",
-			others: map[string]string{
-				"sidecar": "running started ready 0", "setup": "Completed 0 ready 0", "late-sidecar": "running started ready 0", "other": "running started ready 0",
-			},
-			initialized: "True",
+			behavior: BehaviorStartupProbe, reason: "Error", code: 137, phase: corev1.PodRunning, failing: "app",
+			trying: "running", others: initialized, initialized: "True",
 		},
 	} {
 		t.Run(tc.behavior, func(t *testing.T) {
@@ -570,7 +575,8 @@ func (h *harness) testRestartLoops(t *testing.T) {
 				withOthers(pod)
 			})
 			states := []string{
-				tc.trying + " 0", tc.trying + " 1", "CrashLoopBackOff 1", tc.trying + " 2", "CrashLoopBackOff 2", tc.trying + " 3", "CrashLoopBackOff 3",
+				tc.trying + " 0", tc.trying + " 1", "CrashLoopBackOff 1", tc.trying + " 2", "CrashLoopBackOff 2",
+				tc.trying + " 3", "CrashLoopBackOff 3",
 			}
 			pod = h.journey(t, pod, tc.failing, states, func(pod *corev1.Pod) {
 				got := conditions(pod)
@@ -594,8 +600,8 @@ func (h *harness) testRestartLoops(t *testing.T) {
 	}
 }
 
-// testLiveness checks a pod that is ready again and again, and one that gets
-// the label when it has run for a while.
+// testLiveness checks a pod that is killed repeatedly, and a running pod that gets
+// the label.
 func (h *harness) testLiveness(t *testing.T) {
 	pod := newPod("liveness", func(pod *corev1.Pod) { pod.Labels[BehaviorLabel] = BehaviorLiveness })
 	states := []string{
@@ -648,7 +654,7 @@ func (h *harness) testReadinessGate(t *testing.T) {
 	}))
 	pod := h.until(t, "gated", is("False ReadinessGatesNotReady"))
 	if got, ok := conditions(pod)[gate]; ok {
-		t.Errorf("somebody wrote the gate's condition: %s", got)
+		t.Errorf("kwok wrote the gate's condition: %s", got)
 	}
 	if got := conditions(pod)["ContainersReady"]; got != "True" {
 		t.Errorf("ContainersReady is %s", got)
@@ -660,16 +666,18 @@ func (h *harness) testReadinessGate(t *testing.T) {
 		{"Unknown", "False ReadinessGatesNotReady"},
 		{"True", "True"},
 	} {
-		h.patch(t, "gated", `{"status":{"conditions":[{"type":"`+gate+`","status":"`+step.gate+`","reason":"Owner","message":"mine"}]}}`, "status")
+		condition := `{"type":"` + gate + `","status":"` + step.gate + `","reason":"Owner","message":"mine"}`
+		h.patch(t, "gated", `{"status":{"conditions":[`+condition+`]}}`, "status")
 		h.until(t, "gated", is(step.want))
 	}
-	// A change of something else rewrites the pod's status; the gate stays.
+	// Another change rewrites the pod's status; the condition of the gate stays.
 	h.patch(t, "gated", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":"true"}}}`)
 	pod = h.until(t, "gated", is("False ContainersNotReady"))
 	if got := conditions(pod)[gate]; got != "True Owner" {
 		t.Errorf("the gate's condition is %q", got)
 	}
-	h.patch(t, "gated", `{"status":{"conditions":[{"type":"`+gate+`","$patch":"delete"}]},"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`, "status")
+	h.patch(t, "gated", `{"status":{"conditions":[{"type":"`+gate+`","$patch":"delete"}]},`+
+		`"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`, "status")
 	h.patch(t, "gated", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`)
 	h.until(t, "gated", is("False ReadinessGatesNotReady"))
 }
@@ -707,7 +715,7 @@ func (h *harness) testDeletion(t *testing.T) {
 	eventually(t, patience, gone("held"))
 
 	eventually(t, patience, gone("slow"))
-	// Deletion timestamps are cut to seconds.
+	// Deletion timestamps are whole seconds.
 	if took := time.Since(began); took < 2*time.Second {
 		t.Errorf("the slow pod took only %s", took)
 	}
@@ -715,7 +723,8 @@ func (h *harness) testDeletion(t *testing.T) {
 
 func (h *harness) testServiceAccount(t *testing.T) {
 	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
-	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{}); err != nil {
+	robot := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}
+	if _, err := accounts.Create(t.Context(), robot, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -723,13 +732,13 @@ func (h *harness) testServiceAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.wantForbidden(t, path, "system:serviceaccount:default:robot")
-	if err := h.c.KubeconfigFor(t.Context(), metav1.NamespaceDefault, "nobody", path); !apierrors.IsNotFound(err) {
-		t.Errorf("kubeconfig of a ServiceAccount that isn't there: %v", err)
+	if err := h.c.KubeconfigFor(t.Context(), metav1.NamespaceDefault, "absent", path); !apierrors.IsNotFound(err) {
+		t.Errorf("kubeconfig of a ServiceAccount that does not exist: %v", err)
 	}
 }
 
-// wantForbidden checks who the API server takes the owner of a kubeconfig for,
-// and that RBAC decides.
+// wantForbidden checks the user of a kubeconfig, and that RBAC denies access to
+// secrets.
 func (h *harness) wantForbidden(t *testing.T, kubeconfig, user string) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -770,7 +779,7 @@ func (h *harness) testApplyFiles(t *testing.T) {
 		}
 	}
 	if err := h.c.ApplyFiles(t.Context(), filepath.Join(dir, "absent.yaml")); err == nil {
-		t.Error("applied a file that isn't there")
+		t.Error("applied a file that does not exist")
 	}
 }
 
@@ -781,18 +790,18 @@ func (h *harness) testSecondStart(t *testing.T) {
 		t.Fatal("two control planes in one directory")
 	}
 	if err := h.c.apiServerReady(t.Context()); err != nil {
-		t.Errorf("the first one was hurt: %v", err)
+		t.Errorf("the first control plane is not ready: %v", err)
 	}
 }
 
-// testRests checks that kwok leaves a pod alone that is as it should be, even
-// if the pod changes in something that doesn't concern kwok.
+// testRests checks that kwok does not write to a pod with a correct status, even if the
+// pod changes in another field.
 func (h *harness) testRests(t *testing.T) {
 	h.create(t, newPod("resting", nil))
 	h.until(t, "resting", is("True"))
 	h.patch(t, "resting", `{"metadata":{"annotations":{"some":"thing"}}}`)
-	// By the time a change after it has been answered, kwok, which takes the
-	// events of all pods in order, has seen the one above.
+	// kwok handles the events of all pods in order: after it starts a later pod, it has
+	// handled the event of the patch.
 	h.create(t, newPod("resting-later", nil))
 	h.until(t, "resting-later", is("True"))
 
@@ -825,7 +834,7 @@ func (h *harness) audit(t *testing.T) []auditEvent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The last line may be half written.
+	// The last line may be incomplete.
 	data = data[:bytes.LastIndexByte(data, '\n')+1]
 	var events []auditEvent
 	lines := bufio.NewScanner(bytes.NewReader(data))
@@ -866,8 +875,8 @@ func (h *harness) testStop(t *testing.T) {
 	}
 }
 
-// TestStartFails checks what one learns when a component doesn't come up, and
-// that nothing is left of the attempt.
+// TestStartFails checks the error of a component that does not start, and that the
+// directory is unlocked afterwards.
 func TestStartFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts etcd")
@@ -884,10 +893,10 @@ func TestStartFails(t *testing.T) {
 	c, err := Start(t.Context(), Options{BinDir: binDir, Dir: dir, APIServerFlags: []string{"--no-such-flag"}})
 	if err == nil {
 		_ = c.Stop()
-		t.Fatal("started with a flag there is not")
+		t.Fatal("started with an unknown flag")
 	}
 	if !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
-		t.Errorf("the error doesn't tell why: %v", err)
+		t.Errorf("the error lacks the reason: %v", err)
 	}
 	lock, err := binaries.Lock(dir)
 	if err != nil {

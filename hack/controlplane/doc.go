@@ -17,29 +17,27 @@ limitations under the License.
 // Package controlplane drives a real Kubernetes control plane on this machine:
 // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and kwok in
 // place of kubelets. The demo, the end-to-end tests and the benchmarks run on
-// it. Nothing in it is simulated but the nodes: Deployments roll, garbage is
-// collected, admission and RBAC decide as in any cluster. Package binaries
-// brings in the programs.
+// it. Only nodes are simulated: Deployments roll, garbage is collected, admission
+// and RBAC decide as in any cluster. Package binaries builds the programs.
 //
-// What pods do is told by kwok stages in stages/; see there for the labels and
-// annotations that make a pod crash, hang in any other way, come up late or lose
-// its readiness.
+// The kwok stages in stages/ decide what pods do. They have the labels and
+// annotations that make a pod crash, get stuck in another way, become ready late
+// or lose its readiness.
 //
 // # Why not kwokctl
 //
-// kwokctl has a runtime that starts the same programs. It was tried, at v0.8.0,
-// and is as fast: ready in 3.2 s, for 2.2 s of CPU time, where this package takes
-// 3.5 s and 2.5 s until the nodes are ready, too. It would take the place of some 600
-// lines here, and be a seventh program to build. What it does not do is what
-// tests that run side by side need:
+// kwokctl has a runtime that starts the same programs. At v0.8.0 it was as fast:
+// ready after 3.2 s and 2.2 s of CPU time, where this package takes 3.5 s and
+// 2.5 s until the nodes are ready, too. It would replace some 600 lines here, and
+// be a seventh program to build. It does not suit tests that run concurrently:
 //
-//   - Two clusters created at once were given the same ports. The second one
-//     waited 3 minutes for an etcd that had ended at once, and then told of a
+//   - Two clusters created at once had the same ports. The second one waited 3
+//     minutes for an etcd that had ended at once, and then reported a wrong
 //     certificate.
 //   - A kwok that ended at its start went unnoticed: the cluster was "ready".
-//   - The programs outlive the one that wanted them, also when that is killed.
+//   - The programs outlive the process that started them, even if it is killed.
 //     Here the kernel ends them with it, on Linux.
-//   - Everybody is the administrator, by one certificate, and etcd, without
-//     any, listens on all addresses. Here each program has its own identity, and
-//     everything is on the loopback interface.
+//   - All clients are the administrator, with one certificate, and etcd listens on
+//     all addresses without authentication. Here each program has its own
+//     identity, and all listen on the loopback interface.
 package controlplane

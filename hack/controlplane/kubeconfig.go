@@ -28,12 +28,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// tokenLifetime is how long the tokens of KubeconfigFor are valid.
+// tokenLifetime is the lifetime of the tokens of KubeconfigFor.
 const tokenLifetime = 24 * time.Hour
 
-// KubeconfigFor writes to path a kubeconfig by which a program is the given
-// ServiceAccount, which has to exist, with exactly its rights. Its token is
-// valid for 24 hours.
+// KubeconfigFor writes a kubeconfig of a ServiceAccount, which has to exist, to path.
+// Its token is valid for 24 hours.
 func (c *ControlPlane) KubeconfigFor(ctx context.Context, namespace, serviceAccount, path string) error {
 	seconds := int64(tokenLifetime / time.Second)
 	token, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, &authenticationv1.TokenRequest{
@@ -45,8 +44,8 @@ func (c *ControlPlane) KubeconfigFor(ctx context.Context, namespace, serviceAcco
 	return c.writeKubeconfig(path, serviceAccount, namespace, &clientcmdapi.AuthInfo{Token: token.Status.Token})
 }
 
-// kubeconfigForUser writes to path a kubeconfig by which a program is the given
-// user in the given groups. What that user may do is up to RBAC.
+// kubeconfigForUser writes a kubeconfig of a user in groups to path. RBAC decides
+// about the rights of the user.
 func (c *ControlPlane) kubeconfigForUser(user string, groups []string, path string) error {
 	cert, err := c.ca.IssueClient(user, groups, time.Now(), validity)
 	if err != nil {

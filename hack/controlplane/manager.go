@@ -35,17 +35,17 @@ import (
 )
 
 const (
-	// ManagerNamespace and managerAccount are where and as whom the manager
-	// runs in production.
+	// ManagerNamespace and managerAccount are the namespace and the ServiceAccount of
+	// the manager in production.
 	ManagerNamespace = "altershieldoperator-system"
 	managerAccount   = "altershieldoperator-controller-manager"
 	managerGrace     = 10 * time.Second
 )
 
-// Manager is the operator's manager, run beside a control plane as it runs in
-// production: under the identity and with the rights its manifests give it,
-// its webhooks called by the API server over TLS. Only the address the API
-// server finds them at is another: a URL instead of a service.
+// Manager is the operator's manager, which runs beside a control plane as in
+// production: with the identity and the rights of its manifests, and with webhooks
+// that the API server calls over TLS. Only the address of the webhooks differs: a URL
+// instead of a Service.
 type Manager struct {
 	c         *ControlPlane
 	name      string
@@ -57,17 +57,16 @@ type Manager struct {
 	ca        []byte
 }
 
-// ManagerOptions say how a manager is run.
+// ManagerOptions are the options of a manager.
 type ManagerOptions struct {
-	// Root of the repository, for its manifests; the binary is bin/manager.
+	// Root is the root of the repository, for its manifests; the binary is bin/manager.
 	Root string
-	// Name tells several managers apart; empty is "manager".
+	// Name is unique among several managers; empty is "manager".
 	Name string
 	// Args are further flags.
 	Args []string
-	// Endpoint is where the manager finds the API server, for a proxy in
-	// between; empty is the API server itself. EndpointCA, in PEM, is who
-	// signed its certificate.
+	// Endpoint is the URL of a proxy before the API server; empty is the API server
+	// itself. EndpointCA is the CA of its certificate, in PEM.
 	Endpoint   string
 	EndpointCA []byte
 }
@@ -82,8 +81,10 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 		return nil, err
 	}
 	// Until then the API server answers watches of the new kinds with "storage
-	// is (re)initializing", which a manager survives, but later than need be.
-	if out, err := c.KubectlCmd(ctx, "wait", "--for=condition=Established", "--timeout=30s", "--filename="+filepath.Join(o.Root, "config", "crd", "bases")).CombinedOutput(); err != nil {
+	// is (re)initializing", which delays a manager.
+	crds := "--filename=" + filepath.Join(o.Root, "config", "crd", "bases")
+	wait := c.KubectlCmd(ctx, "wait", "--for=condition=Established", "--timeout=30s", crds)
+	if out, err := wait.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("wait for the kinds: %w\n%s", err, out)
 	}
 	kubeconfig := c.path(o.Name + ".kubeconfig")
@@ -131,17 +132,16 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	}, nil
 }
 
-// CallbackAddress is the URL of the manager's callback address, without a path.
+// CallbackAddress returns the URL of the manager's callback address, without a path.
 func (m *Manager) CallbackAddress() string { return m.callbacks }
 
-// WebhookAddress is where the manager serves its webhooks, as host:port, and
-// WebhookCA who signed the certificate it serves them with.
+// WebhookAddress returns the address of the manager's webhooks, as host:port.
 func (m *Manager) WebhookAddress() string { return m.webhooks }
 
-// WebhookCA is in PEM.
+// WebhookCA returns the CA of the webhooks' certificate, in PEM.
 func (m *Manager) WebhookCA() []byte { return m.ca }
 
-// redirect lets a kubeconfig find the API server at another endpoint.
+// redirect changes the endpoint of a kubeconfig.
 func redirect(path, endpoint string, ca []byte) error {
 	config, err := clientcmd.LoadFromFile(path)
 	if err != nil {
@@ -175,19 +175,19 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 }
 
-// Stop ends the manager as a node would: SIGTERM, and time to end.
+// Stop ends the manager as a kubelet would: with SIGTERM and a grace period.
 func (m *Manager) Stop() error { return m.c.supervisor.stop(m.name, managerGrace) }
 
 // Kill ends the manager at once, as a crash does.
 func (m *Manager) Kill() error { return m.c.supervisor.stop(m.name, 0) }
 
-// Running says whether the manager runs.
+// Running reports whether the manager runs.
 func (m *Manager) Running() bool {
 	p := m.c.supervisor.get(m.name)
 	return p != nil && !p.exited()
 }
 
-// PID is the process id of the manager; 0 when it does not run.
+// PID returns the process id of the manager; 0 when it does not run.
 func (m *Manager) PID() int {
 	if p := m.c.supervisor.get(m.name); p != nil && !p.exited() {
 		return p.cmd.Process.Pid
@@ -195,12 +195,11 @@ func (m *Manager) PID() int {
 	return 0
 }
 
-// LogPath is the log of all runs of the manager.
+// LogPath returns the path of the log of all runs of the manager.
 func (m *Manager) LogPath() string { return m.c.supervisor.logPath(m.name) }
 
-// WriteServingCerts makes a certificate for hosts, with an authority of its
-// own whose key is thrown away. It writes tls.crt, tls.key and ca.crt to dir
-// and returns the last.
+// WriteServingCerts makes a certificate for hosts, with a CA of its own whose key is
+// discarded. It writes tls.crt, tls.key and ca.crt to dir and returns the CA.
 func WriteServingCerts(dir string, hosts ...string) ([]byte, error) {
 	now := time.Now()
 	ca, err := pki.NewCA("altershield-local-webhook-ca", now, validity)
@@ -222,8 +221,8 @@ func WriteServingCerts(dir string, hosts ...string) ([]byte, error) {
 	return ca.CertPEM, nil
 }
 
-// WebhookManifests are the webhook configurations of a file, for a manager
-// that the API server reaches at host:port instead of through a service.
+// WebhookManifests returns the webhook configurations of a file, for a manager
+// that the API server reaches at host:port instead of through a Service.
 func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, fmt.Errorf("address of the webhooks: %w", err)
@@ -234,7 +233,7 @@ func WebhookManifests(path, address string, ca []byte) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	for _, document := range bytes.Split(data, []byte("\n---\n")) {
-		// Validating webhooks have no field that mutating ones have not.
+		// Mutating webhooks have all fields of validating webhooks.
 		var c admissionregistrationv1.MutatingWebhookConfiguration
 		if err := yaml.UnmarshalStrict(document, &c); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)

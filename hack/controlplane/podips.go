@@ -26,7 +26,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/checks"
 )
 
-// PodAddresses are the addresses of this machine that the operator calls when a pod
+// PodAddresses returns the addresses of this machine that the operator calls when a pod
 // reports them, private ones first: see [PodIPAnnotation]. There may be none.
 func PodAddresses(ctx context.Context) ([]netip.Addr, error) {
 	found, err := net.InterfaceAddrs()
@@ -42,7 +42,7 @@ func PodAddresses(ctx context.Context) ([]netip.Addr, error) {
 	return called(ctx, addresses), nil
 }
 
-// called are those of some addresses that the operator calls pods at.
+// called returns the addresses at which the operator would call a pod.
 func called(ctx context.Context, addresses []netip.Addr) []netip.Addr {
 	guard := checks.NewGuard("")
 	addresses = slices.DeleteFunc(slices.Clone(addresses), func(ip netip.Addr) bool {

@@ -24,17 +24,14 @@ import (
 	"strconv"
 )
 
-// lowestPort is where the search for ports begins: above what well-known
-// services use.
+// lowestPort is the lowest port to choose: above the ports of well-known services.
 const lowestPort = 15000
 
-// freePorts returns n ports of the loopback address nothing listens on.
+// freePorts returns n free ports of the loopback address.
 //
-// They are taken from below the range the kernel picks the ports of outgoing
-// connections from. With a port out of that range a component might not get
-// its port back when it is restarted: its clients keep dialling it meanwhile,
-// and one of them may be given the very port it dials, or just that one for
-// another connection.
+// They are below the kernel's range of ports for outgoing connections. A component
+// with a port of that range might not get it back after a restart: the kernel may
+// give it to an outgoing connection, even to a client that dials this very port.
 func freePorts(n int) ([]int, error) {
 	lowest := ephemeralStart()
 	ports := make([]int, 0, n)
@@ -56,7 +53,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		// Kept until all are found, so that they differ.
+		// The listeners stay open until all ports are found, so that the ports differ.
 		listeners = append(listeners, l)
 		if addr, ok := l.Addr().(*net.TCPAddr); ok {
 			ports = append(ports, addr.Port)
@@ -65,8 +62,8 @@ func freePorts(n int) ([]int, error) {
 	return nil, fmt.Errorf("no %d free ports on the loopback address", n)
 }
 
-// ephemeralStart returns the first port the kernel uses for outgoing
-// connections; 0 when it doesn't say.
+// ephemeralStart returns the first port that the kernel uses for outgoing
+// connections; 0 if it is unknown.
 func ephemeralStart() int {
 	data, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

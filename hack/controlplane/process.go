@@ -30,12 +30,12 @@ import (
 	"time"
 )
 
-// stopGrace is what a process gets between SIGTERM and SIGKILL.
+// stopGrace is the time between SIGTERM and SIGKILL.
 const stopGrace = 10 * time.Second
 
-// launcher starts processes from one OS thread. The kernel kills them when
-// that thread ends (see childAttributes), which must not be before the control
-// plane's end; an ordinary goroutine gives no such promise about its thread.
+// launcher starts processes from one OS thread. The kernel kills them when that
+// thread ends (see childAttributes). The thread of an ordinary goroutine might end
+// before the control plane.
 type launcher struct {
 	requests chan launchRequest
 }
@@ -48,7 +48,7 @@ type launchRequest struct {
 func newLauncher() *launcher {
 	l := &launcher{requests: make(chan launchRequest)}
 	go func() {
-		// Never unlocked: the thread ends with the goroutine, at close.
+		// It is never unlocked: the thread ends with the goroutine, at close.
 		runtime.LockOSThread()
 		for r := range l.requests {
 			r.result <- r.cmd.Start()
@@ -69,8 +69,7 @@ func (l *launcher) close() { close(l.requests) }
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	// done is closed after the process has ended and was waited for; err is
-	// valid from then on.
+	// done is closed after the process has ended; err is valid from then on.
 	done chan struct{}
 	err  error
 }
@@ -85,8 +84,8 @@ func (p *process) exited() bool {
 	}
 }
 
-// stop ends the process and waits for it: politely at first, unless there is no
-// grace at all.
+// stop ends the process and waits for it: with SIGTERM first, unless the grace
+// period is 0.
 func (p *process) stop(grace time.Duration) error {
 	if grace <= 0 {
 		return p.kill()
@@ -120,7 +119,7 @@ type supervisor struct {
 
 	mu      sync.Mutex
 	stopped bool
-	// running has those that crashed, too, until somebody notices.
+	// running are the processes, including crashed ones until the next start.
 	running []*process
 }
 
@@ -134,7 +133,7 @@ func (s *supervisor) logPath(name string) string {
 
 // start starts a program as a component.
 func (s *supervisor) start(name, path string, args []string) (*process, error) {
-	// Lives longer than any context: stop ends it.
+	// The process has no context: stop ends it.
 	cmd := exec.Command(path, args...) //nolint:noctx // see above
 	cmd.Dir = s.dir
 	cmd.Env = componentEnv(s.dir)
@@ -142,8 +141,8 @@ func (s *supervisor) start(name, path string, args []string) (*process, error) {
 	return s.launch(name, cmd)
 }
 
-// launch starts a command under a name that no running process has. Its output
-// is appended to its log.
+// launch starts a command under a name that no running process has, and appends its
+// output to its log.
 func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +173,8 @@ func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// componentEnv is the environment of a component: ours without what could make
-// it talk to another cluster or read somebody's configuration.
+// componentEnv returns the environment of a component: ours without variables that
+// name another cluster or a user's configuration.
 func componentEnv(dir string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "KUBECONFIG=") || strings.HasPrefix(v, "KUBERNETES_SERVICE_") ||
@@ -184,7 +183,7 @@ func componentEnv(dir string) []string {
 	return append(env, "HOME="+dir)
 }
 
-// get returns the process of a component, or nil when there is none.
+// get returns the process of a component, or nil.
 func (s *supervisor) get(name string) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +195,7 @@ func (s *supervisor) get(name string) *process {
 	return nil
 }
 
-// stop ends a component; one that isn't there is fine.
+// stop ends a component, if it runs.
 func (s *supervisor) stop(name string, grace time.Duration) error {
 	p := s.get(name)
 	if p == nil {
@@ -211,8 +210,8 @@ func (s *supervisor) stop(name string, grace time.Duration) error {
 	return nil
 }
 
-// stopAll ends all processes for good: at first those in no tier, then tier by
-// tier, those of one tier at once.
+// stopAll ends all processes for good: first the processes in no tier, then tier by
+// tier, all processes of a tier at once.
 func (s *supervisor) stopAll(grace time.Duration, tiers ...[]string) error {
 	s.mu.Lock()
 	s.stopped = true

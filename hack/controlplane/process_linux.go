@@ -19,8 +19,8 @@ package controlplane
 import "syscall"
 
 // childAttributes puts a component into a process group of its own, so that a
-// Ctrl-C at the terminal reaches only us, who stop components in order, and
-// has the kernel kill it when we end without stopping it.
+// Ctrl-C at the terminal reaches only this process, which stops components in order.
+// The kernel kills the component if this process ends without stopping it.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

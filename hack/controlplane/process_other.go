@@ -21,8 +21,8 @@ package controlplane
 import "syscall"
 
 // childAttributes puts a component into a process group of its own, so that a
-// Ctrl-C at the terminal reaches only us, who stop components in order. Only
-// Linux can also end it together with us.
+// Ctrl-C at the terminal reaches only this process, which stops components in order.
+// Only Linux can also kill the component when this process ends.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

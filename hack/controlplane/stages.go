@@ -23,67 +23,65 @@ import (
 	"io/fs"
 )
 
-// Labels and annotations that decide what the fake kubelet makes of a pod; the
-// stages explain them.
+// Labels and annotations that control the status of a pod; the stages explain them.
 const (
 	// BehaviorLabel on a pod takes one of the Behavior values.
 	BehaviorLabel = "kwok.altershield/behavior"
-	// BehaviorCrashLoop makes the pod's first container crash over and over.
+	// BehaviorCrashLoop makes the pod's first container crash repeatedly.
 	BehaviorCrashLoop = "crash-loop"
 	// BehaviorLateReady makes the pod ready only some time after its start.
 	BehaviorLateReady = "late-ready"
-	// BehaviorNeverReady keeps the pod running but not ready, as a readiness
-	// probe that fails does.
+	// BehaviorNeverReady keeps a running pod unready, as a failing readiness
+	// probe does.
 	BehaviorNeverReady = "never-ready"
-	// BehaviorConfigError lets the pod wait for a configuration that is not
-	// there: CreateContainerConfigError.
+	// BehaviorConfigError lets the pod wait for a missing configuration:
+	// CreateContainerConfigError.
 	BehaviorConfigError = "config-error"
 	// BehaviorCreateError lets the runtime fail to create the pod's first
 	// container: CreateContainerError.
 	BehaviorCreateError = "create-error"
 	// BehaviorVolume lets the pod wait for a volume: ContainerCreating.
 	BehaviorVolume = "volume"
-	// BehaviorInitCrash makes the pod's first init container crash over and
-	// over; the pod needs one.
+	// BehaviorInitCrash makes the pod's first init container crash repeatedly;
+	// the pod needs one.
 	BehaviorInitCrash = "init-crash"
 	// BehaviorRunError lets the command of the pod's first container fail to
 	// run: RunContainerError and back-off.
 	BehaviorRunError = "run-error"
-	// BehaviorStartupProbe makes the pod's first container run without ever
-	// counting as started, and be killed for it over and over.
+	// BehaviorStartupProbe makes the pod's first container run without starting up,
+	// and be killed for it repeatedly.
 	BehaviorStartupProbe = "startup-probe"
 	// BehaviorLiveness makes the pod's first container run, be ready, and be
-	// killed over and over.
+	// killed repeatedly.
 	BehaviorLiveness = "liveness"
 
-	// ReadyAfterAnnotation says when a late-ready pod becomes ready: a Go
-	// duration counted from its start; 5s without it.
+	// ReadyAfterAnnotation is the time from the start of a late-ready pod until it
+	// becomes ready: a Go duration; 5s without it.
 	ReadyAfterAnnotation = "kwok.altershield/ready-after"
-	// CrashAfterAnnotation lets a crash-loop pod run, and be ready, at first: it
-	// says how long after its start it crashes, a Go duration.
+	// CrashAfterAnnotation is the time from the start of a crash-loop pod until it
+	// crashes: a Go duration. The pod is ready before.
 	CrashAfterAnnotation = "kwok.altershield/crash-after"
-	// PodIPAnnotation is the IP that a pod reports when it starts, for those whose
-	// ports somebody is to serve; without it the pod has one that leads nowhere.
+	// PodIPAnnotation is the IP that a pod reports when it starts, if a test or a demo
+	// serves its ports; without it the IP of the pod is unreachable.
 	PodIPAnnotation = "kwok.altershield/pod-ip"
-	// UnreadyAnnotation with the value "true" makes a running pod unready for
-	// as long as it is there.
+	// UnreadyAnnotation with the value "true" makes a running pod unready.
 	UnreadyAnnotation = "kwok.altershield/unready"
-	// TerminateAfterAnnotation says how long after its deletion a pod ends: a
-	// Go duration, cut to the pod's grace period; at once without it.
+	// TerminateAfterAnnotation is the time from the deletion of a pod until it ends: a
+	// Go duration, at most the pod's grace period; at once without it.
 	TerminateAfterAnnotation = "kwok.altershield/terminate-after"
 )
 
-// brokenImage matches image references nobody can pull: those whose
-// repository's own name is "busybo", a slip of the pen for busybox. The stages
-// contain it literally; a test keeps them equal.
+// brokenImage matches images that cannot be pulled: the last part of the repository
+// is "busybo", a misspelled busybox. The stages contain it literally; a test keeps
+// them equal.
 const brokenImage = `^([^@]*/)?busybo(:[^/@]+)?(@.+)?$`
 
 //go:embed stages/*.yaml
 var stages embed.FS
 
-// kwokOptions raise the number of pods kwok moves at a time; its default, four,
-// makes a rollout of thousands of pods wait for kwok. kwok takes a configuration
-// as it is, without its own defaults, hence the others.
+// kwokOptions raise the number of pods that kwok changes at a time; its default, four,
+// makes a rollout of thousands of pods wait for kwok. kwok applies no defaults to a
+// configuration, hence the other options.
 const kwokOptions = `apiVersion: config.kwok.x-k8s.io/v1alpha1
 kind: KwokConfiguration
 options:

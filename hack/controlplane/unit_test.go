@@ -36,8 +36,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// childEnv makes this test binary play the parent in
-// TestChildrenEndWithTheirParent.
+// childEnv makes this test binary the parent in TestChildrenEndWithTheirParent.
 const childEnv = "CONTROLPLANE_TEST_PARENT_DIR"
 
 func TestMain(m *testing.M) {
@@ -70,7 +69,7 @@ func TestBrokenImage(t *testing.T) {
 	}
 }
 
-// stageDoc is what the tests look at of a Stage.
+// stageDoc has the tested fields of a Stage.
 type stageDoc struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -116,7 +115,7 @@ func TestStages(t *testing.T) {
 			// See the comment on pod-sync.
 			if step.Patch.Type != "strategic" || step.Patch.Subresource != "status" ||
 				!strings.Contains(step.Patch.Template, "resourceVersion: {{ .metadata.resourceVersion") {
-				t.Errorf("stage %s patches something else than the status it has seen, or not strategically", name)
+				t.Errorf("stage %s does not patch the status with a resource version, strategically", name)
 			}
 		}
 	}
@@ -141,7 +140,7 @@ func TestStagesKnowTheBrokenImage(t *testing.T) {
 	}
 }
 
-// The address that stands for pods is one that the operator calls.
+// TestPodAddresses: the operator calls the addresses that stand for pods.
 func TestPodAddresses(t *testing.T) {
 	addresses := func(texts ...string) (all []netip.Addr) {
 		for _, text := range texts {
@@ -149,8 +148,11 @@ func TestPodAddresses(t *testing.T) {
 		}
 		return all
 	}
-	got := called(t.Context(), addresses("127.0.0.1", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "192.0.2.2", "100.100.100.200", "8.8.8.8", "fd00::2", "10.1.2.3"))
-	if diff := cmp.Diff(addresses("10.1.2.3", "fd00::2", "8.8.8.8"), got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	got := called(t.Context(), addresses(
+		"127.0.0.1", "::1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "192.0.2.2", "100.100.100.200", "8.8.8.8", "fd00::2", "10.1.2.3",
+	))
+	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if diff := cmp.Diff(addresses("10.1.2.3", "fd00::2", "8.8.8.8"), got, same); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
@@ -167,7 +169,7 @@ func TestFreePorts(t *testing.T) {
 		}
 		seen[port] = true
 		if first := ephemeralStart(); first > lowestPort+1000 && port >= first {
-			t.Errorf("port %d is one the kernel gives to clients, from %d on", port, first)
+			t.Errorf("port %d is in the kernel's range for clients, from %d on", port, first)
 		}
 	}
 	if len(seen) != 20 {
@@ -175,8 +177,7 @@ func TestFreePorts(t *testing.T) {
 	}
 }
 
-// tailProgram is a program that runs for as long as one likes and has a path
-// on its command line.
+// tailProgram returns the path of tail, which runs until it is killed.
 func tailProgram(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("tail")
@@ -189,8 +190,8 @@ func tailProgram(t *testing.T) string {
 	return path
 }
 
-// TestChildrenEndWithTheirParent kills a process that has started a component
-// and can't clean up any more.
+// TestChildrenEndWithTheirParent kills a process that has started a component, so that it
+// cannot clean up.
 func TestChildrenEndWithTheirParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux ends children with their parent")
@@ -233,8 +234,7 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	})
 }
 
-// parentOfTail starts a component as a control plane does, prints its pid and
-// never ends by itself.
+// parentOfTail starts a component as a control plane does, prints its pid and waits.
 func parentOfTail(dir string) int {
 	program, err := exec.LookPath("tail")
 	if err != nil {

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command filecircles prints which files of a package use each other in a circle. A file uses another one where it names
-// something that is declared there. Go allows such circles; whoever reads a file of one has to read all of them.
+// Command filecircles prints the files of a package that use each other in a circle. A file uses another one if it names
+// something that is declared there. Go allows such circles, but a reader of one file has to read all files of its circle.
 //
 //	go run ./hack/filecircles [-edges] [PACKAGE...]
 package main
@@ -34,7 +34,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// circle is files of a package, each of which uses the others, directly or through other files.
+// circle is a set of files of a package that use each other, directly or through other files.
 type circle struct {
 	pkg   string
 	files []string
@@ -42,7 +42,7 @@ type circle struct {
 }
 
 func main() {
-	edges := flag.Bool("edges", false, "print what the files of a circle use of each other")
+	edges := flag.Bool("edges", false, "print the names that the files of a circle use from each other")
 	flag.Parse()
 	patterns := flag.Args()
 	if len(patterns) == 0 {
@@ -65,12 +65,13 @@ func main() {
 	}
 }
 
-// graph is, of each file of a package, the files that it uses, and what it uses of them.
+// graph has, for each file of a package, the files that it uses, and the names that it uses from them.
 type graph map[string]map[string][]string
 
 // find returns the circles of packages, the largest first.
 func find(dir string, patterns ...string) (circles []circle, err error) {
-	const mode = packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports
+	const mode = packages.NeedName | packages.NeedFiles | packages.NeedSyntax |
+		packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports
 	all, err := packages.Load(&packages.Config{Mode: mode, Dir: dir}, patterns...)
 	if err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func find(dir string, patterns ...string) (circles []circle, err error) {
 	return circles, nil
 }
 
-// uses returns which files of a package use which others.
+// uses returns the graph of a package.
 func uses(p *packages.Package) graph {
 	g := graph{}
 	for _, file := range p.Syntax {
@@ -113,7 +114,7 @@ func uses(p *packages.Package) graph {
 	return g
 }
 
-// declares reports whether an object is declared by a package, and not within a function.
+// declares reports whether an object is declared by a package, outside of functions.
 func declares(o types.Object) bool {
 	if f, ok := o.(*types.Func); ok && f.Signature().Recv() != nil {
 		return true

@@ -23,13 +23,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// largest is how many files of a package may use each other in a circle.
+// largest is the most files of a circle.
 const largest = 5
 
-// larger are the packages with larger circles, and how large they may be. No number here grows.
+// larger has the sizes of larger circles, by package. No number here may grow.
 var larger = map[string]int{"routers": 6}
 
-// TestCircles: no circle of files is too large to be read at once.
+// TestCircles: no circle of files is larger than allowed.
 func TestCircles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("loads all packages")
@@ -43,13 +43,13 @@ func TestCircles(t *testing.T) {
 		pkg := strings.TrimPrefix(c.pkg, "github.com/traas-stack/altershield-operator/")
 		seen[pkg] = max(seen[pkg], len(c.files))
 		if n := max(larger[pkg], largest); len(c.files) > n {
-			t.Errorf("%s: %d files use each other in a circle, at most %d may: %s\nsee go run ./hack/filecircles -edges ./%s",
+			t.Errorf("%s: %d files use each other in a circle, want at most %d: %s\nsee go run ./hack/filecircles -edges ./%s",
 				pkg, len(c.files), n, strings.Join(c.files, " "), pkg)
 		}
 	}
 	for pkg, n := range larger {
 		if seen[pkg] < n {
-			t.Errorf("%s: the largest circle has %d files by now, not %d", pkg, seen[pkg], n)
+			t.Errorf("%s: the largest circle has %d files now: lower the limit %d", pkg, seen[pkg], n)
 		}
 	}
 }

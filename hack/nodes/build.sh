@@ -14,7 +14,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # Builds kubelet and kube-proxy into bin/nodes, at the version pinned in
-# hack/nodes/pins. The go command knows whether there is anything to do.
+# hack/nodes/pins. The go command does nothing if they are up to date.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"

@@ -30,8 +30,8 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hierarchies are where cgroups are made: one directory, or one for each
-// controller with cgroups of version 1.
+// hierarchies returns the directories of cgroups: one, or one for each controller
+// with cgroups of version 1.
 func hierarchies() ([]string, error) {
 	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
 		return []string{cgroupRoot}, nil
@@ -43,7 +43,7 @@ func hierarchies() ([]string, error) {
 	return found, err
 }
 
-// makeCgroup makes the cgroup of a node in that of its cluster.
+// makeCgroup creates the cgroup of a node in the cgroup of its cluster.
 func makeCgroup(cluster, node string) error {
 	roots, err := hierarchies()
 	if err != nil {
@@ -51,10 +51,11 @@ func makeCgroup(cluster, node string) error {
 	}
 	for _, root := range roots {
 		for at, names := root, []string{cluster, node}; len(names) > 0; names = names[1:] {
-			// Version 2: what is below may use what is here.
+			// Version 2: children may use the controllers.
 			if controllers, err := os.ReadFile(filepath.Join(at, "cgroup.controllers")); err == nil {
 				for _, name := range bytes.Fields(controllers) {
-					_ = os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), slices.Concat([]byte("+"), name), 0) // not all of them can be
+					// It fails for some controllers.
+					_ = os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), slices.Concat([]byte("+"), name), 0)
 				}
 			}
 			parent := at
@@ -62,7 +63,7 @@ func makeCgroup(cluster, node string) error {
 			if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
-			// Version 1: what of the machine it may use begins as nothing.
+			// Version 1: a new cgroup has no CPUs and no memory nodes.
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				if data, err := os.ReadFile(filepath.Join(parent, file)); err == nil && root != cgroupRoot {
 					_ = os.WriteFile(filepath.Join(at, file), bytes.TrimSpace(data), 0) // only cpuset has them
@@ -73,13 +74,13 @@ func makeCgroup(cluster, node string) error {
 	return nil
 }
 
-// removeCgroups removes a cgroup and those in it, once what was in them is gone.
+// removeCgroups removes a cgroup and its children, after their processes are gone.
 func removeCgroups(path string) error {
 	roots, err := hierarchies()
 	if err != nil {
 		return err
 	}
-	// Processes that were killed leave their cgroup a little later.
+	// Killed processes leave their cgroup a little later.
 	tooLong := time.After(10 * time.Second)
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

@@ -18,9 +18,9 @@ limitations under the License.
 
 // Package nodes runs a real cluster on this machine: three nodes with
 // containerd, runc, kubelet and kube-proxy, and a control plane beside the first
-// one. A node is a set of Linux namespaces, as kind does it with containers.
-// Nothing of it is in the host's network namespace, and everything of a node
-// ends with its first process, which ends with ours.
+// one. A node is a set of Linux namespaces, like the containers of kind. No part
+// of it is in the host's network namespace. All processes of a node end with its
+// first process, which ends with ours.
 //
-// It takes root and some packages; requirements.sh knows which.
+// It needs root and the packages in requirements.sh.
 package nodes

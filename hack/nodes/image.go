@@ -35,24 +35,23 @@ import (
 	"strings"
 )
 
-// Image is made from files, or comes in an archive.
+// Image is an image of files or from an archive.
 type Image struct {
-	// Names it can be asked for by, whole ones. Without any an archive is taken as
-	// it is, with its own.
+	// Names are the full names of the image. Without any, an archive keeps its own.
 	Names []string
-	// Archive is where it is, as `docker save` writes it or, without names, as an
-	// OCI layout; what follows is left out then.
+	// Archive is the path of an archive, as `docker save` writes it or, without names,
+	// of an OCI layout; the fields below are then ignored.
 	Archive string
-	// Files are what is in it: paths in the image to paths here.
+	// Files are the files of the image: paths in the image to paths on this machine.
 	Files map[string]string
-	// Links are symbolic ones, to their targets.
+	// Links are symbolic links and their targets.
 	Links map[string]string
-	// Command, as in a Dockerfile.
+	// Command is the command, as in a Dockerfile.
 	Command []string
 }
 
-// Busybox is an image with the busybox of this machine; nodes use it for
-// sandboxes of pods, too.
+// Busybox returns an image with the busybox of this machine; nodes also use it for
+// the sandboxes of pods.
 func Busybox(ctx context.Context) (Image, error) {
 	path, err := exec.LookPath("busybox")
 	if err != nil {
@@ -76,7 +75,7 @@ func Busybox(ctx context.Context) (Image, error) {
 	return image, nil
 }
 
-// Operator is the operator's image as `make image` made it for this machine.
+// Operator returns the operator's image that `make image` built for this machine.
 func Operator(root string, names ...string) (Image, error) {
 	pattern := filepath.Join(root, "bin", "nodes", "image", "*-linux-"+runtime.GOARCH+".tar")
 	found, err := filepath.Glob(pattern)
@@ -89,8 +88,8 @@ func Operator(root string, names ...string) (Image, error) {
 	return Image{Names: names, Archive: found[0]}, nil
 }
 
-// Released is the archive of the operator's image as a release has it, and the
-// name with a digest by which its manifests ask for it.
+// Released returns the archive of the operator's image, as a release has it, and the
+// name of the image in its manifests, with a digest.
 func Released(root string) (image Image, name string, err error) {
 	pattern := filepath.Join(root, "bin", "nodes", "image", "*.digests.txt")
 	found, err := filepath.Glob(pattern)
@@ -155,8 +154,8 @@ type saved struct {
 	RepoTags, Layers []string
 }
 
-// copyArchive gives the image of an archive other names. What is there of an OCI
-// layout is left out, because the name in it would count.
+// copyArchive gives the image of an archive other names. The files of an OCI layout
+// are left out, because containerd would take the name in them.
 func copyArchive(path string, image Image) error {
 	if len(image.Names) == 0 {
 		data, err := os.ReadFile(image.Archive)
@@ -215,7 +214,7 @@ func rename(manifest []byte, names []string) ([]byte, error) {
 	return json.Marshal(images)
 }
 
-// layerOf is the only layer of an image.
+// layerOf returns the only layer of an image.
 func layerOf(image Image) ([]byte, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)

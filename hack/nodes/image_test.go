@@ -33,12 +33,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOperatorArchive gives the image that make image made the names that are
-// asked for, and leaves the rest as it is.
+// TestOperatorArchive: the image of make image gets other names, and keeps all layers.
 func TestOperatorArchive(t *testing.T) {
 	root := t.TempDir()
 	made := map[string]string{
-		"blobs/sha256/1": "config", "blobs/sha256/2": "first layer", "blobs/sha256/3": "second layer", "index.json": "{}", "oci-layout": "{}",
+		"blobs/sha256/1": "config", "blobs/sha256/2": "first layer", "blobs/sha256/3": "second layer",
+		"index.json": "{}", "oci-layout": "{}",
 		"manifest.json": `[{"Config":"blobs/sha256/1","RepoTags":["registry/operator:v0"],"Layers":["blobs/sha256/2","blobs/sha256/3"]}]`,
 	}
 	write(t, filepath.Join(root, "bin", "nodes", "image", "operator-linux-"+runtime.GOARCH+".tar"), archiveOf(t, made))
@@ -60,7 +60,8 @@ func TestOperatorArchive(t *testing.T) {
 	}
 	delete(made, "index.json")
 	delete(made, "oci-layout")
-	made["manifest.json"] = `[{"Config":"blobs/sha256/1","RepoTags":["registry/operator:v1","registry/operator:v2"],"Layers":["blobs/sha256/2","blobs/sha256/3"]}]`
+	made["manifest.json"] = `[{"Config":"blobs/sha256/1","RepoTags":["registry/operator:v1","registry/operator:v2"],` +
+		`"Layers":["blobs/sha256/2","blobs/sha256/3"]}]`
 	if diff := cmp.Diff(made, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -80,7 +81,7 @@ func TestReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if name != "registry/operator:v1@sha256:1" {
-		t.Errorf("it is asked for by %s", name)
+		t.Errorf("its name is %s", name)
 	}
 	path := filepath.Join(root, "copy.tar")
 	if err := writeArchive(path, image); err != nil {
@@ -111,18 +112,19 @@ func TestArchive(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "binary"), "the binary")
 	path := filepath.Join(root, "image.tar")
-	if err := writeArchive(path, Image{Names: []string{"local/x:1"}, Files: map[string]string{"bin/x": filepath.Join(root, "binary")}, Command: []string{"/bin/x"}}); err != nil {
+	files := map[string]string{"bin/x": filepath.Join(root, "binary")}
+	if err := writeArchive(path, Image{Names: []string{"local/x:1"}, Files: files, Command: []string{"/bin/x"}}); err != nil {
 		t.Fatal(err)
 	}
 	archive, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := filesOf(t, archive)
+	written := filesOf(t, archive)
 	var manifest []saved
 	var config struct{ Config struct{ Cmd []string } }
 	for name, into := range map[string]any{"manifest.json": &manifest, "config.json": &config} {
-		if err := json.Unmarshal(files[name], into); err != nil {
+		if err := json.Unmarshal(written[name], into); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
@@ -132,7 +134,7 @@ func TestArchive(t *testing.T) {
 	if !cmp.Equal(config.Config.Cmd, []string{"/bin/x"}) {
 		t.Errorf("it runs %v", config.Config.Cmd)
 	}
-	if got := string(filesOf(t, files[manifest[0].Layers[0]])["bin/x"]); got != "the binary" {
+	if got := string(filesOf(t, written[manifest[0].Layers[0]])["bin/x"]); got != "the binary" {
 		t.Errorf("its binary is %q", got)
 	}
 }

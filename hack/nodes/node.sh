@@ -18,9 +18,9 @@
 #
 #   node.sh STATE NUMBER NODES CGROUP
 #
-# STATE is the cluster's directory, NUMBER the node's, NODES how many there are,
-# CGROUP where its pods go. Node 1 runs the control plane as well. Without a
-# default route: the internet is unreachable from a node.
+# STATE is the cluster's directory, NUMBER the number of the node, NODES the number
+# of nodes, CGROUP the cgroup of its pods. Node 1 also runs the control plane. There
+# is no default route: a node cannot reach the internet.
 
 set -euo pipefail
 
@@ -30,7 +30,7 @@ own=$state/$name
 mkdir -p "$own"/{lib,log,cni}
 cd "$own"
 
-# keep NAME COMMAND... runs a service, again whenever it ends, as systemd would.
+# keep NAME COMMAND... runs a service and restarts it when it ends, as systemd does.
 keep() {
   local name=$1
   shift
@@ -48,7 +48,7 @@ mount --bind "$own/lib" /var/lib
 mount --bind "$own/log" /var/log
 echo "nameserver 192.0.2.53" >/run/resolv.conf
 [[ ! -e /etc/resolv.conf ]] || mount --bind /run/resolv.conf /etc/resolv.conf
-# A kubelet sets these for the whole machine. Here it is shown files instead.
+# A kubelet sets these for the whole machine. Here it writes to files instead.
 for tunable in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
   cat "/proc/sys/$tunable" >"/run/none/${tunable//\//.}"
   mount --bind "/run/none/${tunable//\//.}" "/proc/sys/$tunable"
@@ -118,7 +118,7 @@ failSwapOn: false
 evictionHard: {memory.available: 10Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}
 imageGCHighThresholdPercent: 100
 serializeImagePulls: false
-# Sooner than usual, so that a node's death is noticed sooner, too.
+# The period is shorter than usual, so that a lost node is noticed sooner.
 nodeStatusUpdateFrequency: 4s
 nodeLeaseDurationSeconds: 12
 maxPods: 200
@@ -136,5 +136,5 @@ keep kubelet "$state/bin/kubelet" --config="$own/kubelet.yaml" --kubeconfig="$st
   --hostname-override="$name" --node-ip="172.30.0.$number" --cert-dir="$own/pki"
 keep kube-proxy "$state/bin/kube-proxy" --config="$own/kube-proxy.yaml"
 
-# The first process has to take care of those whose parents have ended.
+# The first process has to reap processes whose parents have ended.
 while :; do wait -n 2>/dev/null || sleep 1; done

@@ -43,26 +43,26 @@ import (
 )
 
 const (
-	// count is how many nodes there are.
+	// count is the number of nodes.
 	count = 3
-	// bootTimeout bounds how long nodes take to be ready.
+	// bootTimeout bounds the time until nodes are ready.
 	bootTimeout  = 5 * time.Minute
 	pollInterval = 200 * time.Millisecond
 	idFile       = "id"
 )
 
-// Options say what cluster to start.
+// Options are the options of a cluster.
 type Options struct {
-	// Root of the repository. Its bin/k8s and bin/nodes have the binaries.
+	// Root is the root of the repository. Its bin/k8s and bin/nodes have the binaries.
 	Root string
-	// Dir keeps the cluster's state and logs. What an earlier one left there, and
-	// its cgroups, go away.
+	// Dir is the directory of the cluster's state and logs. Files and cgroups of an
+	// earlier cluster are removed.
 	Dir string
 	// AuditPolicy is an audit.k8s.io/v1 Policy; empty means no audit log.
 	AuditPolicy string
-	// Images are archives that every node has.
+	// Images are the images on every node.
 	Images []Image
-	// Out is told how starting comes along.
+	// Out gets the progress of the start.
 	Out io.Writer
 }
 
@@ -110,7 +110,7 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	return c, c.Boot(ctx, Nodes()...)
 }
 
-// Nodes are the names of the nodes. The control plane is beside the first one.
+// Nodes returns the names of the nodes. The control plane is beside the first one.
 func Nodes() []string {
 	var names []string
 	for n := range count {
@@ -119,8 +119,7 @@ func Nodes() []string {
 	return names
 }
 
-// removeLeftovers removes what an earlier cluster left when it was killed: its
-// processes ended with it, its cgroups did not.
+// removeLeftovers removes the files and cgroups of an earlier cluster that was killed.
 func (c *Cluster) removeLeftovers() error {
 	id, err := os.ReadFile(filepath.Join(c.Dir, idFile))
 	if err == nil && strings.HasPrefix(string(id), "altershield-") {
@@ -174,8 +173,9 @@ func (c *Cluster) boot(ctx context.Context, name string) error {
 		return err
 	}
 	defer log.Close()
-	init := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(c.Root, "hack", "nodes", "node.sh"), c.Dir, number, strconv.Itoa(count), "/"+c.id+"/"+name)
-	// Nothing of ours: no proxy through which a node would reach the internet.
+	script := filepath.Join(c.Root, "hack", "nodes", "node.sh")
+	init := exec.CommandContext(context.WithoutCancel(ctx), script, c.Dir, number, strconv.Itoa(count), "/"+c.id+"/"+name)
+	// Our environment is left out: a node must not reach the internet through a proxy.
 	init.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	init.Stdout, init.Stderr = log, log
 	init.SysProcAttr = &syscall.SysProcAttr{
@@ -194,7 +194,7 @@ func (c *Cluster) boot(ctx context.Context, name string) error {
 	return c.connect(ctx, init.Process.Pid, fmt.Sprintf("to-%s-%d", number, c.boots))
 }
 
-// connect gives a node a cable to the switch in the first one.
+// connect connects a node to the bridge of the first one.
 func (c *Cluster) connect(ctx context.Context, node int, cable string) error {
 	first := c.up["node-1"]
 	if first == nil {
@@ -210,7 +210,7 @@ func (c *Cluster) connect(ctx context.Context, node int, cable string) error {
 	return nil
 }
 
-// ready says what is not: each node has reported to be, since it was booted.
+// ready returns nil when each node has reported Ready since it was booted.
 func (c *Cluster) ready(ctx context.Context, names []string, since time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -225,7 +225,8 @@ func (c *Cluster) ready(ctx context.Context, names []string, since time.Time) er
 		}
 		found++
 		for _, condition := range node.Status.Conditions {
-			if condition.Type == corev1.NodeReady && (condition.Status != corev1.ConditionTrue || condition.LastHeartbeatTime.Time.Before(since)) {
+			if condition.Type == corev1.NodeReady &&
+				(condition.Status != corev1.ConditionTrue || condition.LastHeartbeatTime.Time.Before(since)) {
 				return fmt.Errorf("%s is not ready: %s", node.Name, condition.Message)
 			}
 		}
@@ -233,13 +234,13 @@ func (c *Cluster) ready(ctx context.Context, names []string, since time.Time) er
 	if found < len(names) {
 		return fmt.Errorf("%d nodes have registered", found)
 	}
-	// The API server makes this account later than itself, and pods need it.
+	// Pods need this account, which a controller creates.
 	_, err = c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 	return err
 }
 
 // Kill ends nodes as a loss of power does: all of their processes at once. The
-// control plane goes with the first one.
+// control plane ends with the first one.
 func (c *Cluster) Kill(names ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,14 +274,14 @@ func (c *Cluster) Stop() error {
 	return errors.Join(err, c.lock.Close())
 }
 
-// RESTConfig is an administrator's. Its connections go into the network of the
-// first node.
+// RESTConfig returns an administrator's configuration. Its connections go into the
+// network of the first node.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// AuditLog is where the API server writes its audit log.
+// AuditLog returns the path of the API server's audit log.
 func (c *Cluster) AuditLog() string { return c.path("node-1/log/audit.log") }
 
-// Logs are the directories with the logs of the pods in a namespace, by node.
+// Logs returns the log files of the pods in a namespace.
 func (c *Cluster) Logs(namespace string) []string {
 	var files []string
 	for _, name := range Nodes() {
@@ -290,23 +291,24 @@ func (c *Cluster) Logs(namespace string) []string {
 	return files
 }
 
-// Kubectl is kubectl as an administrator, beside the first node.
+// Kubectl returns a kubectl command of an administrator in the network of the first node.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
-	return c.inNetwork(ctx, append([]string{filepath.Join(c.Root, "bin", "k8s", "kubectl"), "--kubeconfig=" + c.path("admin.kubeconfig")}, args...)...)
+	kubectl := []string{filepath.Join(c.Root, "bin", "k8s", "kubectl"), "--kubeconfig=" + c.path("admin.kubeconfig")}
+	return c.inNetwork(ctx, append(kubectl, args...)...)
 }
 
-// inNetwork runs a command of the host in the network of the first node.
+// inNetwork returns a command of the host in the network of the first node.
 func (c *Cluster) inNetwork(ctx context.Context, command ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.pid("node-1")), "--net", "--"}, command...)...)
 }
 
-// On runs a command on a node, in all of its namespaces.
+// On returns a command on a node, in all of its namespaces.
 func (c *Cluster) On(ctx context.Context, node string, command ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.pid(node)), "--all", "--"}, command...)...)
 }
 
-// pid of the first process of a node; of one that is down a process that does
-// not exist.
+// pid returns the process id of the first process of a node; if the node is down, the
+// id of no process.
 func (c *Cluster) pid(node string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,8 +318,8 @@ func (c *Cluster) pid(node string) int {
 	return 1 << 30
 }
 
-// InNetwork calls do on a thread that is in the network of the first node:
-// sockets made there are of that network for good.
+// InNetwork calls do on a thread in the network of the first node: its new sockets
+// stay in that network.
 func (c *Cluster) InNetwork(do func() error) error {
 	runtime.LockOSThread()
 	back, err := os.Open("/proc/thread-self/ns/net")
@@ -338,8 +340,8 @@ func (c *Cluster) InNetwork(do func() error) error {
 	}
 	err = do()
 	if e := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); e != nil {
-		// Neither may this thread go on in another network, nor may it end: nodes
-		// end with the thread that started them.
+		// This thread must not continue in another network, and must not end: nodes end
+		// with the thread that started them.
 		panic(fmt.Sprintf("leave the network of the first node: %v", e))
 	}
 	runtime.UnlockOSThread()

@@ -43,7 +43,8 @@ const (
 // components is a format string for the state directory and the flags of the
 // audit log: a line for each component of the control plane.
 const components = `etcd %[1]s/k8s/etcd --data-dir=%[1]s/etcd --unsafe-no-fsync --log-level=warn
-kube-apiserver %[1]s/k8s/kube-apiserver --etcd-servers=http://127.0.0.1:2379 --advertise-address=` + firstAddress + ` --authorization-mode=Node,RBAC` +
+kube-apiserver %[1]s/k8s/kube-apiserver --etcd-servers=http://127.0.0.1:2379 --advertise-address=` + firstAddress +
+	` --authorization-mode=Node,RBAC` +
 	` --client-ca-file=%[1]s/pki/ca.crt --tls-cert-file=%[1]s/pki/apiserver.crt --tls-private-key-file=%[1]s/pki/apiserver.key` +
 	` --kubelet-client-certificate=%[1]s/pki/admin.crt --kubelet-client-key=%[1]s/pki/admin.key --kubelet-preferred-address-types=InternalIP` +
 	` --service-cluster-ip-range=10.96.0.0/16 --service-account-issuer=` + issuer +
@@ -56,7 +57,7 @@ kube-controller-manager %[1]s/k8s/kube-controller-manager --kubeconfig=%[1]s/con
 kube-scheduler %[1]s/k8s/kube-scheduler --kubeconfig=%[1]s/scheduler.kubeconfig --leader-elect=false
 `
 
-// prepare writes what the nodes read.
+// prepare writes the files that the nodes read.
 func (c *Cluster) prepare() error {
 	for _, dir := range []string{"pki", "images"} {
 		if err := os.MkdirAll(c.path(dir), 0o750); err != nil {
@@ -94,11 +95,12 @@ func (c *Cluster) prepareUsers() error {
 	if err != nil {
 		return err
 	}
-	server, err := ca.IssueServer("kube-apiserver", []string{"127.0.0.1", firstAddress, "10.96.0.1", "localhost", "kubernetes", "kubernetes.default.svc"}, now, validity)
+	hosts := []string{"127.0.0.1", firstAddress, "10.96.0.1", "localhost", "kubernetes", "kubernetes.default.svc"}
+	server, err := ca.IssueServer("kube-apiserver", hosts, now, validity)
 	if err != nil {
 		return err
 	}
-	// What signs tokens needs no certificate, but a pair of keys in PEM it is.
+	// A CA is more than needed: tokens need a key pair in PEM, without a certificate.
 	tokens, err := pki.NewCA("service-accounts", now, validity)
 	if err != nil {
 		return err
@@ -118,12 +120,14 @@ func (c *Cluster) prepareUsers() error {
 		users[name] = []string{"system:nodes"}
 	}
 	for name, groups := range users {
-		user := map[string]string{"controller-manager": "system:kube-controller-manager", "scheduler": "system:kube-scheduler", "kube-proxy": "system:kube-proxy"}[name]
+		user := name
 		switch {
 		case strings.HasPrefix(name, "node-"):
 			user = "system:node:" + name
-		case user == "":
-			user = name
+		case name == "controller-manager" || name == "scheduler":
+			user = "system:kube-" + name
+		case name == "kube-proxy":
+			user = "system:kube-proxy"
 		}
 		pair, err := ca.IssueClient(user, groups, now, validity)
 		if err != nil {

@@ -13,8 +13,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-# Makes sure that nodes can be run here: installs the packages that are missing.
-# Exits with 3, and the reason on standard error, where nodes cannot be run.
+# Installs the missing packages that nodes need. Exits with 3, and the reason on
+# standard error, if nodes cannot run here.
 
 set -euo pipefail
 
@@ -32,7 +32,7 @@ probe=$cgroups/altershield-probe-$$
 mkdir "$probe" 2>/dev/null || cannot "no cgroup can be made in $cgroups"
 rmdir "$probe"
 
-# A program of each package that is needed.
+# A program of each required package.
 declare -A packages=(
   [containerd]=containerd [ctr]=containerd [runc]=runc [/usr/lib/cni/bridge]=containernetworking-plugins
   [conntrack]=conntrack [nft]=nftables [ip]=iproute2 [busybox]=busybox-static [nsenter]=util-linux
@@ -41,7 +41,7 @@ missing=()
 for program in "${!packages[@]}"; do
   command -v "$program" >/dev/null || missing+=("${packages[$program]}")
 done
-# Any other busybox asks for libraries that its image would not have.
+# Another busybox would need libraries that its image lacks.
 if command -v busybox >/dev/null && ! grep -q static <(LC_ALL=C ldd "$(command -v busybox)" 2>&1 || echo static); then
   missing+=(busybox-static)
 fi

@@ -65,7 +65,7 @@ func imageCommand(ctx context.Context, args []string, out io.Writer) error {
 	return err
 }
 
-// imageFile names a file of the image, or of the image of one platform, without an extension.
+// imageFile returns the name of a file of the image, or of the image of one platform, without an extension.
 func (s *source) imageFile(platform *oci.Platform) string {
 	if platform == nil {
 		return imageFiles + s.version
@@ -73,7 +73,7 @@ func (s *source) imageFile(platform *oci.Platform) string {
 	return imageFiles + s.version + "-" + strings.ReplaceAll(platform.String(), "/", "-")
 }
 
-// digests returns a line for the image, and one for each platform.
+// digests returns a line for the image, and a line for each platform.
 func (b *built) digests() string {
 	var lines strings.Builder
 	fmt.Fprintf(&lines, "%s  %s\n", b.digest, b.tag)
@@ -104,8 +104,8 @@ func wholeName(of name.Reference) string {
 	return strings.Replace(of.Name(), "index.docker.io/", "docker.io/", 1)
 }
 
-// writeLayout writes an archive of an OCI layout with the image. It is there by its tag, and by its digest: a kubelet that is asked for
-// the digest looks for an image of that name.
+// writeLayout writes an archive of an OCI layout with the image under two names, with its tag and with its digest: for a digest, a kubelet
+// looks for an image of that name.
 func (b *built) writeLayout(path string, at time.Time) error {
 	temp, err := os.MkdirTemp("", "release-")
 	if err != nil {

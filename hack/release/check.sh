@@ -44,6 +44,7 @@ if tagged=$(git rev-parse --verify --quiet "refs/tags/$version^{commit}") && [[ 
   refuse "the tag $version is on commit $tagged, and the tree is on $head: check out the tag"
 fi
 [[ $manifests == "$version" ]] ||
-  refuse "the manifests name the image $manifests: set newTag in config/manager/kustomization.yaml to $version, run make build-installer, commit"
+  refuse "the manifests name the image $manifests: set newTag in config/manager/kustomization.yaml to $version, \
+run make build-installer, commit"
 notes=$("$(dirname "${BASH_SOURCE[0]}")/notes.sh" "$version" 2>&1) || refuse "$notes"
 [[ -z $failed ]]

@@ -28,7 +28,7 @@ import (
 	oci "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// versions are versions that may be released, and texts that are no such version.
+// versions has texts, and whether each is a version that may be released.
 var versions = map[string]bool{
 	"v0.1.0": true, "v1.20.3": true, "v1.0.0-rc.1": true, "v1.0.0-alpha-2.x": true,
 	"": false, "1.0.0": false, "v1.0": false, "v1.0.0.0": false, "v01.0.0": false, "v1.0.0-01": false, "v1.0.0-": false,
@@ -75,7 +75,7 @@ The first.
 [0.2.0]: https://example.com/0.2.0
 `
 
-// TestCheck checks a real repository: at its tag, with a new file, and behind its tag.
+// TestCheck checks a real repository: at its tag, with a new file, and after its tag.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	git := func(args ...string) {
@@ -112,7 +112,7 @@ func TestCheck(t *testing.T) {
 	check("with a new file", "v0.2.0", "v0.2.0", "commit or remove", "?? new")
 	git("add", ".")
 	git("commit", "-qm", "two")
-	check("behind its tag", "v0.2.0", "v0.2.0", "check out the tag")
+	check("after its tag", "v0.2.0", "v0.2.0", "check out the tag")
 	writeFile(t, filepath.Join(dir, "other"), nil)
 	check("all at once", "v0.2.0", "v0.1.0", "commit or remove", "check out the tag", "set newTag")
 	t.Setenv("TRIAL", "1")
@@ -131,7 +131,7 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	if out, err := script(t, dir, "notes.sh", "v0.3.0"); err == nil || !strings.Contains(out, "no section") {
-		t.Errorf("of a version that is not there: %v: %s", err, out)
+		t.Errorf("of a missing version: %v: %s", err, out)
 	}
 }
 

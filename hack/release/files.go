@@ -65,8 +65,7 @@ const (
 	zonesPath        = "usr/share/zoneinfo/"
 )
 
-// baseFiles are the files that a static binary finds around it, as in a distroless static image: users, certificates from the pinned
-// module, and time zones from a GOROOT.
+// baseFiles returns the files of a distroless static image: users, certificates from the pinned module, and time zones from a GOROOT.
 func baseFiles(goRoot string) ([]file, error) {
 	files := []file{
 		{path: "etc/", mode: 0o755},
@@ -104,19 +103,18 @@ func baseFiles(goRoot string) ([]file, error) {
 	return files, nil
 }
 
-// certificates returns the roots that Mozilla trusts without a condition, because a file cannot express the conditions of the others.
+// certificates returns the roots that Mozilla trusts without a condition: a file cannot express conditions.
 func certificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			// It writes to memory.
-			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})
+			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // writes to memory
 		}
 	}
 	return out.Bytes()
 }
 
-// archiveOf returns a tar of files. It depends on nothing else, because the files are sorted and have one time.
+// archiveOf returns a tar of files. Its bytes depend on the arguments only: the files are sorted and have one time.
 func archiveOf(files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)

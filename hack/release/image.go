@@ -59,7 +59,7 @@ type builtPlatform struct {
 	digest   oci.Hash
 }
 
-// labels are the labels of the image and the annotations of its index.
+// labels returns the labels of the image, which are also the annotations of its index.
 func (s *source) labels() map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       imageTitle,
@@ -153,7 +153,7 @@ func layerOf(files []file, at time.Time) (oci.Layer, error) {
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
 
-// noArtifact keeps a field out of the index that is for artifacts which are no images.
+// noArtifact keeps the field artifactType out of the index.
 type noArtifact struct{ oci.Image }
 
 // ArtifactType returns nothing.

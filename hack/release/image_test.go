@@ -54,12 +54,13 @@ const (
 
 const operatorModule = "github.com/traas-stack/altershield-operator"
 
-// program is this program, dist what it made of the tree, once for all tests, and binaries the programs it built for that.
+// program is the path of this program. dist is the directory of its output, which is built once for all tests, and binaries the directory
+// of the programs in the image.
 var program, dist, binaries string
 
-// makeImage has the program build the image of a tree.
+// makeImage builds the image of a tree with the program.
 func makeImage(tree, out string, env ...string) error {
-	// The umask, too, must not matter.
+	// The umask must not matter.
 	cmd := exec.CommandContext(context.Background(), "sh", "-c", `umask "${UMASK:-022}"; exec "$0" "$@"`, program, "image",
 		"-root", tree, "-version", testVersion, "-commit", testCommit, "-image", testImage, "-out", out, "-binaries", out+"-binaries")
 	cmd.Env = append(append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", testTime)), env...)
@@ -103,7 +104,7 @@ var build = sync.OnceValue(func() error {
 	return makeImage(root, dist)
 })
 
-// made makes sure that dist is there, and is the path of a file in it.
+// made builds dist, if it is missing, and returns the path of a file in it.
 func made(t *testing.T, suffix string) string {
 	t.Helper()
 	if testing.Short() {
@@ -124,7 +125,7 @@ var unpacked = sync.OnceValues(func() (oci.ImageIndex, error) {
 	return openArchive(context.Background(), filepath.Join(dist, imageFiles+testVersion+".tar"), dir)
 })
 
-// images are the images of the archive by platform, and their index.
+// images returns the images of the archive by platform, and their index.
 func images(t *testing.T) (map[string]oci.Image, oci.ImageIndex) {
 	t.Helper()
 	made(t, ".tar")
@@ -153,11 +154,11 @@ func must[T any](v T, err error) func(*testing.T) T {
 // environment. With RELEASE_COLD it also compiles everything again.
 func TestSameBytes(t *testing.T) {
 	made(t, "")
-	elsewhere := filepath.Join(t.TempDir(), "a tree", "of somebody else")
+	elsewhere := filepath.Join(t.TempDir(), "a tree", "of another user")
 	copyTree(t, elsewhere)
 	other := filepath.Join(t.TempDir(), "out")
 	env := []string{
-		"UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=tr_TR.UTF-8", "USER=somebody", "GOFLAGS=-tags=netgo", "GOAMD64=v3", "CGO_ENABLED=1",
+		"UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=tr_TR.UTF-8", "USER=other", "GOFLAGS=-tags=netgo", "GOAMD64=v3", "CGO_ENABLED=1",
 		"GOARM64=v9.0", "GODEBUG=", "GOWORK=" + filepath.Join(elsewhere, "go.work"),
 	}
 	if os.Getenv("RELEASE_COLD") != "" {
@@ -179,7 +180,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// copyTree copies what git knows or would take, with other times.
+// copyTree copies the files that git tracks or does not ignore, with other times.
 func copyTree(t *testing.T, to string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -238,7 +239,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// content is what an image has, by path.
+// content has the files of an image, by path.
 type content map[string]struct {
 	header *tar.Header
 	data   []byte
@@ -259,7 +260,7 @@ func contentOf(t *testing.T, layer oci.Layer) content {
 			t.Fatal(err)
 		}
 		if header.Name <= last {
-			t.Errorf("%s comes behind %s", header.Name, last)
+			t.Errorf("%s comes after %s", header.Name, last)
 		}
 		last = header.Name
 		file := files[header.Name]
@@ -333,7 +334,7 @@ func checkBase(t *testing.T, files content) {
 		t.Error("America/Argentina is no directory")
 	}
 	if !strings.Contains(string(files["etc/passwd"].data), "\nnonroot:x:65532:65532:") {
-		t.Errorf("the user is not known:\n%s", files["etc/passwd"].data)
+		t.Errorf("the user is missing:\n%s", files["etc/passwd"].data)
 	}
 	names := map[string]bool{}
 	for rest := files[certificatesPath].data; ; {
@@ -369,7 +370,7 @@ func TestManagerRuns(t *testing.T) {
 	}
 }
 
-// A bill of materials names each module that the manager is linked from, and is the same when it is written again, elsewhere.
+// TestBills: a bill of materials names each module of the manager, and is the same when it is written again in another directory.
 func TestBills(t *testing.T) {
 	made(t, ".tar")
 	again := func(settings ...string) map[string][]byte {

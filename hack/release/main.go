@@ -15,15 +15,15 @@ limitations under the License.
 */
 
 // Command release builds the image of the operator and the archives of the kubectl plugin, without a container engine and with the same
-// bytes on every machine, and pushes the image. The Makefile runs it, and leaves the rest of a release to tools.
+// bytes on every machine, and pushes the image. The Makefile runs it; other tools do the rest of a release.
 //
-//   - main.go: the commands and their flags
-//   - source.go: the tree, and programs built from it with the pinned Go
-//   - files.go: files around the manager in the image, and tar archives
-//   - image.go: the image of each platform, and the index of them
-//   - archive.go: archives of the image
-//   - push.go: pushes an archive to a registry
-//   - plugin.go: archives of the kubectl plugin, and the manifest for krew
+//   - main.go has the commands and their flags
+//   - source.go builds programs from the tree with the pinned Go
+//   - files.go has the base files of the image, and writes tar archives
+//   - image.go builds the image of each platform, and their index
+//   - archive.go writes and reads archives of the image
+//   - push.go pushes an archive to a registry
+//   - plugin.go writes archives of the kubectl plugin, and the manifest for krew
 package main
 
 import (
@@ -42,7 +42,7 @@ const usage = `release image [flags]           builds the image for all platform
 release plugin [flags]          builds the archives of the kubectl plugin, and the manifest for krew
 release push ARCHIVE IMAGE      pushes the image of an archive`
 
-// releaseVersion is a semantic version with a leading v. It has no build metadata, because tags of images cannot have it.
+// releaseVersion matches a semantic version with a leading v. It allows no build metadata, because tags of images cannot have it.
 var releaseVersion = regexp.MustCompile(
 	`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?$`)
 
@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 }
 
-// sourceFlags adds the flags that both builds have.
+// sourceFlags returns the common flags of both builds.
 func sourceFlags(command string) (*flag.FlagSet, *source) {
 	s := &source{}
 	flags := flag.NewFlagSet("release "+command, flag.ContinueOnError)

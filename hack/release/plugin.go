@@ -57,10 +57,10 @@ func pluginCommand(ctx context.Context, args []string) error {
 	})
 }
 
-// krewPlatform is what the manifest for krew lists for a platform.
+// krewPlatform is the entry of a platform in the manifest for krew.
 type krewPlatform struct{ OS, Arch, Binary, URI, Sha256 string }
 
-// writePlugin writes an archive for each platform, and the manifest by which krew installs them.
+// writePlugin writes an archive for each platform, and the manifest for krew.
 func (s *source) writePlugin(build func(goos, goarch, name string) ([]byte, error)) error {
 	if !releaseVersion.MatchString(s.version) {
 		return fmt.Errorf("VERSION=%s is not a version that krew accepts: give one as in v1.2.3 or v1.2.3-rc.1", s.version)

@@ -37,10 +37,10 @@ import (
 
 var at = time.Date(2026, 11, 22, 10, 20, 30, 0, time.UTC)
 
-// named makes programs that are only their names.
+// named returns the name of a program as its content.
 func named(_, _, name string) ([]byte, error) { return []byte(name), nil }
 
-// pluginFiles writes the archives of v1.2.3 into a directory of its own, and reads what is there.
+// pluginFiles writes the archives of v1.2.3 into a new directory, and reads its files.
 func pluginFiles(t *testing.T, build func(goos, goarch, name string) ([]byte, error)) (dir string, files map[string][]byte) {
 	t.Helper()
 	s := &source{root: root, version: "v1.2.3", commit: "abc", out: t.TempDir(), time: at}
@@ -82,7 +82,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// readTar reads an archive, whose files all have the same time and no user.
+// readTar reads an archive, and checks that all files have the same time and no user.
 func readTar(t *testing.T, data []byte) (files []file) {
 	t.Helper()
 	compressed, err := gzip.NewReader(bytes.NewReader(data))
@@ -143,7 +143,7 @@ func TestSameArchives(t *testing.T) {
 	}
 }
 
-// TestKrew lets krew itself judge the manifest, and install the archive of this machine.
+// TestKrew: krew accepts the manifest, and installs the archive of this machine.
 func TestKrew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds krew and the plugin")

@@ -29,7 +29,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// pushCommand pushes the image of an archive by a tag. The tag of a released version stays: it is not moved to another image.
+// pushCommand pushes the image of an archive under a tag. It never moves the tag of a released version to another image.
 func pushCommand(ctx context.Context, archive, name string, out io.Writer) error {
 	tag, err := parseTag(name)
 	if err != nil {

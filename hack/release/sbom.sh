@@ -18,8 +18,8 @@
 #
 #   TOOL=bin/cyclonedx-gomod hack/release/sbom.sh PROGRAM VERSION FILE
 #
-# It is the same wherever and whenever it is written. Its time is that of the commit, or SOURCE_DATE_EPOCH; its serial number is made from
-# the sum of the program. The module of the operator itself is not looked up, so that it does not matter whether VERSION is published.
+# Its bytes do not depend on the machine or the time. Its time is the time of the commit, or SOURCE_DATE_EPOCH; its serial number is
+# computed from the sum of the program. The module of the operator is not looked up, because VERSION may not be published yet.
 
 set -euo pipefail
 

@@ -34,17 +34,17 @@ import (
 	"time"
 )
 
-// source is the tree that a release is built from. Each artifact has a file.
+// source is the tree of a release. Each artifact has a file.
 type source struct {
 	// root is the directory of the repository, out the directory to write to.
 	root, out string
-	// version and commit are what the programs report.
+	// version and commit are printed by the programs.
 	version, commit string
-	// binaries is the directory that programs are built into.
+	// binaries is the directory of the built programs.
 	binaries string
-	// time is the time of the commit. Everything that is built has it.
+	// time is the time of the commit, and of all artifacts.
 	time time.Time
-	// goRoot is the GOROOT of the pinned Go, env the environment of its command, without settings that change what it builds.
+	// goRoot is the GOROOT of the pinned Go, env the environment of its command, without settings that change the result.
 	goRoot string
 	env    []string
 }
@@ -87,13 +87,13 @@ func pinnedGo(goMod string) (string, error) {
 	return pin[1], nil
 }
 
-// keptGoSettings say where modules come from and where they are kept. They change nothing of what is built.
+// keptGoSettings are the settings of sources and caches of modules. They do not change the result.
 var keptGoSettings = []string{
 	"GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS", "GOCACHE", "GOMODCACHE", "GOPATH",
 }
 
-// findGo finds the pinned Go, which the go command fetches where another one is installed. This program compresses what it writes, so it
-// must be built with the pinned Go, too.
+// findGo finds the pinned Go, which the go command downloads if another version is installed. This program must be built with the pinned
+// Go, too, because it compresses archives.
 func (s *source) findGo(ctx context.Context) error {
 	pin, err := pinnedGo(goMod)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *source) findGo(ctx context.Context) error {
 	return nil
 }
 
-// build builds a program as the Dockerfile builds the manager, keeps it by a name, and returns it.
+// build builds a program as the Dockerfile builds the manager, keeps it under a name, and returns it.
 func (s *source) build(ctx context.Context, pkg, goos, goarch, name string) ([]byte, error) {
 	path, err := filepath.Abs(filepath.Join(s.binaries, name))
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *source) write(name string, data []byte) error {
 	return os.WriteFile(filepath.Join(s.out, name), data, 0o644)
 }
 
-// epoch returns SOURCE_DATE_EPOCH, or else the time of the commit.
+// epoch returns SOURCE_DATE_EPOCH or, without it, the time of the commit.
 func epoch(ctx context.Context, root string) (time.Time, error) {
 	const variable = "SOURCE_DATE_EPOCH"
 	value := os.Getenv(variable)

@@ -40,7 +40,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// startRegistry starts one in this process, and is its address.
+// startRegistry starts a registry in this process, and returns its address.
 func startRegistry(t *testing.T, options ...registry.Option) string {
 	t.Helper()
 	server := httptest.NewServer(registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...))
@@ -57,7 +57,7 @@ func TestRegistryTakesImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.TrimSpace(out.String()); got != repository+":v9@"+want.String() {
-		t.Errorf("it says %s", got)
+		t.Errorf("it prints %s", got)
 	}
 	pulled := must(remote.Index(must(name.NewDigest(repository + "@" + want.String()))(t)))(t)
 	if err := validate.Index(pulled); err != nil {
@@ -71,7 +71,7 @@ func TestRegistryTakesImage(t *testing.T) {
 	}
 }
 
-// What was released by a version is not replaced; a tag to try things out may move.
+// TestTagsOfReleasesStay: the image of a released version is not replaced; other tags may move.
 func TestTagsOfReleasesStay(t *testing.T) {
 	base := startRegistry(t) + "/operator"
 	image := must(random.Image(64, 1))(t)
@@ -80,7 +80,8 @@ func TestTagsOfReleasesStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := run(t.Context(), []string{"push", made(t, ".tar"), base + ":v1.2.3"}, io.Discard); err == nil || !strings.Contains(err.Error(), "released versions are not replaced") {
+	err := run(t.Context(), []string{"push", made(t, ".tar"), base + ":v1.2.3"}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "released versions are not replaced") {
 		t.Errorf("the tag of a release: %v", err)
 	}
 	if err := run(t.Context(), []string{"push", made(t, ".tar"), base + ":dev"}, io.Discard); err != nil {
@@ -102,7 +103,7 @@ func TestPushRefuses(t *testing.T) {
 	}
 }
 
-// TestRegistryTakesChart pushes charts with Helm. The same chart is pushed once, and another one of its version is refused.
+// TestRegistryTakesChart pushes charts with Helm. Pushing the same chart again is allowed; another chart of its version is refused.
 func TestRegistryTakesChart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds helm")
@@ -155,12 +156,12 @@ func tarGz(t *testing.T, files map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// TestContainerdTakes has a containerd of its own import the archives.
+// TestContainerdTakes imports the archives into a containerd of its own.
 func TestContainerdTakes(t *testing.T) {
 	archives := []string{made(t, ".tar"), made(t, "-linux-amd64.tar")}
 	for _, program := range []string{"containerd", "ctr"} {
 		if _, err := exec.LookPath(program); err != nil || os.Getuid() != 0 {
-			t.Skip("it takes root, containerd and ctr: hack/nodes/requirements.sh installs them")
+			t.Skip("it needs root, containerd and ctr: hack/nodes/requirements.sh installs them")
 		}
 	}
 	ctr := startContainerd(t)
@@ -187,7 +188,7 @@ func TestContainerdTakes(t *testing.T) {
 	}
 }
 
-// startContainerd starts one for this test, and is ctr for it.
+// startContainerd starts a containerd for this test, and returns a function that calls ctr.
 func startContainerd(t *testing.T) func(...string) string {
 	t.Helper()
 	// The path of a socket must be short.
@@ -195,7 +196,9 @@ func startContainerd(t *testing.T) func(...string) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	config := filepath.Join(dir, "config.toml")
 	writeFile(t, config, []byte(`version = 2
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.internal.v1.opt"]
+disabled_plugins = [
+  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.internal.v1.opt",
+]
 root = "`+dir+`/root"
 state = "`+dir+`/state"
 [grpc]
@@ -204,7 +207,7 @@ address = "`+dir+`/grpc"
 address = "`+dir+`/ttrpc"
 `))
 	var logs bytes.Buffer
-	// It ends when the test does, before its directory is removed.
+	// It ends with the test, before its directory is removed.
 	containerd := exec.Command("containerd", "--config", config)
 	containerd.Stdout, containerd.Stderr = &logs, &logs
 	if err := containerd.Start(); err != nil {

@@ -88,7 +88,7 @@ func TestWorkflows(t *testing.T) {
 					t.Errorf("%s: %s may run no nodes: run it as root, with REQUIRE_NODES", file, step.Run)
 				}
 				if step.Uses != "" && !pinned[step.Uses] {
-					t.Errorf("%s: %s is not pinned by commit, with its version behind", file, step.Uses)
+					t.Errorf("%s: %s is not pinned by commit, with its version as a comment", file, step.Uses)
 				}
 				if strings.HasPrefix(step.Uses, "actions/checkout@") && step.With["persist-credentials"] != false {
 					t.Errorf("%s: %s leaves credentials in the tree", file, name)
@@ -99,11 +99,11 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
-// checkRun wants steps that run outside of GitHub, too, and that contain no text of an event.
+// checkRun checks that a step also runs outside of GitHub, and contains no text of an event.
 func checkRun(t *testing.T, file, run string, targets map[string]bool) {
 	t.Helper()
 	if strings.Contains(run, "${{") {
-		t.Errorf("%s: %q: take what comes from outside by env", file, run)
+		t.Errorf("%s: %q: pass text of an event by env", file, run)
 	}
 	command, found := strings.CutPrefix(strings.TrimSuffix(run, ` >> "$GITHUB_OUTPUT"`), "make ")
 	switch {
@@ -125,7 +125,8 @@ func checkRun(t *testing.T, file, run string, targets map[string]bool) {
 func makeTargets(t *testing.T) map[string]bool {
 	t.Helper()
 	targets := map[string]bool{}
-	for _, match := range regexp.MustCompile(`(?m)^\.PHONY: (\S+)$`).FindAllStringSubmatch(string(must(os.ReadFile(filepath.Join(root, "Makefile")))(t)), -1) {
+	makefile := string(must(os.ReadFile(filepath.Join(root, "Makefile")))(t))
+	for _, match := range regexp.MustCompile(`(?m)^\.PHONY: (\S+)$`).FindAllStringSubmatch(makefile, -1) {
 		targets[match[1]] = true
 	}
 	if len(targets) < 20 {
@@ -134,8 +135,8 @@ func makeTargets(t *testing.T) map[string]bool {
 	return targets
 }
 
-// TestManifests wants those of a release to be quick-start.yaml, but for the
-// image, which they have by its digest.
+// TestManifests: the manifests of a release differ from quick-start.yaml only in the
+// image, which has a digest.
 func TestManifests(t *testing.T) {
 	digests := must(os.ReadFile(made(t, ".digests.txt")))(t)
 	whole := strings.Fields(string(digests))[0]

@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Command simulator runs the simulator of AlterShield Server alone, to try the
-// operator without the Java server. It prints what it hears and says.
+// operator without the Java server. It prints requests and callbacks.
 package main
 
 import (
@@ -44,9 +44,9 @@ import (
 )
 
 const (
-	// defaultMessage is what a failing verdict says.
+	// defaultMessage is the message of a failing verdict.
 	defaultMessage = "failed as asked for by --fail flags"
-	// makeTokenFile is where the Makefile keeps the token.
+	// makeTokenFile is the token file of the Makefile.
 	makeTokenFile = "certs/altershield-token"
 )
 
@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// config is what the flags say.
+// config has the values of the flags.
 type config struct {
 	listen, platform, tokenFile, scene, admissionScene string
 	callbackURLs                                       []string
@@ -73,7 +73,9 @@ type config struct {
 func parse(args []string, out io.Writer) (config, error) {
 	var c config
 	var callbackURLs, failPod string
-	failing := simulator.Script{Verdict: altershield.VerdictFail, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}}
+	failing := simulator.Script{
+		Verdict: altershield.VerdictFail, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+	}
 	message := defaultMessage
 	flags := flag.NewFlagSet("simulator", flag.ContinueOnError)
 	flags.SetOutput(out)
@@ -82,21 +84,23 @@ func parse(args []string, out io.Writer) (config, error) {
 		"`URL` of the operator that verdicts are sent to; several, comma separated, for its replicas; empty sends none")
 	flags.StringVar(&c.platform, "platform", altershield.DefaultPlatform, "`name` of the registered platform")
 	flags.StringVar(&c.tokenFile, "token-file", "",
-		"`file` with the platform's token, made when it is missing; without one no signature is verified, and callbacks carry one the operator refuses")
+		"`file` with the platform's token, created if it is missing; without a token no signature is verified, "+
+			"and the operator refuses the callbacks")
 	flags.StringVar(&c.scene, "scene", altershield.DefaultScene, "`key` of the registered scene (G2)")
 	flags.StringVar(&c.admissionScene, "admission-scene", "", "`key` of the registered scene for admission checks (G1)")
 	flags.DurationVar(&c.delay, "delay", 0, "how long each check runs")
 	flags.BoolVar(&c.journal, "journal", true, "print each request and each callback as one line")
 	flags.StringVar(&failing.Workload, "fail-workload", "", "fail checks of this `workload` only: its name, or namespace/name")
 	flags.StringVar(&failPod, "fail-pod", "", "fail checks of batches with a pod whose name matches this regular `expression` only")
+	checkTypes := map[string]altershield.CheckType{"batch": altershield.CheckBatch, "order": altershield.CheckOrder}
 	flags.Func("fail-check", "fail checks of this `kind`, \"batch\" or \"order\" (default batch)", func(kind string) error {
-		return choose(&failing.CheckType, kind, map[string]altershield.CheckType{"batch": altershield.CheckBatch, "order": altershield.CheckOrder})
+		return choose(&failing.CheckType, kind, checkTypes)
 	})
 	flags.Func("fail-stage", "fail checks at this `stage`, \"PRE\" or \"POST\" (default POST)", func(stage string) error {
 		return choose(&failing.Stage, stage, map[string]altershield.Stage{"PRE": altershield.StagePre, "POST": altershield.StagePost})
 	})
-	flags.IntVar(&failing.Times, "fail-times", 0, "fail only the first so many checks, all when 0")
-	flags.StringVar(&message, "fail-message", message, "what the failing verdict says")
+	flags.IntVar(&failing.Times, "fail-times", 0, "number of checks that fail, all when 0")
+	flags.StringVar(&message, "fail-message", message, "message of the failing verdict")
 	flags.Usage = func() {
 		fmt.Fprintln(out, "The simulator of AlterShield Server. Checks pass, except those that the --fail flags select together.")
 		flags.PrintDefaults()
@@ -135,7 +139,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	return c, nil
 }
 
-// splitURLs reads the addresses of operators.
+// splitURLs parses a list of URLs of operators.
 func splitURLs(list string) (urls []string, err error) {
 	for u := range strings.SplitSeq(list, ",") {
 		if u = strings.TrimSpace(u); u == "" {
@@ -150,7 +154,7 @@ func splitURLs(list string) (urls []string, err error) {
 	return urls, nil
 }
 
-// choose is the value of a flag that takes few.
+// choose sets a flag that has few values.
 func choose[T any](into *T, text string, of map[string]T) error {
 	value, known := of[text]
 	if !known {
@@ -202,9 +206,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// announce says how to connect a manager.
+// announce prints how to connect a manager.
 func (c config) announce(out io.Writer, serverURL string) {
-	fmt.Fprintf(out, "AlterShield simulator on %s, callbacks to %s\n", serverURL, cmp.Or(strings.Join(c.callbackURLs, ", "), "nobody"))
+	fmt.Fprintf(out, "AlterShield simulator on %s, callbacks to %s\n", serverURL, cmp.Or(strings.Join(c.callbackURLs, ", "), "no operator"))
 	flags := []string{"--altershield-url=" + serverURL}
 	if c.tokenFile != "" {
 		flags = append(flags, "--altershield-token-file="+c.tokenFile)
@@ -232,7 +236,7 @@ func (c config) announce(out io.Writer, serverURL string) {
 	}
 }
 
-// token reads the token of a file. One that is missing is made.
+// token reads the token of a file. It creates a missing file.
 func token(path string, out io.Writer) (string, error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {

@@ -145,7 +145,9 @@ func TestHowToConnect(t *testing.T) {
 		args []string
 		want string
 	}{
-		"make simulator": {[]string{"--token-file=" + makeTokenFile}, `AlterShield simulator on http://127.0.0.1:9090, callbacks to http://127.0.0.1:8080/openapi/altershield/callback
+		"make simulator": {
+			[]string{"--token-file=" + makeTokenFile},
+			`AlterShield simulator on http://127.0.0.1:9090, callbacks to http://127.0.0.1:8080/openapi/altershield/callback
 Connect a manager to it with
 
     make run SERVER_URL=http://127.0.0.1:9090
@@ -155,11 +157,15 @@ or with the flags
     --altershield-url=http://127.0.0.1:9090
     --altershield-token-file=certs/altershield-token
 
-`},
-		"other than the defaults": {[]string{"--callback-url=http://a, http://b", "--token-file=/t", "--platform=p", "--scene=s", "--admission-scene=a"}, `AlterShield simulator on http://127.0.0.1:9090, callbacks to http://a, http://b
+`,
+		},
+		"other than the defaults": {
+			[]string{"--callback-url=http://a, http://b", "--token-file=/t", "--platform=p", "--scene=s", "--admission-scene=a"},
+			`AlterShield simulator on http://127.0.0.1:9090, callbacks to http://a, http://b
 Connect a manager to it with
 
-    make run SERVER_URL=http://127.0.0.1:9090 TOKEN_FILE=/t ARGS='--altershield-platform=p --altershield-scene=s --altershield-admission-scene=a'
+    make run SERVER_URL=http://127.0.0.1:9090 TOKEN_FILE=/t ` +
+				`ARGS='--altershield-platform=p --altershield-scene=s --altershield-admission-scene=a'
 
 or with the flags
 
@@ -169,8 +175,9 @@ or with the flags
     --altershield-scene=s
     --altershield-admission-scene=a
 
-`},
-		"no token, no callbacks": {[]string{"--callback-url="}, `AlterShield simulator on http://127.0.0.1:9090, callbacks to nobody
+`,
+		},
+		"no token, no callbacks": {[]string{"--callback-url="}, `AlterShield simulator on http://127.0.0.1:9090, callbacks to no operator
 Connect a manager to it with
 
     make run SERVER_URL=http://127.0.0.1:9090 TOKEN_FILE=
@@ -197,8 +204,7 @@ Without --token-file the operator refuses the callbacks, and learns of verdicts 
 	}
 }
 
-// TestAlone runs the command as a user does, and a client of the server beside
-// it.
+// TestAlone runs the command as a user does, with a client of the server.
 func TestAlone(t *testing.T) {
 	callbacks := make(chan altershield.Callback, 4)
 	operator := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -255,9 +261,12 @@ func TestAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := altershield.Base{TenantCode: altershield.DefaultTenant, ChangeSceneKey: altershield.DefaultScene, BizExecOrderID: "order"}
+	content := altershield.ChangeContent{
+		ContentType: altershield.ContentType{TypeName: altershield.DefaultTargetType}, InstanceName: "default/web",
+	}
 	if _, err := client.SubmitOrder(ctx, altershield.SubmitOrderRequest{Base: base, Order: altershield.Order{
-		ChangeTitle: "release", Creator: "jane", ChangeScenarioCode: altershield.ScenarioDefault, ChangePhases: []string{altershield.PhaseProd},
-		ChangeContents:  []altershield.ChangeContent{{ContentType: altershield.ContentType{TypeName: altershield.DefaultTargetType}, InstanceName: "default/web"}},
+		ChangeTitle: "release", Creator: "jane", ChangeScenarioCode: altershield.ScenarioDefault,
+		ChangePhases: []string{altershield.PhaseProd}, ChangeContents: []altershield.ChangeContent{content},
 		ChangeParamJSON: `{"namespace":"default","workload":"web","version":"0123456789"}`,
 	}}); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,8 @@ import (
 
 var (
 	phrases = regexp.MustCompile(`(?i)\b(told|tells? of|says? of|anew|any more|as ever|all the same|but for|but not|mend(s|ed|ing)?|` +
-		`somebody|nobody|whoever|what needs|kept back|let go on|be at fault|of before|there is one|made again|goes on by itself|in force by now)\b`)
+		`somebody|nobody|whoever|what needs|kept back|let go on|be at fault|of before|there is one|made again|` +
+		`goes on by itself|in force by now)\b`)
 	// begins matches a sentence that begins with a pronoun, up to its end. A question may.
 	begins   = regexp.MustCompile(`(?:^|[.!?]\s+)((?:What|Who|Whoever|That)\b[^.!?]*[.!?]?)`)
 	spans    = regexp.MustCompile("`+[^`]*`+|\\]\\([^)]*\\)|<!--.*?-->")

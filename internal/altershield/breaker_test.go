@@ -45,7 +45,8 @@ func TestBreaker(t *testing.T) {
 	fail := func() { t.Helper(); done(failed, failed, failed, failed, failed) }
 	denied := func(want time.Duration) {
 		t.Helper()
-		if _, after, err := b.allow(false); !errors.Is(err, ErrBreakerOpen) || after != want || !strings.HasSuffix(err.Error(), "because: reset") {
+		_, after, err := b.allow(false)
+		if !errors.Is(err, ErrBreakerOpen) || after != want || !strings.HasSuffix(err.Error(), "because: reset") {
 			t.Fatalf("error %v, retry after %s, want denied for %s", err, after, want)
 		}
 	}

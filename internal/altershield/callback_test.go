@@ -25,7 +25,8 @@ import (
 )
 
 const stockCallback = `{"changeCheckType":"CHANGE_BATCH","callbackRequest":{"nodeId":"n1","changeSceneKey":"s","bizExecOrderId":"o1",` +
-	`"verdict":{"verdict":"fail","allFinish":true,"checkPass":false,"rules":[{"name":"r","msg":"m","verdict":"FAIL"}]},"defenseStageEnum":"POST"}}`
+	`"verdict":{"verdict":"fail","allFinish":true,"checkPass":false,"rules":[{"name":"r","msg":"m","verdict":"FAIL"}]},` +
+	`"defenseStageEnum":"POST"}}`
 
 func TestParseCallback(t *testing.T) {
 	replace := func(old, with string) string { return strings.Replace(stockCallback, old, with, 1) }
@@ -50,14 +51,17 @@ func TestParseCallback(t *testing.T) {
 		"more after it":             {"application/json", stockCallback + "{}", nil, "the body is not a callback: invalid JSON at byte 252"},
 		"empty":                     {"application/json", "", nil, "the body is not a callback: invalid JSON at byte 0"},
 		"null":                      {"application/json", "null", nil, `changeCheckType is ""`},
-		"wrong type":                {"application/json", `{"callbackRequest":{"nodeId":7}}`, nil, "the body is not a callback: callbackRequest.nodeId has the wrong type"},
-		"unknown check type":        {"application/json", replace("CHANGE_BATCH", "CHANGE_MIND"), nil, `changeCheckType is "CHANGE_MIND"`},
-		"unknown stage":             {"application/json", replace("POST", "LATER"), nil, `defenseStageEnum is "LATER"`},
-		"no node":                   {"application/json", replace(`"n1"`, `" "`), nil, "nodeId is missing"},
-		"long node":                 {"application/json", replace("n1", strings.Repeat("n", 257)), nil, "nodeId has more than 256 bytes"},
-		"no order":                  {"application/json", replace(`"o1"`, `null`), nil, "bizExecOrderId is missing"},
-		"long order":                {"application/json", replace("o1", strings.Repeat("o", 129)), nil, "bizExecOrderId has more than 128 bytes"},
-		"no verdict":                {"application/json", replace(`"verdict":"fail"`, `"verdict":null`), nil, "verdict is missing"},
+		"wrong type": {
+			"application/json", `{"callbackRequest":{"nodeId":7}}`, nil,
+			"the body is not a callback: callbackRequest.nodeId has the wrong type",
+		},
+		"unknown check type": {"application/json", replace("CHANGE_BATCH", "CHANGE_MIND"), nil, `changeCheckType is "CHANGE_MIND"`},
+		"unknown stage":      {"application/json", replace("POST", "LATER"), nil, `defenseStageEnum is "LATER"`},
+		"no node":            {"application/json", replace(`"n1"`, `" "`), nil, "nodeId is missing"},
+		"long node":          {"application/json", replace("n1", strings.Repeat("n", 257)), nil, "nodeId has more than 256 bytes"},
+		"no order":           {"application/json", replace(`"o1"`, `null`), nil, "bizExecOrderId is missing"},
+		"long order":         {"application/json", replace("o1", strings.Repeat("o", 129)), nil, "bizExecOrderId has more than 128 bytes"},
+		"no verdict":         {"application/json", replace(`"verdict":"fail"`, `"verdict":null`), nil, "verdict is missing"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +95,8 @@ func TestCallbackResponse(t *testing.T) {
 // bounded line. No error quotes much of the body.
 func FuzzParseCallback(f *testing.F) {
 	f.Add("application/json;UTF-8", []byte(stockCallback))
-	f.Add("application/json", []byte(`{"changeCheckType":"CHANGE_ORDER","callbackRequest":{"nodeId":"n","bizExecOrderId":"o","defenseStageEnum":"PRE","verdict":{"verdict":"none"}}}`))
+	f.Add("application/json", []byte(`{"changeCheckType":"CHANGE_ORDER","callbackRequest":{"nodeId":"n","bizExecOrderId":"o",`+
+		`"defenseStageEnum":"PRE","verdict":{"verdict":"none"}}}`))
 	f.Add("application/json", []byte(`{"callbackRequest":{"verdict":[]}}`))
 	f.Add("", []byte("\xff"))
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
@@ -102,7 +107,8 @@ func FuzzParseCallback(f *testing.F) {
 			}
 			return
 		}
-		if c.Request.Verdict.Passes() && !(json.Valid(body) && some(body, "callbackRequest", func(r json.RawMessage) bool { return some(r, "verdict", hasPass) })) {
+		passes := func(r json.RawMessage) bool { return some(r, "verdict", hasPass) }
+		if c.Request.Verdict.Passes() && !(json.Valid(body) && some(body, "callbackRequest", passes)) {
 			t.Fatalf("%q passes", body)
 		}
 		if c.Request.NodeID == "" || c.Request.BizExecOrderID == "" || c.Request.Verdict.Verdict == "" {
@@ -132,9 +138,13 @@ func TestLatePre(t *testing.T) {
 		rules   []Rule
 		want    bool
 	}{
-		"every rule passed":            {StagePost, VerdictFail, []Rule{{Verdict: "PASS", Stage: StagePost}, {Verdict: "pass"}}, true},
-		"the rules of the PRE check":   {StagePost, VerdictFail, []Rule{{Verdict: "FAIL", Stage: StagePre}, {Verdict: "PASS", Stage: StagePost}}, true},
-		"a rule of its own failed":     {StagePost, VerdictFail, []Rule{{Verdict: "PASS", Stage: StagePre}, {Verdict: "FAIL", Stage: StagePost}}, false},
+		"every rule passed": {StagePost, VerdictFail, []Rule{{Verdict: "PASS", Stage: StagePost}, {Verdict: "pass"}}, true},
+		"the rules of the PRE check": {
+			StagePost, VerdictFail, []Rule{{Verdict: "FAIL", Stage: StagePre}, {Verdict: "PASS", Stage: StagePost}}, true,
+		},
+		"a rule of its own failed": {
+			StagePost, VerdictFail, []Rule{{Verdict: "PASS", Stage: StagePre}, {Verdict: "FAIL", Stage: StagePost}}, false,
+		},
 		"a rule of no known stage":     {StagePost, VerdictFail, []Rule{{Verdict: "FAIL"}}, false},
 		"a rule that says nothing":     {StagePost, VerdictFail, []Rule{{Name: "r", Stage: StagePost}}, false},
 		"the failure of it is ignored": {StagePost, VerdictFail, []Rule{{Verdict: "FAIL", Stage: StagePost, Ignored: true}}, true},

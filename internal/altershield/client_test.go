@@ -151,9 +151,12 @@ func TestRequestIsSignedAsSent(t *testing.T) {
 // mybatis is the server's message about an error of its database: the cause twice, and all of
 // the SQL in between.
 func mybatis(cause string) string {
-	return "\n### Error updating database.  Cause: " + cause + "\n### The error may exist in URL [jar:file:/home/admin/altershield.jar!/mybatis/exe/mapper/ExeChangeOrderMapper.xml]" +
-		"\n### The error may involve com.alipay.altershield.change.exe.dal.mapper.ExeChangeOrderMapper.insert-Inline\n### The error occurred while setting parameters" +
-		"\n### SQL: insert into altershield_exe_change_order (" + strings.Repeat("a_column_of_many, ", 100) + ") values (" + strings.Repeat("?, ", 100) + ")" +
+	return "\n### Error updating database.  Cause: " + cause +
+		"\n### The error may exist in URL [jar:file:/home/admin/altershield.jar!/mybatis/exe/mapper/ExeChangeOrderMapper.xml]" +
+		"\n### The error may involve com.alipay.altershield.change.exe.dal.mapper.ExeChangeOrderMapper.insert-Inline" +
+		"\n### The error occurred while setting parameters" +
+		"\n### SQL: insert into altershield_exe_change_order (" + strings.Repeat("a_column_of_many, ", 100) + ")" +
+		" values (" + strings.Repeat("?, ", 100) + ")" +
 		"\n### Cause: " + cause + "\n; nested exception is " + cause
 }
 
@@ -183,7 +186,8 @@ func TestErrorClasses(t *testing.T) {
 			saying("102", "authentication request fail Could not get JDBC Connection"), ClassRetry, is{}, "Could not get JDBC Connection",
 		},
 		"102, part of the server was not loaded": {
-			saying("102", "authentication request fail Invalid bound statement (not found): MetaChangePlatformMapper.getTokenByPlatform"), ClassRetry, is{}, "Invalid bound statement",
+			saying("102", "authentication request fail Invalid bound statement (not found): MetaChangePlatformMapper.getTokenByPlatform"),
+			ClassRetry, is{}, "Invalid bound statement",
 		},
 		"103": {refusal("103"), ClassGiveUp, is{NotSupported: true}, "result code 103"},
 		"104": {refusal("104"), ClassRetry, is{}, "result code 104"},
@@ -209,7 +213,8 @@ func TestErrorClasses(t *testing.T) {
 			ClassRetry, is{Ambiguous: true}, "Communications link failure",
 		},
 		"901, the words are those of a user": {
-			saying("901", mybatis("java.net.SocketTimeoutException: Read timed out")+" Data too long for column"), ClassRetry, is{Ambiguous: true}, "Read timed out",
+			saying("901", mybatis("java.net.SocketTimeoutException: Read timed out")+" Data too long for column"),
+			ClassRetry, is{Ambiguous: true}, "Read timed out",
 		},
 		"998":                {refusal("998"), ClassRetry, is{Ambiguous: true}, "result code 998"},
 		"unknown code":       {refusal("777"), ClassRetry, is{Ambiguous: true}, "result code 777"},
@@ -220,9 +225,12 @@ func TestErrorClasses(t *testing.T) {
 		"429":                {answering(429, `{}`), ClassRetry, is{Ambiguous: true}, "HTTP 429"},
 		"500":                {answering(500, `{"status":500}`), ClassRetry, is{Ambiguous: true}, "HTTP 500"},
 		"503":                {answering(503, `busy`), ClassRetry, is{Ambiguous: true}, "HTTP 503"},
-		"redirect":           {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }, ClassRetry, is{Ambiguous: true}, "redirect"},
-		"HTML":               {answering(200, `<html>`), ClassRetry, is{Ambiguous: true}, "no JSON object"},
-		"truncated":          {answering(200, okAnswer[:40]), ClassRetry, is{Ambiguous: true}, "no JSON object"},
+		"redirect": {
+			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
+			ClassRetry, is{Ambiguous: true}, "redirect",
+		},
+		"HTML":      {answering(200, `<html>`), ClassRetry, is{Ambiguous: true}, "no JSON object"},
+		"truncated": {answering(200, okAnswer[:40]), ClassRetry, is{Ambiguous: true}, "no JSON object"},
 		"truncated body": {
 			hijacked("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), ClassRetry, is{Ambiguous: true}, "reading the answer",
 		},
@@ -230,12 +238,21 @@ func TestErrorClasses(t *testing.T) {
 		"empty":             {answering(200, ``), ClassRetry, is{Ambiguous: true}, "no JSON object"},
 		"array":             {answering(200, `[1]`), ClassRetry, is{Ambiguous: true}, "no JSON object"},
 		"other application": {answering(200, `{"code":0}`), ClassRetry, is{Ambiguous: true}, "no field success"},
-		"too big":           {answering(200, okAnswer+strings.Repeat(" ", maxAnswer)), ClassRetry, is{Ambiguous: true}, "more than 1048576 bytes"},
-		"a long node":       {answering(200, `{"success":true,"resultCode":"000","domain":{"nodeId":"`+strings.Repeat("n", 257)+`"}}`), ClassRetry, is{Ambiguous: true}, "more than 256 bytes"},
-		"a long node, skip": {answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true,"nodeId":"`+strings.Repeat("n", 257)+`"}}`), ClassRetry, is{Ambiguous: true}, "more than 256 bytes"},
-		"no node":           {answering(200, `{"success":true,"resultCode":"000","domain":{}}`), ClassRetry, is{Ambiguous: true}, "no nodeId"},
-		"no node, skip":     {handler: answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true}}`)},
-		"wrong domain":      {answering(200, `{"success":true,"domain":[]}`), ClassRetry, is{Ambiguous: true}, "domain"},
+		"too big": {
+			answering(200, okAnswer+strings.Repeat(" ", maxAnswer)),
+			ClassRetry, is{Ambiguous: true}, "more than 1048576 bytes",
+		},
+		"a long node": {
+			answering(200, `{"success":true,"resultCode":"000","domain":{"nodeId":"`+strings.Repeat("n", 257)+`"}}`),
+			ClassRetry, is{Ambiguous: true}, "more than 256 bytes",
+		},
+		"a long node, skip": {
+			answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true,"nodeId":"`+strings.Repeat("n", 257)+`"}}`),
+			ClassRetry, is{Ambiguous: true}, "more than 256 bytes",
+		},
+		"no node":       {answering(200, `{"success":true,"resultCode":"000","domain":{}}`), ClassRetry, is{Ambiguous: true}, "no nodeId"},
+		"no node, skip": {handler: answering(200, `{"success":true,"resultCode":"000","domain":{"skipCheck":true}}`)},
+		"wrong domain":  {answering(200, `{"success":true,"domain":[]}`), ClassRetry, is{Ambiguous: true}, "domain"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -245,15 +262,18 @@ func TestErrorClasses(t *testing.T) {
 				t.Errorf("class %q, want %q: %v", got, tc.wantClass, err)
 			}
 			code := CodeOf(err)
-			got := is{code == CodeDuplicate, code == CodeNotSupported, code == CodeIllegalArgument, IsNoCheck(err), code == CodeUnexpected && ClassOf(err) == ClassGiveUp, IsAmbiguous(err)}
+			got := is{
+				code == CodeDuplicate, code == CodeNotSupported, code == CodeIllegalArgument, IsNoCheck(err),
+				code == CodeUnexpected && ClassOf(err) == ClassGiveUp, IsAmbiguous(err),
+			}
 			if diff := cmp.Diff(tc.wantIs, got); diff != "" {
 				t.Errorf("predicates of %v (-want +got):\n%s", err, diff)
 			}
 			if err == nil {
 				return
 			}
-			if text := err.Error(); !strings.Contains(text, tc.wantText) || strings.Contains(text, "insert into") || !strings.Contains(text, string(ActionStartBatch)) ||
-				strings.Contains(text, token1) || strings.ContainsAny(text, "\n") || len(text) > 2000 {
+			if text := err.Error(); !strings.Contains(text, tc.wantText) || !strings.Contains(text, string(ActionStartBatch)) ||
+				strings.Contains(text, "insert into") || strings.Contains(text, token1) || strings.ContainsAny(text, "\n") || len(text) > 2000 {
 				t.Errorf("error %q, want %q and the action", text, tc.wantText)
 			}
 			var e *Error
@@ -396,7 +416,8 @@ func TestDeadServerHoldsNoWorker(t *testing.T) {
 
 	started := time.Now()
 	for range maxFailures {
-		if _, err := c.RetrieveCheck(t.Context(), RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre}); ClassOf(err) != ClassRetry || !strings.Contains(err.Error(), "no answer within 50ms") {
+		_, err := c.RetrieveCheck(t.Context(), RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre})
+		if ClassOf(err) != ClassRetry || !strings.Contains(err.Error(), "no answer within 50ms") {
 			t.Fatal(err)
 		}
 	}
@@ -474,7 +495,8 @@ func TestRateLimit(t *testing.T) {
 		}
 	}
 	_, err := c.StartBatch(t.Context(), testBatch())
-	if after := retryAfter(err); !errors.Is(err, ErrThrottled) || ClassOf(err) != ClassRetry || after != 500*time.Millisecond || IsAmbiguous(err) {
+	after := retryAfter(err)
+	if !errors.Is(err, ErrThrottled) || ClassOf(err) != ClassRetry || after != 500*time.Millisecond || IsAmbiguous(err) {
 		t.Fatalf("error %v, retry after %s", err, after)
 	}
 	clock.SetTime(clock.Now().Add(500 * time.Millisecond))
@@ -543,7 +565,9 @@ func TestRetryAfterHeader(t *testing.T) {
 
 // TestHeartbeat: its results, and that limits and the breaker do not count it.
 func TestHeartbeat(t *testing.T) {
-	const good = `{"success":true,"resultCode":"000","msg":"success","domain":{"OPSCLOUD_CLIENT_SWITCH_CHG_SRV_CHECK":"true","OPSCLOUD_CLIENT_SWITCH_OFF_CHANGE_SCENE_KEYS":""}}`
+	const good = `{"success":true,"resultCode":"000","msg":"success",` +
+		`"domain":{"OPSCLOUD_CLIENT_SWITCH_CHG_SRV_CHECK":"true","OPSCLOUD_CLIENT_SWITCH_OFF_CHANGE_SCENE_KEYS":""}}`
+	const unbound = `{"success":false,"resultCode":"102","msg":"authentication request fail Invalid bound statement (not found)"}`
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		want    Class
@@ -551,7 +575,7 @@ func TestHeartbeat(t *testing.T) {
 	}{
 		"works":             {answering(200, good), "", ""},
 		"denied":            {answering(200, `{"success":false,"resultCode":"102","msg":"authentication request fail"}`), ClassHuman, "102"},
-		"errors only":       {answering(200, `{"success":false,"resultCode":"102","msg":"authentication request fail Invalid bound statement (not found)"}`), ClassRetry, "Invalid bound statement"},
+		"errors only":       {answering(200, unbound), ClassRetry, "Invalid bound statement"},
 		"another service":   {answering(200, `{"status":"UP"}`), ClassRetry, "no field success"},
 		"connection lost":   {hijacked(""), ClassRetry, "EOF"},
 		"no such path":      {answering(404, `{"status":404}`), ClassGiveUp, "HTTP 404"},

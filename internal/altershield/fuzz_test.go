@@ -76,8 +76,10 @@ func FuzzAnswers(f *testing.F) {
 		`{"success":false,"resultCode":"110","msg":"the token is fuzzing-token\n","domain":{"finished":true,"verdict":{"verdict":"pass"}}}`,
 		`{"domain":{"finished":true,"verdict":{"verdict":"pass"}}}`, `{"success":true,"domain":{"finished":"true","verdict":"pass"}}`,
 		`{"success":true,"success":false}`, `{"success":true,"domain":null}`, `{"success":true,"domain":[]}`, `{"success":"true"}`,
-		`{"success":true,"domain":{"finished":true,"verdict":{"verdict":["pass"],"rules":{}}}} {}`, `{"success":true,"domain":{"finished":true,"verdict":{"verdict":"pass"`,
-		`{"success":false,"resultCode":"\n0 fuzzing-token"}`, `{"success":false,"resultCode":"777","msg":"` + strings.Repeat(`\"`, maxMessage) + `"}`,
+		`{"success":true,"domain":{"finished":true,"verdict":{"verdict":["pass"],"rules":{}}}} {}`,
+		`{"success":true,"domain":{"finished":true,"verdict":{"verdict":"pass"`,
+		`{"success":false,"resultCode":"\n0 fuzzing-token"}`,
+		`{"success":false,"resultCode":"777","msg":"` + strings.Repeat(`\"`, maxMessage) + `"}`,
 		`<html>pass</html>`, "\xff", "", `null`, `[]`, `"pass"`,
 	} {
 		for _, status := range []int{200, 302, 400, 404, 429, 500} {
@@ -111,7 +113,8 @@ func FuzzAnswers(f *testing.F) {
 		}
 		poll, err := client.RetrieveCheck(t.Context(), RetrieveCheckRequest{Base: base, NodeID: "n", DefenseStage: StagePost})
 		check(ActionRetrieveCheck, err)
-		if err == nil && poll.Passed() && !says(func(d json.RawMessage) bool { return some(d, "finished", isTrue) && some(d, "verdict", hasPass) }) {
+		finished := func(d json.RawMessage) bool { return some(d, "finished", isTrue) && some(d, "verdict", hasPass) }
+		if err == nil && poll.Passed() && !says(finished) {
 			t.Fatalf("%q passes a poll", body)
 		}
 		node, err := client.StartBatch(t.Context(), StartBatchRequest{

@@ -194,7 +194,8 @@ func (v Verdict) explainRules() []string {
 // characters, and without characters that set the direction of writing.
 func line(s string) string {
 	s = strings.ToValidUTF8(s, "�")
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.In(r, unicode.Cc, unicode.Bidi_Control) }), " ")
+	replaced := func(r rune) bool { return unicode.IsSpace(r) || unicode.In(r, unicode.Cc, unicode.Bidi_Control) }
+	return strings.Join(strings.FieldsFunc(s, replaced), " ")
 }
 
 // maxLink bounds a link that is shown or kept, in bytes.
@@ -205,7 +206,8 @@ const maxLink = 2048
 func Link(s string) string {
 	s = strings.TrimSpace(s)
 	u, err := url.Parse(s)
-	if err != nil || len(s) > maxLink || strings.ContainsFunc(s, unicode.IsSpace) || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if err != nil || len(s) > maxLink || strings.ContainsFunc(s, unicode.IsSpace) ||
+		u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return ""
 	}
 	return s

@@ -54,12 +54,22 @@ func TestVerdict(t *testing.T) {
 			json:            `{"verdict":"fail","url":"http://x/1","rules":[{"name":"r","msg":"m","verdict":"FAIL"}]}`,
 			wantExplanation: "http://x/1; r: m",
 		},
-		"every rule passed":      {json: `{"verdict":"fail","rules":[{"name":"r","msg":"fine","verdict":"PASS"}]}`, wantExplanation: "the server gave no reason"},
-		"no rule marked":         {json: `{"verdict":"fail","rules":[{"name":"r","msg":"m"}]}`, wantExplanation: "r: m"},
-		"rules in another form":  {json: `{"verdict":"fail","rules":"r","allFinish":"yes","msg":{"a":1}}`, wantExplanation: "the server gave no reason"},
-		"one odd rule":           {json: `{"verdict":"fail","rules":[7,{"name":1,"msg":"m","verdict":"FAIL"}]}`, wantExplanation: "m"},
-		"verdict of other type":  {json: `{"verdict":1}`, wantErr: true},
-		"many rules are counted": {json: `{"verdict":"fail","rules":[{"name":"1"},{"name":"2"},{"name":"3"},{"name":"4"},{"name":"5"},{"name":"6"},{"name":"7"}]}`, wantExplanation: "1; 2; 3; 4; 5; and 2 more"},
+		"every rule passed": {
+			json:            `{"verdict":"fail","rules":[{"name":"r","msg":"fine","verdict":"PASS"}]}`,
+			wantExplanation: "the server gave no reason",
+		},
+		"no rule marked": {json: `{"verdict":"fail","rules":[{"name":"r","msg":"m"}]}`, wantExplanation: "r: m"},
+		"rules in another form": {
+			json:            `{"verdict":"fail","rules":"r","allFinish":"yes","msg":{"a":1}}`,
+			wantExplanation: "the server gave no reason",
+		},
+		"one odd rule":          {json: `{"verdict":"fail","rules":[7,{"name":1,"msg":"m","verdict":"FAIL"}]}`, wantExplanation: "m"},
+		"verdict of other type": {json: `{"verdict":1}`, wantErr: true},
+		"many rules are counted": {
+			json: `{"verdict":"fail","rules":[{"name":"1"},{"name":"2"},{"name":"3"},{"name":"4"},{"name":"5"},{"name":"6"},` +
+				`{"name":"7"}]}`,
+			wantExplanation: "1; 2; 3; 4; 5; and 2 more",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -34,9 +34,9 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 
-// CauseOf is the last warning about a pod, as its events have it: where a
-// volume cannot be mounted, say, the status of the pod does not tell. Empty
-// when there is none. It is read when it is reported, and not kept.
+// CauseOf returns the last warning event of a pod, empty without one: the status
+// of a pod does not show, for example, that a volume cannot be mounted. It is read
+// when it is reported, and not kept.
 func (v View) CauseOf(ctx context.Context, namespace string, pod types.UID) (string, error) {
 	var list corev1.EventList
 	selector := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(pod), "type": corev1.EventTypeWarning})
@@ -55,27 +55,26 @@ func (v View) CauseOf(ctx context.Context, namespace string, pod types.UID) (str
 	return last.Reason + ": " + last.Message, nil
 }
 
-// refusalMemory is for how long what was read of refusals is good, and maxRefusals of how
-// many workloads that is remembered at once.
 const (
+	// refusalMemory is how long the refusals of a workload are remembered, and maxRefusals the
+	// number of workloads with remembered refusals.
 	refusalMemory = 10 * time.Second
 	maxRefusals   = 1000
-	// lackingMemory is for how long it is remembered since when pods are lacking, counted
-	// from the last look.
+	// lackingMemory is how long the time is remembered since which pods are lacking, counted
+	// from the last read.
 	lackingMemory = time.Hour
 )
 
 func newRefusals(c clock.PassiveClock) *refusals {
-	return &refusals{clock: c, known: cache.NewLRUExpireCacheWithClock(maxRefusals, c), since: cache.NewLRUExpireCacheWithClock(maxRefusals, c)}
+	newCache := func() *cache.LRUExpireCache { return cache.NewLRUExpireCacheWithClock(maxRefusals, c) }
+	return &refusals{clock: c, known: newCache(), since: newCache()}
 }
 
-// reasonFailedCreate is what the controllers of Kubernetes call that they cannot make a
-// pod.
+// reasonFailedCreate is the event reason of a controller of Kubernetes that cannot create a pod.
 const reasonFailedCreate = "FailedCreate"
 
-// Workload observes a workload, as View does, and why pods of it are not made, where the
-// workload itself does not say that: its controller tells it in events. Where they cannot
-// be read, nothing is known of that; the rest is.
+// Workload reads a workload, as View does, and why its pods are not created. Where only events of
+// its controller have the reason, and they cannot be read, the reason stays unknown.
 func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*workload.Workload, error) {
 	w, err := c.View.Workload(ctx, key)
 	if err != nil || w == nil || c.refusals == nil {
@@ -87,7 +86,7 @@ func (c *Cluster) Workload(ctx context.Context, key workload.Key) (*workload.Wor
 	}
 	said, err := c.refusalsOf(ctx, w)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "why pods are not made is not known", "workload", key)
+		log.FromContext(ctx).Error(err, "cannot read why pods are not created", "workload", key)
 	}
 	w.NotMade = w.Lacking.RefusedBy(said, now)
 	return w, nil
@@ -114,7 +113,9 @@ func (c *Cluster) refusalsOf(ctx context.Context, w *workload.Workload) ([]workl
 		return said, nil
 	}
 	var list corev1.EventList
-	selector := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(w.UID), "reason": reasonFailedCreate, "type": corev1.EventTypeWarning})
+	selector := fields.SelectorFromSet(fields.Set{
+		"involvedObject.uid": string(w.UID), "reason": reasonFailedCreate, "type": corev1.EventTypeWarning,
+	})
 	if err := c.Live.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFieldsSelector{Selector: selector}); err != nil {
 		c.refusals.known.Add(w.UID, []workload.Refusal(nil), refusalMemory)
 		return nil, fmt.Errorf("list the events of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)

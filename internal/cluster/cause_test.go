@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// lackingSet is a StatefulSet of which pods are lacking, or not.
+// lackingSet is a StatefulSet that may lack pods.
 type lackingSet struct {
 	workload.StatefulSet
 	lacking *workload.Lacking
@@ -42,27 +42,33 @@ func (l *lackingSet) Get(context.Context, client.Reader, types.NamespacedName) (
 	return &workload.Workload{GVK: l.GroupVersionKind(), Namespace: "prod", Name: "db", UID: "db", Lacking: l.lacking}, nil
 }
 
-// TestWorkloadWhosePodsAreRefused: what refuses them is read from events, at most every
-// ten seconds. Where they cannot be read, the workload is observed all the same.
+// TestWorkloadWhosePodsAreRefused: the reason is read from events, at most every ten seconds.
+// A workload is read even if its events cannot be read.
 func TestWorkloadWhosePodsAreRefused(t *testing.T) {
 	read, broken := 0, errors.New("etcd of the events is down")
 	kind := &lackingSet{lacking: &workload.Lacking{Count: 1, Since: testNow}}
-	c := clusterOf(t, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+	listEvents := func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 		events, ok := list.(*corev1.EventList)
 		if !ok {
 			return nil
 		}
 		read++
-		events.Items = []corev1.Event{{Message: "exceeded quota", FirstTimestamp: metav1.NewTime(testNow), LastTimestamp: metav1.NewTime(testNow.Add(time.Minute))}}
+		events.Items = []corev1.Event{{
+			Message: "exceeded quota", FirstTimestamp: metav1.NewTime(testNow), LastTimestamp: metav1.NewTime(testNow.Add(time.Minute)),
+		}}
 		return broken
-	}})
+	}
+	c := clusterOf(t, interceptor.Funcs{List: listEvents})
 	c.Kinds = workload.NewRegistry(kind)
 	clock := clocktesting.NewFakeClock(testNow)
 	c.refusals = newRefusals(clock)
-	look := func(after time.Duration) *workload.Workload {
+	key := workload.Key{
+		GroupKind: kind.GroupVersionKind().GroupKind(), NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"},
+	}
+	load := func(after time.Duration) *workload.Workload {
 		t.Helper()
 		clock.Step(after)
-		w, err := c.Workload(t.Context(), workload.Key{GroupKind: kind.GroupVersionKind().GroupKind(), NamespacedName: types.NamespacedName{Namespace: "prod", Name: "db"}})
+		w, err := c.Workload(t.Context(), key)
 		if err != nil || w == nil {
 			t.Fatalf("%+v, %v", w, err)
 		}
@@ -74,16 +80,16 @@ func TestWorkloadWhosePodsAreRefused(t *testing.T) {
 			t.Errorf("read %d times, %+v; want %d, since %s", read, w.NotMade, reads, since)
 		}
 	}
-	expect(look(0), 0, -1) // it may be made in a moment
-	expect(look(10*time.Second), 1, -1)
+	expect(load(0), 0, -1) // it may be created in a moment
+	expect(load(10*time.Second), 1, -1)
 	broken = nil
-	expect(look(5*time.Second), 1, -1)
-	expect(look(6*time.Second), 2, 0)
+	expect(load(5*time.Second), 1, -1)
+	expect(load(6*time.Second), 2, 0)
 
-	// Pods are there again, and later one is not: for a moment only, so far.
+	// No pod is lacking, and later one is, only for a moment so far.
 	lacking := kind.lacking
 	kind.lacking = nil
-	expect(look(time.Minute), 2, -1)
+	expect(load(time.Minute), 2, -1)
 	kind.lacking = lacking
-	expect(look(time.Minute), 3, 141*time.Second)
+	expect(load(time.Minute), 3, 141*time.Second)
 }

@@ -43,12 +43,12 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Kinds of workloads that are defended.
 	Kinds *workload.Registry
-	// HoldSteps are the times of holds; what is not set has its default.
+	// HoldSteps are the times of holds; those that are not set have their defaults.
 	HoldSteps hold.Times
 }
 
-// Cluster reads and writes the cluster. There is one in a process: it remembers
-// what was denied. Each thing that is written has a file, beside what reads it.
+// Cluster reads and writes the cluster. A process has one Cluster, which remembers
+// denied writes. Each kind of write has a file, beside the reads it needs.
 type Cluster struct {
 	View
 	// Client writes. It reads from the caches, as View does.
@@ -60,21 +60,20 @@ type Cluster struct {
 	// HoldSteps are the times of holds.
 	HoldSteps hold.Times
 
-	// Rules abandons evaluations of rules that do not end.
+	// Rules abandons evaluations that do not end.
 	Rules *rules.Watch
 
 	denials  *denials
 	refusals *refusals
-	// requests are the requests for rollbacks that this replica took over HTTP, and carriedOut those
-	// that it carried out.
+	// requests are the requests for rollbacks that this replica took over HTTP, and carriedOut the
+	// requests that it carried out.
 	requests, carriedOut requestRate
 }
 
-// Event emits an event on a workload; related is the object that caused it, or
-// nil.
+// Event emits an event on a workload; related is the object that caused it, or nil.
 func (c *Cluster) Event(w *workload.Workload, related client.Object, e record.Event, action string) {
 	e.Message = v1alpha1.EventMessage(e.Reason, wording.Printable(e.Message))
-	// Events of one reason and one action on one version of an object are a series, whose later messages are lost.
+	// Events with the same reason and action on one version of an object are a series, whose later messages are lost.
 	action += e.Act
 	regarding := &metav1.PartialObjectMetadata{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: w.UID, ResourceVersion: w.ResourceVersion},
@@ -90,26 +89,25 @@ func (c *Cluster) Event(w *workload.Workload, related client.Object, e record.Ev
 	}
 }
 
-// denials is what this process knows of writes that are denied. It may be lost at
-// any time: the write is tried once more then.
+// denials remembers denied writes. It may be lost at any time: each write is then tried once more.
 type denials struct {
 	clock clock.PassiveClock
-	// known are *deniedWrite by denialKey.
+	// known has a *deniedWrite for each denialKey.
 	known *cache.LRUExpireCache
 }
 
-// refusals remembers for a moment why pods of workloads are not made, so that it is not
-// read at each step of a rollout.
+// refusals remembers for a moment why pods of workloads are not created, so that the reason is
+// not read at each step of a rollout.
 type refusals struct {
 	clock clock.PassiveClock
-	// known are slices of defense.Refusal by the UID of a workload, and since is since when
-	// pods of it are lacking. Both may be lost at any time: it is told later then.
+	// known has a slice of workload.Refusal for the UID of each workload, and since the time since
+	// which it lacks pods. Both may be lost at any time: the reason is then reported later.
 	known, since *cache.LRUExpireCache
 }
 
 // requestRate bounds the requested rollbacks of each namespace.
 type requestRate struct {
 	mu sync.Mutex
-	// taken are the times of those in the window, by namespace.
+	// taken are the times of the requests in the window, by namespace.
 	taken map[string][]time.Time
 }

@@ -48,8 +48,7 @@ const (
 
 var testNow = time.Unix(1_700_000_000, 0)
 
-// clusterOf is a cluster with these objects, whose operator is in the namespace
-// operator.
+// clusterOf is a cluster with these objects and an operator in the namespace operator.
 func clusterOf(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *Cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -85,7 +84,10 @@ func keyOf(d *appsv1.Deployment) workload.Key {
 
 func webWorkload() *workload.Workload {
 	d := web().Obj()
-	return &workload.Workload{GVK: workload.Deployment{}.GroupVersionKind(), Namespace: d.Namespace, Name: d.Name, UID: d.UID, Labels: d.Labels, Annotations: d.Annotations}
+	return &workload.Workload{
+		GVK: workload.Deployment{}.GroupVersionKind(), Namespace: d.Namespace, Name: d.Name, UID: d.UID,
+		Labels: d.Labels, Annotations: d.Annotations,
+	}
 }
 
 func TestRequests(t *testing.T) {
@@ -120,7 +122,7 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	if got := Requests(t.Context(), v, &v1alpha1.ChangeWorkloadList{}, func(*corev1.Pod) bool { return true }); got != nil {
-		t.Errorf("what is no pod is taken for one: %v", got)
+		t.Errorf("other objects are taken for pods: %v", got)
 	}
 	w := viewOf(t, web().Obj(), wrappers.MakeDeployment("test", "web").Obj())
 	if got := w.WorkloadsOf(t.Context(), wrappers.MakeNamespace("prod").Obj()); len(got) != 1 || got[0] != keyOf(web().Obj()) {
@@ -131,6 +133,7 @@ func TestRequests(t *testing.T) {
 func TestRequestRollback(t *testing.T) {
 	enrolled := wrappers.MakeNamespace("prod").Enrolled().Obj()
 	history := wrappers.MakeControllerRevision("prod", "web--1").Of(web().Obj()).Label(v1alpha1.VersionLabel, oldVersion).Revision(1).Obj()
+	defended := []client.Object{enrolled, web().Obj(), history}
 	answering := func(err error) interceptor.Funcs {
 		return interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 			return err
@@ -142,14 +145,22 @@ func TestRequestRollback(t *testing.T) {
 		is      error
 		refused string
 	}{
-		"taken":                       {objects: []client.Object{enrolled, web().Obj(), history}},
-		"no workload":                 {objects: []client.Object{enrolled}, is: ErrNoWorkload},
-		"not defended":                {objects: []client.Object{wrappers.MakeNamespace("prod").Obj(), web().Obj(), history}, is: ErrNoWorkload},
-		"opted out":                   {objects: []client.Object{enrolled, web().Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj()}, is: ErrNoWorkload},
-		"not newer than one taken":    {objects: []client.Object{enrolled, web().Annotation(v1alpha1.RollbackRequestedAnnotation, "1700000000000").Obj(), history}, is: ErrRepeated},
-		"nothing to go back to":       {objects: []client.Object{enrolled, web().Obj()}, refused: "-"},
-		"denied by somebody's policy": {objects: []client.Object{enrolled, web().Obj(), history}, funcs: answering(answer(t, "webhook 409")), refused: "-"},
-		"the workload changes":        {objects: []client.Object{enrolled, web().Obj(), history}, funcs: answering(answer(t, "failed test")), refused: "the workload changes at this moment, try again"},
+		"taken":        {objects: defended},
+		"no workload":  {objects: []client.Object{enrolled}, is: ErrNoWorkload},
+		"not defended": {objects: []client.Object{wrappers.MakeNamespace("prod").Obj(), web().Obj(), history}, is: ErrNoWorkload},
+		"opted out": {
+			objects: []client.Object{enrolled, web().Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj()},
+			is:      ErrNoWorkload,
+		},
+		"not newer than one taken": {
+			objects: []client.Object{enrolled, web().Annotation(v1alpha1.RollbackRequestedAnnotation, "1700000000000").Obj(), history},
+			is:      ErrRepeated,
+		},
+		"no version to roll back to": {objects: []client.Object{enrolled, web().Obj()}, refused: "-"},
+		"denied by a policy":         {objects: defended, funcs: answering(answer(t, "webhook 409")), refused: "-"},
+		"the workload changed concurrently": {
+			objects: defended, funcs: answering(answer(t, "failed test")), refused: "the workload changed concurrently; try again",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := clusterOf(t, test.funcs, test.objects...)
@@ -168,7 +179,8 @@ func TestRequestRollback(t *testing.T) {
 				t.Fatalf("to %q, %v", to, err)
 			default:
 				var d appsv1.Deployment
-				if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(web().Obj()), &d); err != nil || d.Annotations[v1alpha1.RollbackToAnnotation] != oldVersion {
+				err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(web().Obj()), &d)
+				if err != nil || d.Annotations[v1alpha1.RollbackToAnnotation] != oldVersion {
 					t.Errorf("annotations %v, %v", d.Annotations, err)
 				}
 				if _, err := c.RequestRollback(t.Context(), keyOf(web().Obj()), "", testNow); !errors.Is(err, ErrRepeated) {
@@ -179,8 +191,8 @@ func TestRequestRollback(t *testing.T) {
 	}
 }
 
-// TestRequestRate: a namespace may have 60 requested rollbacks a minute, over HTTP and by annotation;
-// another one has as many.
+// TestRequestRate: each namespace may have 60 requested rollbacks a minute over HTTP, and as many by
+// annotation.
 func TestRequestRate(t *testing.T) {
 	at := testNow
 	r := &requestRate{}
@@ -218,13 +230,14 @@ func TestRequestRate(t *testing.T) {
 	}
 }
 
-// TestRequestRollbackHidesNoDenial: that a user's request was denied must not keep
-// the controllers from telling of theirs.
+// TestRequestRollbackHidesNoDenial: the controllers report denied writes even after a
+// user's request was denied.
 func TestRequestRollbackHidesNoDenial(t *testing.T) {
 	denied := answer(t, "webhook 403")
-	c := clusterOf(t, interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+	deny := func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 		return denied
-	}},
+	}
+	c := clusterOf(t, interceptor.Funcs{Patch: deny},
 		wrappers.MakeNamespace("prod").Enrolled().Obj(), web().Obj(),
 		wrappers.MakeControllerRevision("prod", "web--1").Of(web().Obj()).Label(v1alpha1.VersionLabel, oldVersion).Revision(1).Obj())
 	if _, err := c.RequestRollback(t.Context(), keyOf(web().Obj()), "", testNow); err == nil {
@@ -257,8 +270,8 @@ func TestReportDenied(t *testing.T) {
 			t.Fatalf("%v, want %v", err, denied)
 		}
 	}
-	if told := len(recorder.Events); told != 1 {
-		t.Errorf("told %d times, want once", told)
+	if reported := len(recorder.Events); reported != 1 {
+		t.Errorf("reported %d times, want once", reported)
 	}
 	if condition := meta.FindStatusCondition(stored().Status.Conditions, v1alpha1.ConditionDefended); condition == nil ||
 		condition.Status != metav1.ConditionFalse || condition.Reason != v1alpha1.ReasonWriteDenied {
@@ -297,7 +310,8 @@ func TestTakeLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, changed, ok := counted.Take(settings.Settings{Limit: true, LimitCount: 3, LimitWindow: time.Hour}, testNow, at("web", 2)); changed || !ok {
+	three := settings.Settings{Limit: true, LimitCount: 3, LimitWindow: time.Hour}
+	if _, changed, ok := counted.Take(three, testNow, at("web", 2)); changed || !ok {
 		t.Error("the second release is not counted")
 	}
 }
@@ -349,7 +363,7 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// versionOf is the version of a Deployment's template.
+// versionOf computes the version of a Deployment's template.
 func versionOf(t *testing.T, d *appsv1.Deployment) string {
 	t.Helper()
 	c := clusterOf(t, interceptor.Funcs{}, d)
@@ -366,9 +380,9 @@ func TestRemoveOrphan(t *testing.T) {
 		there   client.Object
 		removed bool
 	}{
-		"nobody's":     {wrappers.MakeChangeWorkload("prod", "change").Obj(), true},
-		"somebody's":   {owned, false},
-		"gone already": {nil, true},
+		"without an owner": {wrappers.MakeChangeWorkload("prod", "change").Obj(), true},
+		"owned":            {owned, false},
+		"gone already":     {nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []client.Object

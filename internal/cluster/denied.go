@@ -40,21 +40,20 @@ import (
 )
 
 const (
-	// firstDenialRetry and maxDenialRetry are how long a write that was denied
-	// waits for the next try: as long as it has been denied, between these.
+	// firstDenialRetry and maxDenialRetry bound the wait before a denied write is
+	// tried again: as long as it has been denied.
 	firstDenialRetry = time.Second
 	maxDenialRetry   = 5 * time.Minute
-	// maxDenials bounds the memory of denials, and denialMemory says how long one
-	// is kept that nobody asks about any more.
+	// maxDenials is the number of remembered denials, and denialMemory how long one
+	// is remembered without another try.
 	maxDenials   = 4096
 	denialMemory = 3 * maxDenialRetry
 )
 
-// denial returns what a policy of somebody else's says of a request that it
-// denied; ok is false for every other error. Such a policy chooses the code of
-// its answer, so a denial may look like an object that is gone, a conflict or a
-// patch that does not apply; only the message tells. The API server writes these
-// words before whatever the policy says: in its packages
+// denial returns the message of a policy of the cluster that denied a request; ok is
+// false for every other error. The policy chooses the code of its answer, so a denial
+// may look like an object that is gone, a conflict or a patch that does not apply.
+// Only the message differs: it begins with words of the API server, in its packages
 // apiserver/pkg/admission/plugin/webhook/errors and .../plugin/policy/validating.
 func denial(err error) (message string, ok bool) {
 	var status apierrors.APIStatus
@@ -76,9 +75,9 @@ func denial(err error) (message string, ok bool) {
 	return "", false
 }
 
-// Refusal returns why the API server does not take a write that only a user can
-// mend: a policy denied it, a right is missing, a quota is used up, or the object
-// would be invalid.
+// Refusal returns why the API server refused a write, if only a user can change that:
+// a policy denied it, a right is missing, a quota is used up, or the object would be
+// invalid.
 func Refusal(err error) (message string, ok bool) {
 	if message, ok := denial(err); ok {
 		return message, true
@@ -97,7 +96,7 @@ func Refusal(err error) (message string, ok bool) {
 	}
 }
 
-// IgnoreGone is client.IgnoreNotFound that knows a denial of that code.
+// IgnoreGone is client.IgnoreNotFound, but returns a denial with that code.
 func IgnoreGone(err error) error {
 	if _, denied := denial(err); denied {
 		return err
@@ -105,16 +104,15 @@ func IgnoreGone(err error) error {
 	return client.IgnoreNotFound(err)
 }
 
-// Act is something the operator does for a release, as a condition and an event
-// name it when it is denied.
+// Act is a write for a release, as a condition and an event name it when it is denied.
 type Act struct {
-	// write of status.deniedWrite.
+	// write is its name in status.deniedWrite.
 	write string
-	// what is done, as in "could not ...".
+	// what is its description, as in "could not ...".
 	what string
 }
 
-// What is written for a release.
+// The writes for a release.
 var (
 	ActBlock    = Act{defense.WriteBlock, "block the workload"}
 	ActLift     = Act{defense.WriteLift, "lift the block of the workload"}
@@ -129,16 +127,16 @@ var (
 )
 
 // DeniedError is a write that was refused for a reason that only a user can
-// repair. It is tried again by itself.
+// change. It is retried automatically.
 type DeniedError struct {
 	act   Act
 	cause error
-	// message is what the policy says.
+	// message is the message of the policy.
 	message string
-	// first: it was not denied when it was tried before. Only then an event is
+	// first is whether the previous try was not denied. Only then an event is
 	// emitted.
 	first bool
-	// again is when to try again.
+	// again is the time until the next try.
 	again time.Duration
 }
 
@@ -151,8 +149,7 @@ func (e *DeniedError) Unwrap() error { return e.cause }
 // Describe says what could not be done, and why.
 func (e *DeniedError) Describe() string { return defense.DescribeDenial(e.act.what, e.message) }
 
-// Log logs a denial once, with what it is about; first is false for one that was
-// logged before.
+// Log logs a denial once, with its subject; first is false if it was logged before.
 func (e *DeniedError) Log(ctx context.Context, about ...any) (first bool) {
 	if e.first {
 		log.FromContext(ctx).Info("a write is denied, trying again", append(about, "write", e.act.what, "cause", e.cause.Error())...)
@@ -214,9 +211,8 @@ func (c *Cluster) Try(w *workload.Workload, a Act, write func() error) error {
 	return c.denials.try(w, a, write)
 }
 
-// ReportDenied emits an event of a write that was denied, once, and records it
-// in the status of the release it is for, if there is one. Any other
-// error is returned unchanged.
+// ReportDenied emits an event for a denied write, once, and records it in the status
+// of its release, if it has one. Any other error is returned unchanged.
 func (c *Cluster) ReportDenied(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, err error) error {
 	denied := (*DeniedError)(nil)
 	switch {
@@ -257,7 +253,7 @@ func (c *Cluster) NoteAccepted(ctx context.Context, change *v1alpha1.ChangeWorkl
 	return c.UpdateStatus(ctx, updated)
 }
 
-// UpdateStatus writes the status of a release, as it was decided on.
+// UpdateStatus writes the status of a release.
 func (c *Cluster) UpdateStatus(ctx context.Context, change *v1alpha1.ChangeWorkload) error {
 	if err := c.Client.Status().Update(ctx, change); err != nil {
 		return fmt.Errorf("update status of changeworkload %s: %w", change.Name, err)
@@ -265,7 +261,7 @@ func (c *Cluster) UpdateStatus(ctx context.Context, change *v1alpha1.ChangeWorkl
 	return nil
 }
 
-// Writes are the names of acts in status.deniedWrite.
+// Writes returns the names of acts in status.deniedWrite.
 func Writes(acts ...Act) []string {
 	writes := make([]string, len(acts))
 	for i, a := range acts {

@@ -31,37 +31,50 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// answers are what an API server of 1.36.3 sent back to patches of a Deployment d.
-var answers = map[string]string{
-	"webhook 403":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","code":403}`,
-	"webhook 400":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","code":400}`,
-	"webhook 404":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","code":404}`,
-	"webhook 404, named":   `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","reason":"NotFound","code":404}`,
-	"webhook 404, silent":  `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request without explanation","code":404}`,
-	"webhook 409":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","code":409}`,
-	"webhook 409, named":   `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","reason":"Conflict","code":409}`,
-	"webhook 410":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","reason":"Gone","code":410}`,
-	"webhook 422":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","reason":"Invalid","code":422}`,
-	"webhook 422, quoting": `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: the server rejected our request due to an error in our request","code":422}`,
-	"webhook 429":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","reason":"TooManyRequests","code":429}`,
-	"webhook 500":          `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request: policy says no","code":500}`,
-	"policy 403": `{"status":"Failure","message":"deployments.apps \"d\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no","reason":"Forbidden",
-		"details":{"name":"d","group":"apps","kind":"deployments","causes":[{"message":"ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no"}]},"code":403}`,
-	"policy 422": `{"status":"Failure","message":"deployments.apps \"d\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no","reason":"Invalid",
-		"details":{"name":"d","group":"apps","kind":"deployments","causes":[{"message":"ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no"}]},"code":422}`,
-	"policy 413": `{"status":"Failure","message":"deployments.apps \"d\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no","reason":"RequestEntityTooLarge",
-		"details":{"name":"d","group":"apps","kind":"deployments","causes":[{"message":"ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no"}]},"code":413}`,
+const (
+	webhookDenied = `{"status":"Failure","message":"admission webhook \"policy.example.com\" denied the request`
+	webhookSaysNo = webhookDenied + `: policy says no",`
+	policySaysNo  = `ValidatingAdmissionPolicy 'p' with binding 'b' denied request: policy says no`
+	policyDenied  = `{"status":"Failure","message":"deployments.apps \"d\" is forbidden: ` + policySaysNo +
+		`","details":{"name":"d","group":"apps","kind":"deployments","causes":[{"message":"` + policySaysNo + `"}]},`
+	ofDeployment = `"details":{"name":"d","group":"apps","kind":"deployments"},`
+)
 
-	"failed test": `{"status":"Failure","message":"the server rejected our request due to an error in our request","reason":"Invalid","details":{},"code":422}`,
-	"gone":        `{"status":"Failure","message":"deployments.apps \"d\" not found","reason":"NotFound","details":{"name":"d","group":"apps","kind":"deployments"},"code":404}`,
-	"conflict": `{"status":"Failure","message":"Operation cannot be fulfilled on deployments.apps \"d\": the object has been modified; please apply your changes to the latest version and try again",
-		"reason":"Conflict","details":{"name":"d","group":"apps","kind":"deployments"},"code":409}`,
-	"invalid": `{"status":"Failure","message":"Deployment.apps \"d\" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0","reason":"Invalid",
-		"details":{"name":"d","group":"apps","kind":"Deployment","causes":[{"reason":"FieldValueInvalid","message":"Invalid value: -1: must be greater than or equal to 0","field":"spec.replicas"}]},"code":422}`,
-	"no right": `{"status":"Failure","message":"deployments.apps \"d\" is forbidden: User \"u\" cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"n\"","reason":"Forbidden",
-		"details":{"name":"d","group":"apps","kind":"deployments"},"code":403}`,
-	"namespace going": `{"status":"Failure","message":"pods \"d\" is forbidden: unable to create new content in namespace n because it is being terminated","reason":"Forbidden",
-		"details":{"name":"d","kind":"pods","causes":[{"reason":"NamespaceTerminating","message":"namespace n is being terminated","field":"metadata.namespace"}]},"code":403}`,
+// answers are answers of an API server of 1.36.3 to patches of a Deployment d.
+var answers = map[string]string{
+	"webhook 403":          webhookSaysNo + `"code":403}`,
+	"webhook 400":          webhookSaysNo + `"code":400}`,
+	"webhook 404":          webhookSaysNo + `"code":404}`,
+	"webhook 404, named":   webhookSaysNo + `"reason":"NotFound","code":404}`,
+	"webhook 404, silent":  webhookDenied + ` without explanation","code":404}`,
+	"webhook 409":          webhookSaysNo + `"code":409}`,
+	"webhook 409, named":   webhookSaysNo + `"reason":"Conflict","code":409}`,
+	"webhook 410":          webhookSaysNo + `"reason":"Gone","code":410}`,
+	"webhook 422":          webhookSaysNo + `"reason":"Invalid","code":422}`,
+	"webhook 422, quoting": webhookDenied + `: the server rejected our request due to an error in our request","code":422}`,
+	"webhook 429":          webhookSaysNo + `"reason":"TooManyRequests","code":429}`,
+	"webhook 500":          webhookSaysNo + `"code":500}`,
+	"policy 403":           policyDenied + `"reason":"Forbidden","code":403}`,
+	"policy 422":           policyDenied + `"reason":"Invalid","code":422}`,
+	"policy 413":           policyDenied + `"reason":"RequestEntityTooLarge","code":413}`,
+
+	"failed test": `{"status":"Failure","message":"the server rejected our request due to an error in our request",` +
+		`"reason":"Invalid","details":{},"code":422}`,
+	"gone": `{"status":"Failure","message":"deployments.apps \"d\" not found","reason":"NotFound",` + ofDeployment + `"code":404}`,
+	"conflict": `{"status":"Failure","message":"Operation cannot be fulfilled on deployments.apps \"d\": ` +
+		`the object has been modified; please apply your changes to the latest version and try again",` +
+		`"reason":"Conflict",` + ofDeployment + `"code":409}`,
+	"invalid": `{"status":"Failure","message":"Deployment.apps \"d\" is invalid: ` +
+		`spec.replicas: Invalid value: -1: must be greater than or equal to 0","reason":"Invalid",` +
+		`"details":{"name":"d","group":"apps","kind":"Deployment","causes":[{"reason":"FieldValueInvalid",` +
+		`"message":"Invalid value: -1: must be greater than or equal to 0","field":"spec.replicas"}]},"code":422}`,
+	"no right": `{"status":"Failure","message":"deployments.apps \"d\" is forbidden: ` +
+		`User \"u\" cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"n\"",` +
+		`"reason":"Forbidden",` + ofDeployment + `"code":403}`,
+	"namespace going": `{"status":"Failure","message":"pods \"d\" is forbidden: ` +
+		`unable to create new content in namespace n because it is being terminated","reason":"Forbidden",` +
+		`"details":{"name":"d","kind":"pods","causes":[{"reason":"NamespaceTerminating",` +
+		`"message":"namespace n is being terminated","field":"metadata.namespace"}]},"code":403}`,
 }
 
 func answer(t *testing.T, name string) error {
@@ -94,7 +107,7 @@ func TestDenial(t *testing.T) {
 			if denied && IgnoreGone(err) == nil {
 				t.Error("a denial is taken for an object that is gone")
 			}
-			// What is denied never comes back every 100 ms.
+			// A denied write is never retried every 100 ms.
 			result, left := Settle(t.Context(), ctrl.Result{}, err)
 			if again := left == nil; again != wanted.outdated || again && result.RequeueAfter != ConflictRetry {
 				t.Errorf("settled as %+v, %v", result, left)
@@ -102,7 +115,7 @@ func TestDenial(t *testing.T) {
 		})
 	}
 	if IgnoreGone(answer(t, "gone")) != nil || Outdated(errors.New("connection refused")) {
-		t.Error("other errors are told apart wrongly")
+		t.Error("other errors are classified wrongly")
 	}
 }
 
@@ -123,7 +136,7 @@ func TestDenials(t *testing.T) {
 			t.Fatalf("at %ds: %v, want a denial", second, err)
 		}
 		if got.first != (second == 0) {
-			t.Errorf("at %ds: told %t", second, got.first)
+			t.Errorf("at %ds: reported %t", second, got.first)
 		}
 		if got.again <= 0 || got.again > maxDenialRetry {
 			t.Errorf("at %ds: again in %s", second, got.again)
@@ -142,7 +155,7 @@ func TestDenials(t *testing.T) {
 		"another error":    d.try(&workload.Workload{UID: "x"}, ActBlock, func() error { calls++; return errors.New("down") }),
 	} {
 		if e := (*DeniedError)(nil); errors.As(other, &e) {
-			t.Errorf("%s is held back: %v", name, other)
+			t.Errorf("%s is not tried: %v", name, other)
 		}
 	}
 	if calls != before+3 {

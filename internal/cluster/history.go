@@ -38,12 +38,11 @@ import (
 
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 
-// The history of a workload is kept as ControllerRevisions that it owns: the
-// templates of the versions that succeeded, whatever becomes of its ReplicaSets.
+// The history of a workload is a set of ControllerRevisions that it owns: the templates
+// of the versions that succeeded. They outlive its ReplicaSets.
 
-// Remember keeps the template of the version that succeeded. A workload that has
-// moved on meanwhile is not remembered as what it is now: its template then is that
-// of the revision it left, for as long as that is there.
+// Remember keeps the template of the version that succeeded. If the workload has
+// another version by now, the template is read from the earlier revision, while it exists.
 func (c *Cluster) Remember(ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload) error {
 	template, version, err := c.Template(ctx, w)
 	if err == nil && version != change.Spec.Reversion {
@@ -59,8 +58,10 @@ func (c *Cluster) Remember(ctx context.Context, change *v1alpha1.ChangeWorkload,
 }
 
 // leftTemplate reads the template of an earlier revision of the workload; nil when
-// there is none of that version any more.
-func (c *Cluster) leftTemplate(ctx context.Context, w *workload.Workload, want string) (template map[string]any, version string, err error) {
+// no revision has that version.
+func (c *Cluster) leftTemplate(
+	ctx context.Context, w *workload.Workload, want string,
+) (template map[string]any, version string, err error) {
 	kind, err := c.KindOf(w)
 	if err != nil {
 		return nil, "", err
@@ -74,7 +75,7 @@ func (c *Cluster) leftTemplate(ctx context.Context, w *workload.Workload, want s
 }
 
 // RememberBaseline keeps the template that the workload had before its first
-// defended release, for as long as its revision is there.
+// defended release, if its revision exists.
 func (c *Cluster) RememberBaseline(ctx context.Context, in *defense.WorkloadInput) error {
 	w := in.Workload
 	kind, err := c.KindOf(w)
@@ -115,19 +116,20 @@ func (c *Cluster) rememberAs(ctx context.Context, w *workload.Workload, template
 	if err != nil {
 		return fmt.Errorf("create controllerrevision %s: %w", revision.Name, err)
 	}
-	log.FromContext(ctx).Info("added a version to the history", "version", revision.Labels[v1alpha1.VersionLabel], "release", revision.Revision)
+	log.FromContext(ctx).Info("added a version to the history",
+		"version", revision.Labels[v1alpha1.VersionLabel], "release", revision.Revision)
 	return nil
 }
 
-// revisionLabels are those of a version that has just succeeded.
+// revisionLabels returns the labels of a version that has just succeeded.
 func revisionLabels(w *workload.Workload, version string) map[string]string {
 	labels := OwnLabels(w, version)
 	labels[v1alpha1.ProvenLabel] = v1alpha1.Unproven
 	return labels
 }
 
-// renumber makes a version that succeeds again the newest one. One that a
-// workload of the same name left behind is removed first.
+// renumber makes a version that succeeds again the newest one. A revision of a
+// deleted workload with the same name is removed first.
 func (c *Cluster) renumber(ctx context.Context, revision *appsv1.ControllerRevision, w *workload.Workload) error {
 	stored := &appsv1.ControllerRevision{}
 	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(revision), stored); err != nil {
@@ -143,7 +145,7 @@ func (c *Cluster) renumber(ctx context.Context, revision *appsv1.ControllerRevis
 		return nil
 	}
 	if stored.Revision >= revision.Revision {
-		return nil // somebody with a newer view was here
+		return nil // another replica had a newer view
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"revision":%d}`,
 		stored.UID, stored.ResourceVersion, revision.Revision)

@@ -36,8 +36,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestAnotherKind: a Fleet beside a Deployment of its name is observed, remembered,
-// halted, resumed and restored as its own kind says.
+// TestAnotherKind: a Fleet beside a Deployment of its name is read, remembered,
+// halted, resumed and restored by its own kind.
 func TestAnotherKind(t *testing.T) {
 	kind := workloadtest.Fleet{}
 	crew := func(image string) map[string]any {
@@ -51,7 +51,7 @@ func TestAnotherKind(t *testing.T) {
 	c := clusterOf(t, interceptor.Funcs{}, web().Obj(), fleet)
 	key := workload.Key{GroupKind: kind.GroupVersionKind().GroupKind(), NamespacedName: types.NamespacedName{Namespace: "prod", Name: "web"}}
 	if w, err := c.Workload(t.Context(), key); err != nil || w != nil {
-		t.Fatalf("observed, and not registered: %+v, %v", w, err)
+		t.Fatalf("read, and not registered: %+v, %v", w, err)
 	}
 	c.Kinds = workload.NewRegistry(workload.Deployment{}, kind)
 
@@ -108,7 +108,8 @@ func TestAnotherKind(t *testing.T) {
 	if stopping, _ := kind.Stopping(patch(func(p *Patch) { p.Resume(kind) })); stopping.Paused {
 		t.Error("not resumed")
 	}
-	if template, _ := workload.Template(kind, patch(func(p *Patch) { p.Restore(kind, crew("busybox:0")) })); !cmp.Equal(template, crew("busybox:0")) {
+	restored := patch(func(p *Patch) { p.Restore(kind, crew("busybox:0")) })
+	if template, _ := workload.Template(kind, restored); !cmp.Equal(template, crew("busybox:0")) {
 		t.Errorf("restored %v", template)
 	}
 }

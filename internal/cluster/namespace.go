@@ -33,21 +33,20 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Namespace is what was observed of a namespace.
+// Namespace is a namespace as it was read.
 type Namespace struct {
 	// Meta is nil when it is gone.
 	Meta *metav1.PartialObjectMetadata
-	// Enrolled reports whether it is enrolled. A namespace that is going never is, nor
-	// the operator's own: its webhooks must not stand in the way of its own pods.
+	// Enrolled is false while the namespace is terminating, and for the operator's own: the
+	// webhooks must not block the operator's pods.
 	Enrolled bool
 }
 
-// Ending says that a namespace is gone or going: everything in it goes too, and
-// nothing new can be made there.
+// Ending reports whether a namespace is gone or terminating: nothing can be created in it.
 func (n Namespace) Ending() bool { return n.Meta == nil || n.Meta.DeletionTimestamp != nil }
 
-// ForRules is the namespace as rules know it: what the cache has of its metadata, and of
-// that nothing that is kept only in part. nil when it is gone.
+// ForRules returns the namespace as rules know it: the metadata that the cache keeps
+// whole; nil when it is gone.
 func (n Namespace) ForRules() map[string]any {
 	if n.Meta == nil {
 		return nil
@@ -65,14 +64,14 @@ func (n Namespace) ForRules() map[string]any {
 	}
 }
 
-// NamespaceObject returns an empty namespace, as it is kept in the cache.
+// NamespaceObject returns an empty namespace of the type that the cache keeps.
 func NamespaceObject() *metav1.PartialObjectMetadata {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	return ns
 }
 
-// Namespace observes a namespace.
+// Namespace reads a namespace.
 func (v View) Namespace(ctx context.Context, name string) (Namespace, error) {
 	ns := NamespaceObject()
 	if err := v.Cached.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
@@ -84,7 +83,7 @@ func (v View) Namespace(ctx context.Context, name string) (Namespace, error) {
 	return v.namespaceOf(ns), nil
 }
 
-// EnrolledNamespaces are the names of the enrolled namespaces.
+// EnrolledNamespaces lists the names of the enrolled namespaces.
 func (v View) EnrolledNamespaces(ctx context.Context) ([]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
@@ -100,13 +99,13 @@ func (v View) EnrolledNamespaces(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// DefendedSince reads from when on admission should have seen every release of a workload, and
-// since when this installation runs; each is zero where it is not known.
+// DefendedSince reads since when admission should have seen every release of a workload, and
+// since when this installation runs; each is zero if unknown.
 func (v View) DefendedSince(ctx context.Context, w *workload.Workload) (since, installed time.Time, err error) {
 	var blocking v1alpha1.OpsConfigInfo
 	key := types.NamespacedName{Namespace: v.Operator, Name: settings.NameBlocking}
 	if err := v.Cached.Get(ctx, key, &blocking); apierrors.IsNotFound(err) {
-		// Somebody deleted it, unless the operator has just begun to make its settings.
+		// A user deleted it, unless the operator has just begun to create its settings.
 		var others v1alpha1.OpsConfigInfoList
 		err := v.Cached.List(ctx, &others, client.InNamespace(v.Operator))
 		return since, defense.InstalledBefore(others.Items), err
@@ -120,9 +119,9 @@ func (v View) DefendedSince(ctx context.Context, w *workload.Workload) (since, i
 	return defense.DefendedSince(workload.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), defense.InstalledSince(&blocking), nil
 }
 
-// LaidBefore reports whether a request, which is an annotation of a workload, was made before
-// the defense of the workload began. The API server keeps when it was written. It is not known
-// while nothing says since when this installation runs.
+// LaidBefore reports whether an annotation of a workload, which is a request, was written before
+// the defense of the workload began. The managed fields have the time. known is false while the
+// start of this installation is unknown.
 func (v View) LaidBefore(ctx context.Context, w *workload.Workload, annotation string) (before, known bool, err error) {
 	since, installed, err := v.DefendedSince(ctx, w)
 	if err != nil || since.IsZero() {

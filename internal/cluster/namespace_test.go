@@ -59,7 +59,7 @@ func TestDefended(t *testing.T) {
 		"defended":             {workload: web().Obj(), want: true},
 		"gone":                 {},
 		"another of that name": {workload: web().UID("another").Obj()},
-		"going":                {workload: web().Deleted(time.Unix(1e9, 0)).Finalizers("x/y").Obj()},
+		"terminating":          {workload: web().Deleted(time.Unix(1e9, 0)).Finalizers("x/y").Obj()},
 		"opted out":            {workload: web().Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj()},
 		"the operator's":       {workload: web().Obj(), operator: "prod"},
 	} {

@@ -26,8 +26,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/rules"
 )
 
-// Manager is what is used of a manager. That of controller-runtime would bring its servers
-// into the plugin, which is a program without any.
+// Manager is the used part of a manager. The interface of controller-runtime would bring its
+// servers into the plugin, which has none.
 type Manager interface {
 	GetClient() client.Client
 	GetAPIReader() client.Reader
@@ -35,7 +35,7 @@ type Manager interface {
 	GetLogger() logr.Logger
 }
 
-// New reads and writes with the caches and the client of a manager.
+// New returns a Cluster that uses the caches and the client of a manager.
 func New(mgr Manager, o Options) *Cluster {
 	c := newOwnWrites(mgr.GetClient(), mgr.GetAPIReader(), o.Clock)
 	made := &Cluster{
@@ -46,7 +46,7 @@ func New(mgr Manager, o Options) *Cluster {
 		denials: newDenials(o.Clock), refusals: newRefusals(o.Clock),
 	}
 	made.Rules = rules.NewWatch(o.Clock, func(of rules.Policy, until time.Time) {
-		// The evaluation that was abandoned last may be of a request that waits.
+		// A request may wait for the evaluation that was abandoned last.
 		go made.setAside(mgr.GetLogger(), of, until)
 	})
 	return made

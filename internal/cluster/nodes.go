@@ -28,19 +28,18 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 
-// UnreachableNodes are those of some nodes whose kubelet does not answer, as the node
-// controller says: what pods on them said last is old. One that says itself that it is not
-// ready is none of them, and neither is one that is gone, whose pods are soon. Nodes are
-// read one by one, and only for a release that is about to be rolled back: a watch on
-// them would be costly on large clusters.
+// UnreachableNodes returns the nodes whose kubelet does not answer, according to the node
+// controller: the status of their pods is old. A kubelet that reports itself not ready
+// answers; a node that is gone soon has no pods. Nodes are read one by one, and only for
+// a release that is about to be rolled back: a watch would be costly on large clusters.
 func (v View) UnreachableNodes(ctx context.Context, names []string) (map[string]bool, error) {
 	unreachable := map[string]bool{}
 	for _, name := range names {
 		var node corev1.Node
 		switch err := v.Live.Get(ctx, types.NamespacedName{Name: name}, &node); {
 		case apierrors.IsForbidden(err):
-			// Roles of an earlier version do not have this right.
-			log.FromContext(ctx).Info("whether a node answers is not known", "node", name, "cause", err.Error())
+			// The roles of an earlier version lack this right.
+			log.FromContext(ctx).Info("cannot read whether a node is unreachable", "node", name, "cause", err.Error())
 			return unreachable, nil
 		case apierrors.IsNotFound(err):
 		case err != nil:

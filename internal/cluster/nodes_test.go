@@ -34,11 +34,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestUnreachableNodes: only what the node controller says of a kubelet counts, and a node that
-// cannot be read keeps nothing from being rolled back where the right to is lacking.
+// TestUnreachableNodes: only the condition that the node controller sets counts. A missing right
+// to read nodes prevents no rollback.
 func TestUnreachableNodes(t *testing.T) {
 	node := func(name string, kind corev1.NodeConditionType, is corev1.ConditionStatus) client.Object {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: is}}}}
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: is}}},
+		}
 	}
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -55,18 +58,20 @@ func TestUnreachableNodes(t *testing.T) {
 		"an outage":   {errors.New("no route to host"), nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-				node("well", corev1.NodeReady, corev1.ConditionTrue), node("unreachable", corev1.NodeReady, corev1.ConditionUnknown),
-				node("unready", corev1.NodeReady, corev1.ConditionFalse), node("pressed", corev1.NodeMemoryPressure, corev1.ConditionUnknown),
-				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}},
-			).WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			get := func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 				if test.err != nil {
 					return test.err
 				}
 				return c.Get(ctx, key, o, opts...)
-			}}).Build()
+			}
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+				node("well", corev1.NodeReady, corev1.ConditionTrue), node("unreachable", corev1.NodeReady, corev1.ConditionUnknown),
+				node("unready", corev1.NodeReady, corev1.ConditionFalse), node("pressed", corev1.NodeMemoryPressure, corev1.ConditionUnknown),
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}},
+			).WithInterceptorFuncs(interceptor.Funcs{Get: get}).Build()
 			unreachable, err := View{Live: c}.UnreachableNodes(t.Context(), names)
-			if got := slices.Sorted(maps.Keys(unreachable)); !slices.Equal(got, test.want) || (err != nil) != test.failed || err == nil && unreachable == nil {
+			got := slices.Sorted(maps.Keys(unreachable))
+			if !slices.Equal(got, test.want) || (err != nil) != test.failed || err == nil && unreachable == nil {
 				t.Errorf("unreachable are %q, %v; want %q", got, err, test.want)
 			}
 		})

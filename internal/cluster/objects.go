@@ -29,7 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// OwnLabels are the labels of an object of ours about a version of a workload.
+// OwnLabels returns the labels of an object of ours for a version of a workload.
 func OwnLabels(w *workload.Workload, version string) map[string]string {
 	name := record.WorkloadNameLabelValue(w.Name)
 	labels := map[string]string{
@@ -43,26 +43,25 @@ func OwnLabels(w *workload.Workload, version string) map[string]string {
 	return labels
 }
 
-// deployments are the workloads whose name has a label of its own.
+// deployments is the kind whose name has a label of its own.
 var deployments = workload.Deployment{}.GroupVersionKind().GroupKind()
 
-// Reference names a workload in an object of ours.
+// Reference returns the reference from an object of ours to a workload.
 func Reference(w *workload.Workload) *v1alpha1.WorkloadReference {
 	apiVersion, kind := w.GVK.ToAPIVersionAndKind()
 	return &v1alpha1.WorkloadReference{APIVersion: apiVersion, Kind: kind, Name: w.Name, UID: string(w.UID)}
 }
 
-// OwnerReference makes an object one that the garbage collector removes with its
-// owner.
+// OwnerReference returns a reference that makes the garbage collector remove an object
+// with its owner.
 func OwnerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
 	yes := true
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: &yes, BlockOwnerDeletion: &yes}
 }
 
-// RemoveOrphan removes an object of ours that is in the way of a new one: left
-// behind by an owner that was deleted without its dependents. One that still
-// has an owner is left to garbage collection; and it may be the one just made
-// that the cache has yet to show.
+// RemoveOrphan removes an object of ours with the name of a new one, if its owner was
+// deleted without its dependents. An object that has an owner stays: garbage collection
+// removes it, or it was created just now and is not in the cache yet.
 func (c *Cluster) RemoveOrphan(ctx context.Context, inTheWay client.Object) error {
 	orphan := &metav1.PartialObjectMetadata{}
 	gvk, err := c.Client.GroupVersionKindFor(inTheWay)

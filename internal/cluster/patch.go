@@ -37,30 +37,27 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Patch is a JSON patch of a workload's labels and annotations, of what halts it,
-// and of its template when it is rolled back. It starts with tests of the
-// facts it was decided on, so that it applies to that workload, that release and
-// nothing else, while changes of anything it does not touch (replicas, status, a
-// user's annotations) do not get in its way.
+// Patch is a JSON patch of a workload's labels and annotations, of the fields that halt
+// it, and of its template when it is rolled back. It starts with tests, so that it
+// applies to one workload at one release only. Other changes (replicas, status, a
+// user's annotations) do not make it fail.
 type Patch struct {
 	workload *workload.Workload
 	ops      []workload.Op
-	// pace is what admission is to make of the write; nil where it has nothing to do.
+	// pace is the pace that admission sets with the write; nil without one.
 	pace *paced
-	// disowns are fields that are not to be the operator's after the write.
+	// disowns are the fields that the operator does not own after the write.
 	disowns []workload.Path
 }
 
-// paced is a pace that a write leads to where admission sees it, by what it says of a
-// hold.
+// paced is a pace that admission sets because a write changes the hold of a workload.
 type paced struct {
 	by   workload.Kind
 	to   workload.Pace
 	says *workload.Hold
 }
 
-// PatchRelease patches the workload while it is at the release it was observed
-// at.
+// PatchRelease patches the workload while it is at the release that was read.
 func PatchRelease(w *workload.Workload) *Patch {
 	p := &Patch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
@@ -69,7 +66,7 @@ func PatchRelease(w *workload.Workload) *Patch {
 	return p
 }
 
-// PatchRevision patches the workload while it is exactly as it was observed.
+// PatchRevision patches the workload while it is exactly as it was read.
 func PatchRevision(w *workload.Workload) *Patch {
 	p := &Patch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
@@ -87,16 +84,16 @@ func (p *Patch) add(op, path string, value any) {
 	p.ops = append(p.ops, workload.Op{Op: op, Path: path, Value: value})
 }
 
-func (p *Patch) testPresent(observed map[string]string, key, path string) {
-	if v, ok := observed[key]; ok {
+func (p *Patch) testPresent(read map[string]string, key, path string) {
+	if v, ok := read[key]; ok {
 		p.add("test", path, v)
 	}
 }
 
-// SetLabel sets a label, whatever it was.
+// SetLabel sets a label to a value, without a test.
 func (p *Patch) SetLabel(key, value string) { p.add("add", labelPath(key), value) }
 
-// SetAnnotation sets an annotation, whatever it was.
+// SetAnnotation sets an annotation to a value, without a test.
 func (p *Patch) SetAnnotation(key, value string) { p.add("add", annotationPath(key), value) }
 
 // SetQuarantine writes the quarantine of the workload.
@@ -112,7 +109,7 @@ func (p *Patch) SetQuarantine(q rollback.Quarantine) {
 	}
 }
 
-// DropLabel removes a label that was observed, and is as it was observed.
+// DropLabel removes a label that was read and has not changed since.
 func (p *Patch) DropLabel(key string) {
 	if v, ok := p.workload.Labels[key]; ok {
 		p.add("test", labelPath(key), v)
@@ -120,8 +117,7 @@ func (p *Patch) DropLabel(key string) {
 	}
 }
 
-// DropAnnotation removes an annotation that was observed, and is as it was
-// observed.
+// DropAnnotation removes an annotation that was read and has not changed since.
 func (p *Patch) DropAnnotation(key string) {
 	if v, ok := p.workload.Annotations[key]; ok {
 		p.add("test", annotationPath(key), v)
@@ -129,15 +125,14 @@ func (p *Patch) DropAnnotation(key string) {
 	}
 }
 
-// Restore sets the pod template back, as it is done with workloads of this kind.
+// Restore sets the pod template, as workloads of this kind have it.
 func (p *Patch) Restore(by workload.Control, template map[string]any) {
 	p.ops = append(p.ops, by.Restore(template)...)
 }
 
 // PatchFields gives fields of the workload to other managers: it changes and removes
-// the entries that differ, while those are as they were read anew. What others write
-// meanwhile (the status, all along a rollout) does not get in its way. The order of
-// entries stays.
+// the entries that differ, if they are still as they were read. Other writes (the status,
+// all along a rollout) do not make it fail. The order of entries stays.
 func PatchFields(w *workload.Workload, read, changed []metav1.ManagedFieldsEntry) *Patch {
 	p := &Patch{workload: w}
 	p.add("test", "/metadata/uid", string(w.UID))
@@ -147,7 +142,7 @@ func PatchFields(w *workload.Workload, read, changed []metav1.ManagedFieldsEntry
 		there := j < len(changed) && isSameEntry(&read[i], &changed[j])
 		switch {
 		case !there:
-			// Removed last to first, so that none moves before its turn.
+			// Entries are removed last to first, so that indexes stay valid.
 			removed = append([]workload.Op{{Op: "test", Path: path, Value: read[i]}, {Op: "remove", Path: path}}, removed...)
 		case !equality.Semantic.DeepEqual(read[i], changed[j]):
 			p.add("test", path, read[i])
@@ -161,13 +156,13 @@ func PatchFields(w *workload.Workload, read, changed []metav1.ManagedFieldsEntry
 	return p
 }
 
-// isSameEntry says that two entries are of the same manager, whatever fields it has.
+// isSameEntry reports whether two entries have the same manager; their fields may differ.
 func isSameEntry(a, b *metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource
 }
 
-// Halt stops the rollout of a workload that runs, because of this version: where a
-// user stopped it meanwhile, that is the user's.
+// Halt stops a rollout because of this version. If a user stopped it meanwhile, the pause
+// is the user's.
 func (p *Patch) Halt(by workload.Control, version string) {
 	p.ops = append(p.ops, by.Halt(p.workload)...)
 	p.SetAnnotation(v1alpha1.HaltedAnnotation, version)
@@ -178,8 +173,8 @@ func (p *Patch) Halt(by workload.Control, version string) {
 	}
 }
 
-// Resume takes the operator's own halt back, with what says whose it is. Where
-// somebody resumed already, only that goes.
+// Resume undoes the operator's own halt, and removes its annotations. If a user resumed
+// the workload already, it removes the annotations only.
 func (p *Patch) Resume(by workload.Control) {
 	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" {
 		return
@@ -189,15 +184,14 @@ func (p *Patch) Resume(by workload.Control) {
 	p.DropHalted()
 }
 
-// DropHalted takes away what says that the pause is the operator's.
+// DropHalted removes the annotations of the operator's halt.
 func (p *Patch) DropHalted() {
 	p.DropAnnotation(v1alpha1.HaltedAnnotation)
 	p.DropAnnotation(v1alpha1.HaltedFromAnnotation)
 }
 
-// Hold says what the pace of a rollout is to be. Admission sets it, in the same request:
-// what the operator itself would write of these fields no other manager could apply
-// server-side any more.
+// Hold requests a pace of the rollout. Admission sets it in the same request: if the operator
+// itself wrote these fields, server-side apply by other managers would conflict.
 func (p *Patch) Hold(by workload.Kind, h *workload.Hold) {
 	if was, ok := p.workload.Annotations[v1alpha1.HeldAnnotation]; ok {
 		p.add("test", annotationPath(v1alpha1.HeldAnnotation), was)
@@ -211,8 +205,8 @@ func (p *Patch) Hold(by workload.Kind, h *workload.Hold) {
 	}
 }
 
-// GiveBack gives back what a hold changed of the workload, and nobody else changed since.
-// Admission does it as it sets a pace.
+// GiveBack restores the fields that a hold changed and no other manager changed since.
+// Admission does it, as it sets a pace.
 func (p *Patch) GiveBack(by workload.Kind) {
 	if h := p.workload.Hold; h != nil {
 		p.Hold(by, h.Ending())
@@ -221,8 +215,9 @@ func (p *Patch) GiveBack(by workload.Kind) {
 	p.DropAnnotation(v1alpha1.HeldAnnotation)
 }
 
-// GiveBackUnseen does so in the same write, of a workload that left the defense: no admission
-// sees that. A halt has the same fields, so what is held and halted takes two writes.
+// GiveBackUnseen restores them in the same write, for a workload that left the defense:
+// admission does not see it. A halt has the same fields, so a workload that is held and
+// halted takes two writes.
 func (p *Patch) GiveBackUnseen(by workload.Kind) {
 	w, h := p.workload, p.workload.Hold
 	if h == nil || w.Annotations[v1alpha1.HaltedAnnotation] != "" {
@@ -234,8 +229,8 @@ func (p *Patch) GiveBackUnseen(by workload.Kind) {
 	p.disowns = append(p.disowns, by.PacePaths()...)
 }
 
-// PatchWorkload writes a patch, unless the same was denied just now. One that is
-// denied is a [DeniedError].
+// PatchWorkload writes a patch, unless the same was denied just now. A denial is a
+// [DeniedError].
 func (c *Cluster) PatchWorkload(ctx context.Context, p *Patch, a Act) error {
 	return c.Try(p.workload, a, func() error { return c.write(ctx, p) })
 }
@@ -253,9 +248,10 @@ func (c *Cluster) write(ctx context.Context, p *Patch) error {
 		return fmt.Errorf("patch %s %s/%s: %w", p.workload.Kind(), p.workload.Namespace, p.workload.Name, err)
 	}
 	if len(p.disowns) > 0 {
-		// Else whoever applies them server-side conflicts with the operator, which says so.
+		// Otherwise server-side apply of these fields conflicts with the operator.
 		if err := c.disown(ctx, p.workload, p.disowns); err != nil {
-			log.FromContext(ctx).Info("the fields that a workload was halted by stay the operator's", "workload", p.workload.Name, "cause", err.Error())
+			log.FromContext(ctx).Info("the operator still owns the fields that halted a workload",
+				"workload", p.workload.Name, "cause", err.Error())
 		}
 	}
 	if p.pace == nil {
@@ -264,42 +260,44 @@ func (c *Cluster) write(ctx context.Context, p *Patch) error {
 	return c.writePace(ctx, p, obj)
 }
 
-// writePace sets the pace of a workload where admission did not: it was skipped, or the
-// workload has left the defense. The fields are nobody's after that, as they are where
-// admission did.
+// writePace sets the pace of a workload if admission did not: it was skipped, or the
+// workload has left the defense. The operator does not own the fields afterwards, as if
+// admission had set them.
 func (c *Cluster) writePace(ctx context.Context, p *Patch, written *unstructured.Unstructured) error {
 	said := annotationPath(v1alpha1.HeldAnnotation)
 	is, err := p.pace.by.Pace(written)
-	if err != nil || is == nil || written.GetAnnotations()[v1alpha1.HeldAnnotation] != p.pace.says.String() || !p.pace.says.Over && is.Pace == p.pace.to {
+	if err != nil || is == nil || written.GetAnnotations()[v1alpha1.HeldAnnotation] != p.pace.says.String() ||
+		!p.pace.says.Over && is.Pace == p.pace.to {
 		return err
 	}
 	if !p.pace.says.Over && !p.pace.says.Own(is.Pace) {
-		return nil // somebody set it past admission: that ends the hold, with the next decision
+		return nil // a user set it past admission: the next decision ends the hold
 	}
 	again := &Patch{workload: p.workload}
 	again.add("test", "/metadata/uid", string(p.workload.UID))
 	again.add("test", said, p.pace.says.String())
 	to := p.pace.to
 	if h := p.pace.says; h.Over {
-		to = h.Fitting(h.Kept(is.Pace)) // this write may have changed it itself
+		to = h.Fitting(h.Kept(is.Pace)) // the first write may have changed the pace
 	}
 	again.ops = append(again.ops, p.pace.by.SetPace(*is, to)...)
 	if p.pace.says.Over {
 		again.add("remove", said, nil)
 	}
-	log.FromContext(ctx).Info("set the pace of a rollout, which admission did not see to", "workload", p.workload.Name, "is", is.Pace, "to", to)
+	log.FromContext(ctx).Info("setting the pace of a rollout, because admission did not",
+		"workload", p.workload.Name, "is", is.Pace, "to", to)
 	if err := c.write(ctx, again); err != nil {
 		return err
 	}
 	return c.disown(ctx, p.workload, p.pace.by.PacePaths())
 }
 
-// maxDisown is how often it is tried to give fields up. The workload's own controller
-// writes its status just then, which the entries of field managers tell of, too.
+// maxDisown is the number of tries to give fields up. The workload's own controller
+// writes its status at the same time, which changes the entries of field managers, too.
 const maxDisown = 5
 
-// disown takes the operator's name off the fields that a hold or a halt changes: whoever
-// applies them server-side would conflict with it for ever.
+// disown takes the operator's name off the fields that a hold or a halt changes: otherwise
+// server-side apply of them would always conflict.
 func (c *Cluster) disown(ctx context.Context, w *workload.Workload, fields []workload.Path) (err error) {
 	for range maxDisown {
 		if err = c.tryDisown(ctx, w, fields); err == nil || !isFailedTest(err) {
@@ -321,9 +319,9 @@ func (c *Cluster) tryDisown(ctx context.Context, w *workload.Workload, fields []
 	return c.write(ctx, PatchFields(w, stored.GetManagedFields(), entries))
 }
 
-// isFailedTest says that a JSON patch did not apply, because a test in it failed
-// or what it removes is gone. The API server answers 422 then with this message,
-// and without the causes a validation error has.
+// isFailedTest reports whether a JSON patch did not apply, because a test in it failed
+// or a field to remove is gone. The API server answers 422 with this message, and
+// without the causes of a validation error.
 func isFailedTest(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

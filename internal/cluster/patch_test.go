@@ -35,7 +35,7 @@ import (
 )
 
 func TestMetadataPatch(t *testing.T) {
-	observed := func() *workload.Workload {
+	loaded := func() *workload.Workload {
 		return &workload.Workload{
 			UID: "u", ResourceVersion: "7",
 			Labels:      map[string]string{v1alpha1.VersionLabel: "v", v1alpha1.SuspendLabel: "1"},
@@ -43,7 +43,8 @@ func TestMetadataPatch(t *testing.T) {
 		}
 	}
 	stored := func(labels, annotations string) string {
-		return fmt.Sprintf(`{"metadata":{"uid":"u","resourceVersion":"7","labels":%s,"annotations":%s},"spec":{"replicas":3}}`, labels, annotations)
+		return fmt.Sprintf(`{"metadata":{"uid":"u","resourceVersion":"7","labels":%s,"annotations":%s},"spec":{"replicas":3}}`,
+			labels, annotations)
 	}
 	const (
 		version = `"admission-webhook-altershield.antgroup.com/version":"v"`
@@ -51,13 +52,13 @@ func TestMetadataPatch(t *testing.T) {
 		release = `"altershield.defense.antgroup.com/release":"2"`
 	)
 	lift := func() *Patch {
-		p := PatchRelease(observed())
+		p := PatchRelease(loaded())
 		p.DropLabel(v1alpha1.SuspendLabel)
 		p.DropAnnotation("not/there")
 		return p
 	}
-	record := func(w *workload.Workload) *Patch {
-		p := PatchRevision(w)
+	record := func() *Patch {
+		p := PatchRevision(&workload.Workload{UID: "u", ResourceVersion: "7"})
 		p.SetLabel(v1alpha1.VersionLabel, "v")
 		p.SetAnnotation(v1alpha1.ReleaseAnnotation, "2")
 		return p
@@ -67,16 +68,23 @@ func TestMetadataPatch(t *testing.T) {
 		stored string
 		want   string // empty: refused
 	}{
-		"as observed": {lift(), stored(`{`+version+`,`+suspend+`}`, `{`+release+`}`), stored(`{`+version+`}`, `{`+release+`}`)},
-		"a user's edits are kept, and no hindrance": {lift(), stored(`{`+version+`,`+suspend+`,"a":"b"}`, `{`+release+`,"c":"d"}`),
-			stored(`{`+version+`,"a":"b"}`, `{`+release+`,"c":"d"}`)},
-		"another release":          {lift(), stored(`{`+version+`,`+suspend+`}`, `{"altershield.defense.antgroup.com/release":"3"}`), ""},
-		"another version":          {lift(), stored(`{"admission-webhook-altershield.antgroup.com/version":"w",`+suspend+`}`, `{`+release+`}`), ""},
-		"another block":            {lift(), stored(`{`+version+`,"altershield.defense.antgroup.com/suspend":"5"}`, `{`+release+`}`), ""},
-		"no block any more":        {lift(), stored(`{`+version+`}`, `{`+release+`}`), ""},
-		"no labels at all":         {record(&workload.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"7"}}`, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{` + version + `},"annotations":{` + release + `}}}`},
-		"labels set since":         {record(&workload.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"u","resourceVersion":"8","labels":{"a":"b"}}}`, ""},
-		"another of the same name": {record(&workload.Workload{UID: "u", ResourceVersion: "7"}), `{"metadata":{"uid":"v","resourceVersion":"7"}}`, ""},
+		"as read": {lift(), stored(`{`+version+`,`+suspend+`}`, `{`+release+`}`), stored(`{`+version+`}`, `{`+release+`}`)},
+		"a user's edits are kept, and do not matter": {
+			lift(), stored(`{`+version+`,`+suspend+`,"a":"b"}`, `{`+release+`,"c":"d"}`),
+			stored(`{`+version+`,"a":"b"}`, `{`+release+`,"c":"d"}`),
+		},
+		"another release": {lift(), stored(`{`+version+`,`+suspend+`}`, `{"altershield.defense.antgroup.com/release":"3"}`), ""},
+		"another version": {
+			lift(), stored(`{"admission-webhook-altershield.antgroup.com/version":"w",`+suspend+`}`, `{`+release+`}`), "",
+		},
+		"another block": {lift(), stored(`{`+version+`,"altershield.defense.antgroup.com/suspend":"5"}`, `{`+release+`}`), ""},
+		"block removed": {lift(), stored(`{`+version+`}`, `{`+release+`}`), ""},
+		"no labels at all": {
+			record(), `{"metadata":{"uid":"u","resourceVersion":"7"}}`,
+			`{"metadata":{"uid":"u","resourceVersion":"7","labels":{` + version + `},"annotations":{` + release + `}}}`,
+		},
+		"labels set since":         {record(), `{"metadata":{"uid":"u","resourceVersion":"8","labels":{"a":"b"}}}`, ""},
+		"another of the same name": {record(), `{"metadata":{"uid":"v","resourceVersion":"7"}}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, err := json.Marshal(test.patch.ops)
@@ -107,25 +115,39 @@ func TestMetadataPatch(t *testing.T) {
 
 func TestManagedFieldsPatch(t *testing.T) {
 	entry := func(manager, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apps/v1",
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+		}
 	}
 	applier, other, own := entry("git", `{"f:a":{}}`), entry("kubectl-set", `{"f:b":{}}`), entry(v1alpha1.FieldManager, `{"f:c":{}}`)
 	given, rest := entry("git", `{"f:a":{},"f:c":{}}`), entry(v1alpha1.FieldManager, `{"f:d":{}}`)
-	status := entry("kube-controller-manager", `{"f:status":{}}`)
+	status, later := entry("kube-controller-manager", `{"f:status":{}}`), entry("kube-controller-manager", "{}")
 	type entries = []metav1.ManagedFieldsEntry
 	for name, test := range map[string]struct {
 		read, changed, stored entries
 		want                  entries // none: refused
 	}{
-		"one that is left with less":     {entries{applier, other, own}, entries{given, other, rest}, entries{applier, other, own}, entries{given, other, rest}},
-		"one that is left with nothing":  {entries{applier, own, other}, entries{given, other}, entries{applier, own, other}, entries{given, other}},
-		"two that are":                   {entries{own, applier, own}, entries{given}, entries{own, applier, own}, entries{given}},
-		"a status was written since":     {entries{applier, own}, entries{given}, entries{applier, own, status}, entries{given, status}},
-		"the status was written again":   {entries{applier, own, status}, entries{given, status}, entries{applier, own, entry(status.Manager, "{}")}, entries{given, entry(status.Manager, "{}")}},
-		"applied since":                  {entries{applier, own}, entries{given}, entries{entry("git", `{"f:a":{},"f:e":{}}`), own}, nil},
-		"the fields were taken since":    {entries{applier, own}, entries{given}, entries{applier, entry(v1alpha1.FieldManager, `{}`)}, nil},
-		"somebody else applied it first": {entries{applier, own}, entries{given}, entries{other, applier, own}, nil},
-		"given back already by another":  {entries{applier, own}, entries{given}, entries{given}, nil},
+		"an entry with fewer fields": {
+			entries{applier, other, own}, entries{given, other, rest},
+			entries{applier, other, own}, entries{given, other, rest},
+		},
+		"an entry without fields": {
+			entries{applier, own, other}, entries{given, other},
+			entries{applier, own, other}, entries{given, other},
+		},
+		"two entries without fields": {entries{own, applier, own}, entries{given}, entries{own, applier, own}, entries{given}},
+		"a status was written since": {entries{applier, own}, entries{given}, entries{applier, own, status}, entries{given, status}},
+		"the status was written again": {
+			entries{applier, own, status}, entries{given, status},
+			entries{applier, own, later}, entries{given, later},
+		},
+		"applied since": {entries{applier, own}, entries{given}, entries{entry("git", `{"f:a":{},"f:e":{}}`), own}, nil},
+		"the fields were taken since": {
+			entries{applier, own}, entries{given}, entries{applier, entry(v1alpha1.FieldManager, `{}`)}, nil,
+		},
+		"another manager applied it first": {entries{applier, own}, entries{given}, entries{other, applier, own}, nil},
+		"given back already by another":    {entries{applier, own}, entries{given}, entries{given}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body, err := json.Marshal(PatchFields(&workload.Workload{UID: "u"}, test.read, test.changed).ops)
@@ -158,8 +180,8 @@ func TestManagedFieldsPatch(t *testing.T) {
 	}
 }
 
-// TestPaceSetPastAdmission: where admission does not set the pace that a hold wants, the
-// operator does, but never over what somebody else set past admission.
+// TestPaceSetPastAdmission: if admission does not set the pace of a hold, the operator does, but
+// it never changes a pace that a user set past admission.
 func TestPaceSetPastAdmission(t *testing.T) {
 	pace := func(minReady, deadline int32) workload.Pace {
 		return workload.Pace{MinReadySeconds: minReady, ProgressDeadlineSeconds: deadline}
@@ -189,8 +211,7 @@ func TestPaceSetPastAdmission(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What the cache shows is of before.
-			w.Pace = was
+			w.Pace = was // the cache is behind
 			p := PatchRelease(w)
 			p.Hold(kind, test.says)
 			if err := c.PatchWorkload(t.Context(), p, ActRecord); err != nil {
@@ -207,18 +228,18 @@ func TestPaceSetPastAdmission(t *testing.T) {
 	}
 }
 
-// TestGiveBackUnseen: one write gives back what a hold changed of a workload that left the defense. Where
-// somebody changed the workload since it was observed, nothing is written.
+// TestGiveBackUnseen: one write restores the fields that a hold changed, if the workload left the
+// defense. If a user changed the workload since it was read, the write fails.
 func TestGiveBackUnseen(t *testing.T) {
 	held := &workload.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: workload.Pace{MinReadySeconds: 5, ProgressDeadlineSeconds: 600},
 		Set: workload.Pace{MinReadySeconds: 300, ProgressDeadlineSeconds: 2400}}
 	for name, test := range map[string]struct {
-		observed, is, want int32
-		outdated           bool
+		read, is, want int32
+		outdated       bool
 	}{
-		"as the operator set it":     {observed: 300, is: 300, want: 5},
-		"a user's is kept":           {observed: 7, is: 7, want: 7},
-		"a user's, not yet observed": {observed: 300, is: 7, want: 7, outdated: true},
+		"as the operator set it": {read: 300, is: 300, want: 5},
+		"a user's is kept":       {read: 7, is: 7, want: 7},
+		"a user's, not yet read": {read: 300, is: 7, want: 7, outdated: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := web().Annotation(v1alpha1.HeldAnnotation, held.String()).MinReadySeconds(test.is).Obj()
@@ -235,7 +256,7 @@ func TestGiveBackUnseen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.Pace.MinReadySeconds = test.observed
+			w.Pace.MinReadySeconds = test.read
 			p := PatchRelease(w)
 			p.GiveBackUnseen(kind)
 			if err := c.PatchWorkload(t.Context(), p, ActRecord); (err != nil) != test.outdated {

@@ -36,8 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Policies are those of a namespace and of the operator's, in the order in which they
-// count.
+// Policies lists the policies of a namespace and of the operator's namespace, in their order.
 func (v View) Policies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
 	return v.policies(namespace, func(in client.InNamespace) ([]v1alpha1.DefensePolicy, error) {
 		var list v1alpha1.DefensePolicyList
@@ -46,7 +45,7 @@ func (v View) Policies(ctx context.Context, namespace string) ([]v1alpha1.Defens
 	})
 }
 
-// LivePolicies are the same as the API server has them: a cache that is behind must
+// LivePolicies lists the same policies from the API server: a cache that is behind must
 // not end a check.
 func (v View) LivePolicies(ctx context.Context, namespace string) ([]v1alpha1.DefensePolicy, error) {
 	return v.policies(namespace, func(in client.InNamespace) (policies []v1alpha1.DefensePolicy, err error) {
@@ -83,12 +82,12 @@ func (v View) policies(
 // setAsideTimeout bounds the writing of the condition SetAside.
 const setAsideTimeout = 30 * time.Second
 
-// setAside writes on a policy that this process evaluates none of its rules until then. The
-// condition is for users: nothing depends on it.
+// setAside writes a condition on a policy: this process evaluates none of its rules until a time.
+// The condition is for users: nothing depends on it.
 func (c *Cluster) setAside(l logr.Logger, of rules.Policy, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), setAsideTimeout)
 	defer cancel()
-	l.Info("evaluates no rule of a policy for a while, because several evaluations did not end",
+	l.Info("rules of a policy are not evaluated for a while, because several evaluations did not end",
 		"defensepolicy", of.Namespace+"/"+of.Name, "generation", of.Generation, "until", until)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var p v1alpha1.DefensePolicy
@@ -105,7 +104,7 @@ func (c *Cluster) setAside(l logr.Logger, of rules.Policy, until time.Time) {
 	}
 }
 
-// PoliciesOf are those that select a workload, as namespace/name@generation.
+// PoliciesOf lists the policies that select a workload, as namespace/name@generation.
 func (v View) PoliciesOf(ctx context.Context, w *workload.Workload) ([]string, error) {
 	policies, of, err := v.PoliciesFor(ctx, w)
 	if err != nil {
@@ -114,13 +113,13 @@ func (v View) PoliciesOf(ctx context.Context, w *workload.Workload) ([]string, e
 	return policy.Select(policies, v.Operator, of).Policies, nil
 }
 
-// PoliciesFor are those that may select a workload, and what they select it by.
+// PoliciesFor lists the policies that may select a workload, and the labels they select by.
 func (v View) PoliciesFor(ctx context.Context, w *workload.Workload) (policies []v1alpha1.DefensePolicy, of policy.Workload, err error) {
 	of = policy.Workload{Namespace: w.Namespace, Labels: w.Labels}
 	if policies, err = v.Policies(ctx, w.Namespace); err != nil {
 		return nil, of, err
 	}
-	// Also where the cache shows none: the API server may have one that it lacks.
+	// The labels are read even without a policy: the API server may have one that the cache lacks.
 	ns, err := v.Namespace(ctx, w.Namespace)
 	if err != nil || ns.Meta == nil {
 		return nil, of, err
@@ -129,7 +128,7 @@ func (v View) PoliciesFor(ctx context.Context, w *workload.Workload) (policies [
 	return policies, of, nil
 }
 
-// Batches are all ChangePods of a release, of whatever attempt.
+// Batches lists all ChangePods of a release, of all attempts.
 func (v View) Batches(ctx context.Context, change *v1alpha1.ChangeWorkload) ([]v1alpha1.ChangePod, error) {
 	var batches v1alpha1.ChangePodList
 	if err := v.Cached.List(ctx, &batches, client.InNamespace(change.Namespace),
@@ -139,8 +138,8 @@ func (v View) Batches(ctx context.Context, change *v1alpha1.ChangeWorkload) ([]v
 	return batches.Items, nil
 }
 
-// oldRevision is the newest version that succeeded before the current one; nil where it
-// is not there any more.
+// oldRevision reads the newest version that succeeded before the current one; nil when it
+// is gone.
 func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *workload.Workload) (*workload.OldRevision, error) {
 	revisions, err := kind.Revisions(ctx, v.Cached, w)
 	if err != nil {
@@ -159,8 +158,7 @@ func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *workload.W
 	return nil, nil
 }
 
-// OldPods observes the pods of the newest version that succeeded before the current
-// one, as far as they exist.
+// OldPods reads the pods of the newest version that succeeded before the current one.
 func (v View) OldPods(ctx context.Context, w *workload.Workload) ([]workload.Pod, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
@@ -179,8 +177,8 @@ func (v View) OldPods(ctx context.Context, w *workload.Workload) ([]workload.Pod
 	return pods, nil
 }
 
-// OldTemplate reads the pod template of that version, with the version; nil where it is
-// not there any more.
+// OldTemplate reads the pod template of the newest version that succeeded before the current
+// one, and the version; nil when it is gone.
 func (v View) OldTemplate(ctx context.Context, w *workload.Workload) (template map[string]any, version string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
@@ -193,8 +191,8 @@ func (v View) OldTemplate(ctx context.Context, w *workload.Workload) (template m
 	return kind.RevisionTemplate(ctx, v.Live, w.Namespace, r)
 }
 
-// StoredPod reads a pod as the API server has it, but for who wrote it; nil when it is
-// gone, goes, or another one has its name.
+// StoredPod reads a pod from the API server, without its managed fields; nil when it is
+// gone, terminating or ended, or another pod has its name.
 func (v View) StoredPod(ctx context.Context, namespace, name string, uid types.UID) (map[string]any, error) {
 	pod := &unstructured.Unstructured{}
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))

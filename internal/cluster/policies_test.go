@@ -37,8 +37,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestPoliciesForNone: what policies select by is known also where the cache shows no
-// policy. One that it lacks is looked for at the API server, and selects by it.
+// TestPoliciesForNone: the labels that policies select by are read even if the cache shows no
+// policy. A policy that the cache lacks is read from the API server, and needs them.
 func TestPoliciesForNone(t *testing.T) {
 	v := viewOf(t, wrappers.MakeNamespace("prod").Enrolled().Label("env", "prod").Obj())
 	v.Operator = "operator"
@@ -47,13 +47,14 @@ func TestPoliciesForNone(t *testing.T) {
 	if err != nil || len(policies) > 0 {
 		t.Fatalf("%v, %v", policies, err)
 	}
-	if of.Namespace != "prod" || of.Labels["app"] != "web" || of.NamespaceLabels["env"] != "prod" || of.NamespaceLabels[v1alpha1.EnrolledLabel] == "" {
+	if of.Namespace != "prod" || of.Labels["app"] != "web" ||
+		of.NamespaceLabels["env"] != "prod" || of.NamespaceLabels[v1alpha1.EnrolledLabel] == "" {
 		t.Errorf("policies select by %+v", of)
 	}
 }
 
-// TestSetAside: the condition is written on the generation that is in force, beside what others
-// write at the same time, and on no other policy of the same name.
+// TestSetAside: the condition is written for the generation that is in force, despite a conflict,
+// and on no other policy of the same name.
 func TestSetAside(t *testing.T) {
 	for name, test := range map[string]struct {
 		uid        types.UID
@@ -62,7 +63,7 @@ func TestSetAside(t *testing.T) {
 	}{
 		"in force":           {"p", 2, true},
 		"another generation": {"p", 1, false},
-		"made again":         {"before", 2, false},
+		"recreated":          {"before", 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", UID: "p", Generation: 3}}

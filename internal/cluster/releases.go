@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// OwnerOf glances at the workload that owns a release; nil when it is gone.
+// OwnerOf reads a summary of the workload that owns a release; nil when it is gone.
 func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*workload.Workload, error) {
 	owner, ok := v.Kinds.OwnerOf(change)
 	if !ok {
@@ -43,14 +43,14 @@ func (v View) OwnerOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*wo
 	return w, nil
 }
 
-// Defended says that a release is defended now: nothing is written about a
-// release that left it, not even the result of something that took long.
+// Defended reports whether a release is defended now: nothing is written about a
+// release that left the defense, not even a late result.
 func (v View) Defended(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
 	w, err := v.DefendedOwner(ctx, change)
 	return w != nil, err
 }
 
-// DefendedOwner glances at the workload of a release that is defended now; nil
+// DefendedOwner reads a summary of the workload of a release that is defended now; nil
 // when it is not.
 func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload) (*workload.Workload, error) {
 	ns, err := v.Namespace(ctx, change.Namespace)
@@ -73,7 +73,7 @@ func (v View) Releases(ctx context.Context, namespace string, uid types.UID) ([]
 	return list.Items, nil
 }
 
-// History lists the versions of a workload that are remembered.
+// History lists the remembered versions of a workload.
 func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]workload.Revision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := v.Cached.List(ctx, &list, OwnedBy(namespace, uid)...); err != nil {
@@ -82,7 +82,7 @@ func (v View) History(ctx context.Context, namespace string, uid types.UID) ([]w
 	return workload.History(list.Items), nil
 }
 
-// CurrentRelease is the record of the release a workload is at, of its records.
+// CurrentRelease returns the record of the current release of a workload, among its records.
 func CurrentRelease(w *workload.Workload, changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
 	for i := range changes {
 		if c := &changes[i]; c.Spec.Reversion == w.RecordedVersion() && metav1.GetControllerOf(c) != nil {
@@ -92,8 +92,7 @@ func CurrentRelease(w *workload.Workload, changes []v1alpha1.ChangeWorkload) *v1
 	return nil
 }
 
-// Past reads the releases and the history of a workload, as far as this replica
-// has seen them.
+// Past reads the releases and the history of a workload from the cache.
 func (v View) Past(ctx context.Context, namespace string, uid types.UID) (past rollback.Past, err error) {
 	if past.Changes, err = v.Releases(ctx, namespace, uid); err != nil {
 		return rollback.Past{}, err
@@ -102,7 +101,7 @@ func (v View) Past(ctx context.Context, namespace string, uid types.UID) (past r
 	return past, err
 }
 
-// OwnedBy selects what a workload owns.
+// OwnedBy selects the objects that a workload owns.
 func OwnedBy(namespace string, uid types.UID) []client.ListOption {
 	return []client.ListOption{
 		client.InNamespace(namespace), client.MatchingFields{workload.IndexByOwner: string(uid)}, client.UnsafeDisableDeepCopy,

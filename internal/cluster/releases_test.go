@@ -37,15 +37,20 @@ func TestPast(t *testing.T) {
 	}
 	meta := func(name, owner string) metav1.ObjectMeta {
 		yes := true
-		return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{v1alpha1.VersionLabel: name},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: types.UID(owner), Controller: &yes}}}
+		reference := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "sleep", UID: types.UID(owner), Controller: &yes}
+		return metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{v1alpha1.VersionLabel: name},
+			OwnerReferences: []metav1.OwnerReference{reference},
+		}
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).
-		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOwner, workload.OwnerUID).WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf).
+		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOwner, workload.OwnerUID).
+		WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf).
 		WithObjects(&v1alpha1.ChangeWorkload{ObjectMeta: meta("a", "u")}, &v1alpha1.ChangeWorkload{ObjectMeta: meta("b", "other")},
 			&appsv1.ControllerRevision{ObjectMeta: meta("c", "u"), Revision: 3}, &appsv1.ControllerRevision{ObjectMeta: meta("d", "other")}).Build()
 	past, err := View{Cached: c}.Past(t.Context(), "default", "u")
-	if err != nil || len(past.Changes) != 1 || past.Changes[0].Name != "a" || len(past.History) != 1 || past.History[0].Version != "c" || past.History[0].Release != 3 {
+	if err != nil || len(past.Changes) != 1 || past.Changes[0].Name != "a" ||
+		len(past.History) != 1 || past.History[0].Version != "c" || past.History[0].Release != 3 {
 		t.Errorf("%+v, %v", past, err)
 	}
 }

@@ -33,9 +33,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Requests lists the keys of the objects that are wanted, for the functions
-// that map an event to the objects it concerns. Objects are read from the cache
-// as it is; a list that cannot be read is logged.
+// Requests lists the keys of the wanted objects, for the functions that map an
+// event to the objects it concerns. Objects are read from the cache; an error is
+// logged.
 func Requests[T client.Object](
 	ctx context.Context, v View, list client.ObjectList, wanted func(T) bool, opts ...client.ListOption,
 ) []reconcile.Request {
@@ -46,7 +46,7 @@ func Requests[T client.Object](
 }
 
 // RequestsBy is Requests for objects that stand for others, and for controllers
-// with requests of their own: request makes the one, if one is wanted.
+// with requests of their own: request makes the request, if it is wanted.
 func RequestsBy[T client.Object, R any](
 	ctx context.Context, v View, list client.ObjectList, request func(T) (R, bool), opts ...client.ListOption,
 ) []R {
@@ -71,10 +71,10 @@ func RequestsBy[T client.Object, R any](
 	return requests
 }
 
-// Any wants every object.
+// Any reports whether an object is wanted: each one is.
 func Any(client.Object) bool { return true }
 
-// Workloads lists the keys of the workloads that are wanted, of all kinds.
+// Workloads lists the keys of the wanted workloads of all kinds.
 func (v View) Workloads(ctx context.Context, wanted func(client.Object) bool, opts ...client.ListOption) []workload.Key {
 	var keys []workload.Key
 	for _, kind := range v.Kinds.Kinds() {
@@ -86,7 +86,7 @@ func (v View) Workloads(ctx context.Context, wanted func(client.Object) bool, op
 	return keys
 }
 
-// WorkloadsOf maps a namespace to its workloads, for when it is enrolled or leaves.
+// WorkloadsOf maps a namespace that was enrolled or left the defense to its workloads.
 func (v View) WorkloadsOf(ctx context.Context, ns client.Object) []workload.Key {
 	return v.Workloads(ctx, Any, client.InNamespace(ns.GetName()))
 }
@@ -110,7 +110,7 @@ func OwnerBy(s workload.Secondary) handler.TypedMapFunc[client.Object, workload.
 	}
 }
 
-// LogWorkload says in the log which workload a controller looks at.
+// LogWorkload adds the workload that a controller reconciles to its log lines.
 func LogWorkload(mgr Manager, controller string) func(*workload.Key) logr.Logger {
 	l := mgr.GetLogger().WithValues("controller", controller)
 	return func(key *workload.Key) logr.Logger {
@@ -130,8 +130,8 @@ func (v View) WorkloadOf(_ context.Context, record client.Object) []workload.Key
 	return []workload.Key{owner.Key}
 }
 
-// WhereInForce selects the objects that a setting is in force for: all for one of
-// the operator's, else those of its namespace.
+// WhereInForce selects the objects that a setting is in force for: all for a setting in
+// the operator's namespace, otherwise the objects of its namespace.
 func (v View) WhereInForce(setting client.Object) []client.ListOption {
 	if setting.GetNamespace() == v.Operator {
 		return nil

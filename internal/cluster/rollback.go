@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// LoadRollback reads all that a decision about a rollback needs; found is false when there is no such
-// defended workload.
+// LoadRollback reads the input of a decision about a rollback; found is false when the namespace is
+// not enrolled or the workload does not exist.
 func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in rollback.Input, found bool, err error) {
 	ns, err := c.Namespace(ctx, key.Namespace)
 	if err != nil || !ns.Enrolled {
@@ -44,9 +44,9 @@ func (c *Cluster) LoadRollback(ctx context.Context, key workload.Key) (in rollba
 	if err != nil || w == nil {
 		return in, false, err
 	}
-	// Pods are as old as the API server says, so its clock counts.
+	// The ages of pods are by the clock of the API server.
 	in = rollback.Input{Now: c.Clock.Now(), Workload: w, Enrolled: true}
-	// A setting that cannot be used is reported by the release.
+	// The release reports a setting that cannot be used.
 	inForce, err := c.InForceOf(ctx, w, nil)
 	if err != nil {
 		return in, false, err
@@ -75,22 +75,23 @@ var (
 	ErrRepeated = errors.New("a request of this time or a later one was accepted already")
 )
 
-// RefusedError says why a request for a rollback is refused.
+// RefusedError is the reason why a request for a rollback is refused.
 type RefusedError struct{ Why string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Why }
 
-// maxRequested is how many requested rollbacks a namespace may have in requestWindow.
+// maxRequested is the number of rollbacks that may be requested in a namespace in requestWindow.
 const (
 	maxRequested  = 60
 	requestWindow = time.Minute
 )
 
-// TooManyError says that a namespace has too many requests for rollbacks, and when to try again.
+// TooManyError is the error of a namespace with too many requests for rollbacks.
 type TooManyError struct {
 	Namespace string
-	After     time.Duration
+	// After is the time until the next try.
+	After time.Duration
 }
 
 // Error implements error.
@@ -99,7 +100,7 @@ func (e *TooManyError) Error() string {
 		maxRequested, e.Namespace, e.After.Truncate(time.Second)+time.Second)
 }
 
-// take counts a request. It returns how long to wait where there are too many.
+// take counts a request, or returns how long to wait if there are too many.
 func (r *requestRate) take(namespace string, now time.Time) (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,15 +117,15 @@ func (r *requestRate) take(namespace string, now time.Time) (wait time.Duration)
 	return 0
 }
 
-// UntilRequested counts a requested rollback that is about to be made. It returns how long the
-// request has to wait where its namespace has too many.
+// UntilRequested counts a requested rollback that is about to start, or returns how long it has
+// to wait if its namespace has too many.
 func (c *Cluster) UntilRequested(namespace string) time.Duration {
 	return c.carriedOut.take(namespace, c.Clock.Now())
 }
 
-// RequestRollback asks for a rollback on the workload, where the leader finds it. It
-// returns the version it goes to. Each request is taken once: at is when it was
-// made, and the next one has to be newer.
+// RequestRollback writes a request for a rollback on the workload, for the leader. It returns
+// the version to roll back to. Each request is accepted once: at is its time, and the next
+// request has to be newer.
 func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version string, at time.Time) (to string, err error) {
 	in, found, err := c.LoadRollback(ctx, key)
 	if err != nil {
@@ -147,14 +148,13 @@ func (c *Cluster) RequestRollback(ctx context.Context, key workload.Key, version
 	p := PatchRevision(w)
 	p.SetAnnotation(v1alpha1.RollbackToAnnotation, to)
 	p.SetAnnotation(v1alpha1.RollbackRequestedAnnotation, strconv.FormatInt(at.UnixMilli(), 10))
-	// A request is answered from the state of this moment, whatever was denied
-	// before.
+	// The request is tried even if an earlier one was denied just now.
 	if err := c.write(ctx, p); err != nil {
 		if message, refused := Refusal(err); refused {
 			return "", &RefusedError{defense.DescribeDenial(ActRequest.what, message)}
 		}
 		if Outdated(err) {
-			return "", &RefusedError{"the workload changes at this moment, try again"}
+			return "", &RefusedError{"the workload changed concurrently; try again"}
 		}
 		return "", err
 	}

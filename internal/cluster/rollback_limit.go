@@ -32,8 +32,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// LimitName is the name of the ConfigMap of the operator's namespace on which the
-// rollbacks are counted that nobody asked for. Deleting it forgets them.
+// LimitName is the name of the ConfigMap in the operator's namespace that counts the
+// automatic rollbacks. If it is deleted, counting starts again at 0.
 const LimitName = "altershieldoperator-rollbacks"
 
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=create,namespace=altershieldoperator-system
@@ -49,14 +49,13 @@ func (v View) RollbackLimit(ctx context.Context) (rollback.Limit, error) {
 	return rollback.ParseLimit(counted.Annotations[v1alpha1.LimitAnnotation]), nil
 }
 
-// TakeLimit counts a rollback before it is made, by compare-and-swap on what
-// the API server has. A rollback that is decided again is counted once. Without
-// room the decision is made again, from what is known then.
+// TakeLimit counts a rollback before it starts, by compare-and-swap on the API server. A
+// repeated decision is counted once. Without room TakeLimit fails with a conflict, so that
+// the rollback is decided again.
 func (c *Cluster) TakeLimit(ctx context.Context, w *workload.Workload) error {
 	set, err := c.InForceOf(ctx, w, nil)
 	if err != nil || !set.Limit {
-		// Without a limit nothing is counted: rollbacks of many workloads at once
-		// must not wait for one another.
+		// Without a limit, rollbacks of many workloads must not wait for one another.
 		return err
 	}
 	counted := &corev1.ConfigMap{}
@@ -69,7 +68,7 @@ func (c *Cluster) TakeLimit(ctx context.Context, w *workload.Workload) error {
 	after, changed, ok := before.Take(set.Settings, c.Clock.Now(), w)
 	switch {
 	case !ok:
-		log.FromContext(ctx).Info("the rollback limit holds a rollback back", "count", set.LimitCount, "window", set.LimitWindow.String())
+		log.FromContext(ctx).Info("the rollback limit delays a rollback", "count", set.LimitCount, "window", set.LimitWindow.String())
 		return apierrors.NewConflict(corev1.Resource("configmaps"), LimitName, fmt.Errorf("no room for another rollback"))
 	case !changed:
 		return nil

@@ -30,14 +30,14 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// InForceIn returns the settings in force in a namespace, for what has no workload.
+// InForceIn returns the settings in force in a namespace, without those of a workload.
 func (v View) InForceIn(ctx context.Context, namespace string) (settings.InForce, error) {
 	return v.InForceRequested(ctx, namespace, nil)
 }
 
-// InForceRequested returns the settings that the annotations of a request to a webhook
-// lead to. They leave out what the owner of a workload and policies add: a decision about
-// a workload takes [View.InForceOf].
+// InForceRequested returns the settings in force for the annotations of a request to a
+// webhook, without the effects of the workload's owner and of policies: a decision about a
+// workload takes [View.InForceOf].
 func (v View) InForceRequested(ctx context.Context, namespace string, annotations map[string]string) (settings.InForce, error) {
 	operator, err := v.Settings(ctx, v.Operator)
 	if err != nil {
@@ -50,11 +50,10 @@ func (v View) InForceRequested(ctx context.Context, namespace string, annotation
 	return settings.For(operator, own, annotations), nil
 }
 
-// InForceOf returns the settings in force for a workload and a release of it, with what
-// follows from the owner of the workload, and what policies add about the server and
-// about a hold: the policies that were there when the release began. Without a release
-// all policies that are there count. Whoever decides about a workload gets its settings
-// here, so that every decision has the same ones.
+// InForceOf returns the settings in force for a workload and its release, with the effects
+// of the workload's owner and of the policies that existed when the release began (on the
+// server and on holds). Without a release all policies count. Every decision about a
+// workload takes its settings from here.
 func (v View) InForceOf(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload) (settings.InForce, error) {
 	inForce, err := v.InForceRequested(ctx, w.Namespace, w.Annotations)
 	if err != nil {
@@ -62,7 +61,8 @@ func (v View) InForceOf(ctx context.Context, w *workload.Workload, change *v1alp
 	}
 	inForce.ObserveOwned(w.ObservingOwner())
 	policies, of, err := v.PoliciesFor(ctx, w)
-	if err != nil || !slices.ContainsFunc(policies, func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) || policy.MayHold(&p) }) {
+	adds := func(p v1alpha1.DefensePolicy) bool { return policy.NamesServer(&p) || policy.MayHold(&p) }
+	if err != nil || !slices.ContainsFunc(policies, adds) {
 		return inForce, err
 	}
 	if change != nil && change.Status.Attempt > 0 && change.Status.ObservedRelease == change.Spec.Release {
@@ -74,9 +74,9 @@ func (v View) InForceOf(ctx context.Context, w *workload.Workload, change *v1alp
 	return inForce, nil
 }
 
-// InForceAtAdmission is what is in force for a request to release a workload with these
-// labels and annotations, with what policies say of a hold. It reads caches only. Where
-// they lack what policies select by, there is an error, and nothing is known of the hold.
+// InForceAtAdmission returns the settings in force for a request to release a workload with
+// these labels and annotations, with the holds of policies. It reads caches only. It fails if
+// they lack the labels that policies select by.
 func (v View) InForceAtAdmission(ctx context.Context, namespace string, labels, annotations map[string]string) (settings.InForce, error) {
 	inForce, err := v.InForceRequested(ctx, namespace, annotations)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestInForce(t *testing.T) {
 		"the operator's":  {"operator", "other", nil, 7},
 		"the namespace's": {"operator", "own", nil, 3},
 		"the workload's":  {"operator", "own", own, 5},
-		"nobody's":        {"elsewhere", "other", nil, 1},
+		"the default":     {"elsewhere", "other", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := View{Cached: c, Operator: test.operator}.InForceRequested(t.Context(), test.namespace, test.annotations)
@@ -61,18 +61,20 @@ func TestInForce(t *testing.T) {
 		})
 	}
 	if _, err := (View{Cached: fake.NewClientBuilder().WithScheme(runtime.NewScheme()).Build()}).InForceIn(t.Context(), "own"); err == nil {
-		t.Error("no error where the settings cannot be read")
+		t.Error("no error if the settings cannot be read")
 	}
 }
 
-// TestHold: what the setting and the policies say of a hold comes together, for a release
-// that goes on, and for a request to release.
+// TestHold: the setting and the policies are combined, for a current release and for a request
+// to release.
 func TestHold(t *testing.T) {
 	setting := func(content string) client.Object {
 		return wrappers.MakeOpsConfigInfo("operator", settings.NameHolding, v1alpha1.TypeHolding).On(content).Obj()
 	}
 	policy := func(name string, until v1alpha1.HoldUntil, atMost time.Duration, with ...func(*v1alpha1.DefensePolicy)) client.Object {
-		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: name, Generation: 1, CreationTimestamp: metav1.NewTime(testNow)}}
+		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "operator", Name: name, Generation: 1, CreationTimestamp: metav1.NewTime(testNow),
+		}}
 		p.Spec.Hold = &v1alpha1.PolicyHold{Until: until, MaxDuration: &metav1.Duration{Duration: atMost}}
 		for _, f := range with {
 			f(p)
@@ -89,28 +91,53 @@ func TestHold(t *testing.T) {
 	}
 	younger := func(p *v1alpha1.DefensePolicy) { p.CreationTimestamp = metav1.NewTime(testNow.Add(time.Second)) }
 	const none, first, every = v1alpha1.HoldNone, v1alpha1.HoldFirstBatch, v1alpha1.HoldEveryBatch
+	const minute, hour = time.Minute, time.Hour
+	type objects = []client.Object
+	off := map[string]string{"holding": "disabled"}
 	for name, test := range map[string]struct {
-		objects     []client.Object
+		objects     objects
 		annotations map[string]string
 		until       v1alpha1.HoldUntil
 		atMost      time.Duration
-		// atAdmission, where the release had begun before that.
+		// atAdmission is set if admission differs, because the release began earlier.
 		atAdmission v1alpha1.HoldUntil
 	}{
-		"nothing":                        {until: none, atMost: 30 * time.Minute},
-		"the setting":                    {objects: []client.Object{setting("first,atMost=5m")}, until: first, atMost: 5 * time.Minute},
-		"a policy":                       {objects: []client.Object{policy("p", every, time.Minute)}, until: every, atMost: time.Minute},
-		"a policy that selects it":       {objects: []client.Object{policy("p", first, time.Hour, selects("web", "prod"))}, until: first, atMost: time.Hour},
-		"one that selects others":        {objects: []client.Object{policy("p", first, time.Hour, selects("api", "prod"))}, until: none, atMost: 30 * time.Minute},
-		"one that selects other ones":    {objects: []client.Object{policy("p", first, time.Hour, selects("web", "test"))}, until: none, atMost: 30 * time.Minute},
-		"a policy that observes":         {objects: []client.Object{setting("first,atMost=5m"), policy("p", every, time.Hour, observes)}, until: first, atMost: 5 * time.Minute},
-		"the policy stricter":            {objects: []client.Object{setting("first,atMost=5m"), policy("p", every, time.Minute)}, until: every, atMost: 5 * time.Minute},
-		"the policy laxer":               {objects: []client.Object{setting("every,atMost=5m"), policy("p", first, time.Hour)}, until: every, atMost: time.Hour},
-		"a policy that does not hold":    {objects: []client.Object{setting("first,atMost=5m"), policy("p", none, time.Hour)}, until: first, atMost: 5 * time.Minute},
-		"several":                        {objects: []client.Object{policy("p", first, time.Hour), policy("q", every, time.Minute)}, until: every, atMost: time.Hour},
-		"off at the workload":            {objects: []client.Object{setting("every,atMost=5m")}, annotations: map[string]string{"holding": "disabled"}, until: none, atMost: 5 * time.Minute},
-		"off there, but not by a policy": {objects: []client.Object{policy("p", first, time.Hour)}, annotations: map[string]string{"holding": "disabled"}, until: first, atMost: time.Hour},
-		"a policy made since":            {objects: []client.Object{policy("p", every, time.Minute, younger)}, until: none, atMost: 30 * time.Minute, atAdmission: every},
+		"nothing":     {until: none, atMost: 30 * minute},
+		"the setting": {objects: objects{setting("first,atMost=5m")}, until: first, atMost: 5 * minute},
+		"a policy":    {objects: objects{policy("p", every, minute)}, until: every, atMost: minute},
+		"a policy that selects it": {
+			objects: objects{policy("p", first, hour, selects("web", "prod"))}, until: first, atMost: hour,
+		},
+		"a policy for other workloads": {
+			objects: objects{policy("p", first, hour, selects("api", "prod"))}, until: none, atMost: 30 * minute,
+		},
+		"a policy for other namespaces": {
+			objects: objects{policy("p", first, hour, selects("web", "test"))}, until: none, atMost: 30 * minute,
+		},
+		"a policy in observe mode": {
+			objects: objects{setting("first,atMost=5m"), policy("p", every, hour, observes)}, until: first, atMost: 5 * minute,
+		},
+		"a stricter policy": {
+			objects: objects{setting("first,atMost=5m"), policy("p", every, minute)}, until: every, atMost: 5 * minute,
+		},
+		"a laxer policy": {
+			objects: objects{setting("every,atMost=5m"), policy("p", first, hour)}, until: every, atMost: hour,
+		},
+		"a policy that does not hold": {
+			objects: objects{setting("first,atMost=5m"), policy("p", none, hour)}, until: first, atMost: 5 * minute,
+		},
+		"several policies": {
+			objects: objects{policy("p", first, hour), policy("q", every, minute)}, until: every, atMost: hour,
+		},
+		"setting off at the workload": {
+			objects: objects{setting("every,atMost=5m")}, annotations: off, until: none, atMost: 5 * minute,
+		},
+		"setting off at the workload, with a policy": {
+			objects: objects{policy("p", first, hour)}, annotations: off, until: first, atMost: hour,
+		},
+		"a newer policy": {
+			objects: objects{policy("p", every, minute, younger)}, until: none, atMost: 30 * minute, atAdmission: every,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := viewOf(t, append(test.objects, wrappers.MakeNamespace("prod").Enrolled().Label("env", "prod").Obj())...)
@@ -136,8 +163,9 @@ func TestHold(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nothing known of the namespace", func(t *testing.T) {
-		if got, err := viewOf(t, policy("p", every, time.Hour)).InForceAtAdmission(t.Context(), "prod", nil, nil); err == nil || got.Hold.Holds() {
+	t.Run("the namespace is not in the cache", func(t *testing.T) {
+		got, err := viewOf(t, policy("p", every, hour)).InForceAtAdmission(t.Context(), "prod", nil, nil)
+		if err == nil || got.Hold.Holds() {
 			t.Errorf("%q, %v", got.Hold, err)
 		}
 	})

@@ -28,17 +28,17 @@ import (
 )
 
 const (
-	// ConflictRetry is when to look again after a write that found the object
-	// changed: the cache has the change by then.
+	// ConflictRetry is the time until the next decision after a write that found the
+	// object changed: the cache has the change by then.
 	ConflictRetry = 100 * time.Millisecond
-	// ExistsRetry is when to try again after a create that found the name
-	// taken: by the object of a deleted owner, until garbage collection has
-	// removed it, or by our own that the cache has yet to show.
+	// ExistsRetry is the time until the next try after a create that found the name
+	// taken: by the object of a deleted owner, until garbage collection removes it, or
+	// by our own object that is not in the cache yet.
 	ExistsRetry = time.Second
 )
 
-// Outdated says that a write was refused because what it was decided on has
-// changed: no error, the decision is made again.
+// Outdated reports whether a write was refused because the object it was decided on
+// has changed. This is no error: the write is decided again.
 func Outdated(err error) bool {
 	if _, denied := denial(err); denied {
 		return false
@@ -46,7 +46,7 @@ func Outdated(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isFailedTest(err)
 }
 
-// Settle turns the outcome of applying a decision into a result.
+// Settle turns the error of applying a decision into a result.
 func Settle(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	denied := (*DeniedError)(nil)
 	_, refused := denial(err)
@@ -68,8 +68,8 @@ func Settle(ctx context.Context, result reconcile.Result, err error) (reconcile.
 	}
 }
 
-// Quiet keeps out of the log what is not an error: reconciles cut short because
-// the manager ends, and writes into a namespace that is being deleted.
+// Quiet keeps two kinds of errors out of the log: of reconciles that the end of the
+// manager cut short, and of writes into a terminating namespace.
 func Quiet[R comparable](r reconcile.TypedReconciler[R]) reconcile.TypedReconciler[R] {
 	return reconcile.TypedFunc[R](func(ctx context.Context, req R) (reconcile.Result, error) {
 		result, err := r.Reconcile(ctx, req)

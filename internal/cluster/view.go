@@ -14,13 +14,12 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package cluster holds, once, what several parts of the operator read and write
-// of the cluster: which namespaces are enrolled, the settings in force, the
-// releases and the history of a workload, guarded patches, and what a failed write
-// leads to.
+// Package cluster reads and writes the cluster for several parts of the operator: the
+// enrolled namespaces, the settings in force, the releases and the history of a workload,
+// guarded patches, and the results of failed writes.
 //
-// A [View] reads, a [Cluster] writes, too. What is decided from that is in package
-// defense and those below it; who does what when is for reconcilers and background tasks.
+// A [View] reads, a [Cluster] also writes. Package defense and the packages below it
+// decide; reconcilers and background tasks act.
 package cluster
 
 import (
@@ -29,12 +28,12 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// View reads the cluster. What it returns of the caches is shared with them and
-// must not be written to, unless it says otherwise. Each thing that is read has a file.
+// View reads the cluster. Objects from the caches are shared with them and must not be
+// changed, unless a method says otherwise. Each kind of read has a file.
 type View struct {
 	// Cached reads from the caches of the manager, and Live from the API server.
 	Cached, Live client.Reader
-	// Kinds of workloads that are defended.
+	// Kinds are the defended kinds of workloads.
 	Kinds *workload.Registry
 	// Operator is the namespace of the operator.
 	Operator string

@@ -30,8 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Workload observes a workload; nil when there is none of that name, or its kind is
-// not defended.
+// Workload reads a workload; nil when it does not exist, or its kind is not defended.
 func (v View) Workload(ctx context.Context, key workload.Key) (*workload.Workload, error) {
 	kind, ok := v.Kinds.Of(key.GroupKind)
 	if !ok {
@@ -40,8 +39,8 @@ func (v View) Workload(ctx context.Context, key workload.Key) (*workload.Workloa
 	return kind.Get(ctx, v.Cached, key.NamespacedName)
 }
 
-// Summary reads a workload, but for its OldRevisions where those take a look at all of
-// its pods: what looks again for each pod or batch would list them again and again.
+// Summary reads a workload, without its OldRevisions if they need a list of all its pods:
+// callers that read it for each pod or batch would list them again and again.
 func (v View) Summary(ctx context.Context, key workload.Key) (*workload.Workload, error) {
 	kind, ok := v.Kinds.Of(key.GroupKind)
 	if !ok {
@@ -50,7 +49,7 @@ func (v View) Summary(ctx context.Context, key workload.Key) (*workload.Workload
 	return kind.Summary(ctx, v.Cached, key.NamespacedName)
 }
 
-// KindOf finds the kind of a workload that was observed.
+// KindOf finds the kind of a workload that was read.
 func (v View) KindOf(w *workload.Workload) (workload.Kind, error) {
 	kind, ok := v.Kinds.Of(w.GVK.GroupKind())
 	if !ok {
@@ -59,7 +58,7 @@ func (v View) KindOf(w *workload.Workload) (workload.Kind, error) {
 	return kind, nil
 }
 
-// Pods observes the pods of the current template of a workload.
+// Pods reads the pods of the current template of a workload.
 func (v View) Pods(ctx context.Context, w *workload.Workload) ([]workload.Pod, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
@@ -69,7 +68,7 @@ func (v View) Pods(ctx context.Context, w *workload.Workload) ([]workload.Pod, e
 }
 
 // Images lists the container images of the current template of a workload, and of
-// the one before it.
+// the previous template.
 func (v View) Images(ctx context.Context, w *workload.Workload) (current, previous []string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
@@ -78,8 +77,8 @@ func (v View) Images(ctx context.Context, w *workload.Workload) (current, previo
 	return kind.Images(ctx, v.Cached, w)
 }
 
-// Stored reads a workload as the API server has it; nil when it is gone, or another
-// one has its name.
+// Stored reads a workload from the API server; nil when it is gone, or another workload
+// has its name.
 func (v View) Stored(ctx context.Context, w *workload.Workload) (*unstructured.Unstructured, error) {
 	stored := &unstructured.Unstructured{}
 	stored.SetGroupVersionKind(w.GVK)
@@ -93,7 +92,7 @@ func (v View) Stored(ctx context.Context, w *workload.Workload) (*unstructured.U
 	return stored, nil
 }
 
-// IsThere says whether the API server has the workload that owns something.
+// IsThere reports whether the API server has the owner of an object.
 func (v View) IsThere(ctx context.Context, owner workload.Owner) (bool, error) {
 	kind, ok := v.Kinds.Of(owner.Key.GroupKind)
 	if !ok {
@@ -107,8 +106,8 @@ func (v View) IsThere(ctx context.Context, owner workload.Owner) (bool, error) {
 	return live.UID == owner.UID, nil
 }
 
-// Template reads the pod template of a workload as the API server has it, with its
-// version; nil when the workload is gone.
+// Template reads the pod template of a workload from the API server, and its version;
+// nil when the workload is gone.
 func (v View) Template(ctx context.Context, w *workload.Workload) (template map[string]any, version string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
@@ -124,9 +123,9 @@ func (v View) Template(ctx context.Context, w *workload.Workload) (template map[
 	return template, workload.Version(template), nil
 }
 
-// Anew observes the labels, the annotations, the pause and the pace of a workload as the
-// API server has them: the cache may be behind the operator's own last write. It fails
-// where the workload is gone.
+// Anew reads the labels, the annotations, the pause and the pace of a workload from the
+// API server: the cache may be behind the operator's own last write. It fails if the
+// workload is gone.
 func (v View) Anew(ctx context.Context, w *workload.Workload) (*workload.Workload, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
@@ -140,16 +139,16 @@ func (v View) Anew(ctx context.Context, w *workload.Workload) (*workload.Workloa
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: w.Kind()}, w.Name)
 	}
 	workload.TrimMeta(stored)
-	anew := *w
-	anew.Labels, anew.Annotations, anew.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
-	anew.Deleting = stored.GetDeletionTimestamp() != nil
-	if anew.Stopping, err = kind.Stopping(stored); err != nil {
+	now := *w
+	now.Labels, now.Annotations, now.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
+	now.Deleting = stored.GetDeletionTimestamp() != nil
+	if now.Stopping, err = kind.Stopping(stored); err != nil {
 		return nil, err
 	}
-	anew.Words = kind.Words(&anew)
+	now.Words = kind.Words(&now)
 	pacing, err := kind.Pace(stored)
 	if err == nil && pacing != nil {
-		anew.SetPace(pacing.Pace)
+		now.SetPace(pacing.Pace)
 	}
-	return &anew, err
+	return &now, err
 }

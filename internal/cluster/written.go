@@ -33,28 +33,27 @@ import (
 )
 
 const (
-	// maxWritten bounds how many objects are remembered. Each takes some 300 bytes.
+	// maxWritten is the number of remembered objects. Each takes some 300 bytes.
 	maxWritten = 10_000
-	// writtenFor is for how long. A cache that is further behind is a broken watch,
-	// and all that is written from it conflicts.
+	// writtenFor is how long an object is remembered. A cache that is further behind has
+	// a broken watch, and each write from it conflicts.
 	writtenFor = 10 * time.Minute
-	// forgetEvery is how often those are forgotten of which that is over.
+	// forgetEvery is the interval in which expired objects are forgotten.
 	forgetEvery = time.Minute
 )
 
-// ownWrites is a client that does not decide twice from what it has changed itself.
-// It reads from the caches. Where the cache does not show yet what this process wrote
-// of a ChangeWorkload or a ChangePod, it asks the API server: a decision made again
-// from the state before would call AlterShield Server a second time. It waits for
-// nothing, so that no write that is stuck and no event that is lost holds up others.
-// Lists are from the cache as it is.
+// ownWrites is a client that reads its own writes. It reads from the caches. While a
+// cache lacks this process' last write of a ChangeWorkload or a ChangePod, it reads from
+// the API server: a repeated decision from the old state would call AlterShield Server a
+// second time. It waits for nothing, so that a stuck write or a lost event delays no
+// other read. Lists are always from the cache.
 type ownWrites struct {
 	client.Client
 	live  client.Reader
 	clock clock.PassiveClock
 	mu    sync.Mutex
-	// written has the resource version that an object had after the last write. By
-	// itself it drops what has expired only when that is asked for.
+	// written has the resource version of each object after the last write. It drops an
+	// expired one only when that one is read.
 	written *lru.LRUExpireCache
 	forgot  time.Time
 }
@@ -68,7 +67,7 @@ func newOwnWrites(c client.Client, live client.Reader, clk clock.PassiveClock) *
 	return &ownWrites{Client: c, live: live, clock: clk, written: lru.NewLRUExpireCacheWithClock(maxWritten, clk)}
 }
 
-// keyOfWritten is empty for objects that are not remembered.
+// keyOfWritten returns the key of an object; false for kinds that are not remembered.
 func keyOfWritten(o client.Object, name types.NamespacedName) (writtenKey, bool) {
 	switch o.(type) {
 	case *v1alpha1.ChangeWorkload:
@@ -96,13 +95,13 @@ func (c *ownWrites) Get(ctx context.Context, name client.ObjectKey, o client.Obj
 	}
 	metrics.StaleRead(key.kind)
 	if err := c.live.Get(ctx, name, o); err != nil {
-		return fmt.Errorf("get %s %s, of which the cache is behind: %w", key.kind, name, err)
+		return fmt.Errorf("get %s %s, because the cache is behind: %w", key.kind, name, err)
 	}
 	return nil
 }
 
-// older compares resource versions. Those of one kind are in order, also of objects
-// that had the same name one after the other.
+// older reports whether a resource version is older than another one. The resource versions
+// of one kind are ordered, also after an object was recreated.
 func older(version string, than any) bool {
 	order, err := resourceversion.CompareResourceVersion(version, than.(string)) //nolint:errcheck // nothing else is in there
 	return err == nil && order < 0
@@ -119,14 +118,14 @@ func (c *ownWrites) remember(o client.Object, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget()
-	// Of two writes at once the answer to the first may come last.
+	// The answer to the first of two concurrent writes may come last.
 	if known, ok := c.written.Get(key); !ok || older(known.(string), o.GetResourceVersion()) { //nolint:errcheck // nothing else is in there
 		c.written.Add(key, o.GetResourceVersion(), writtenFor)
 	}
 	return nil
 }
 
-// forget drops what has expired.
+// forget drops expired objects.
 func (c *ownWrites) forget() {
 	now := c.clock.Now()
 	if now.Sub(c.forgot) < forgetEvery {

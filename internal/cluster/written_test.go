@@ -34,14 +34,14 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// behind is an API server with a client whose cache shows what it was last told to.
+// behind is an API server with a client whose cache changes only by see.
 type behind struct {
 	client *ownWrites
 	server client.WithWatch
 	clock  *clocktesting.FakePassiveClock
-	// shown is what the cache shows of the batch; nil when it shows none.
+	// shown is the batch in the cache; nil without one.
 	shown *v1alpha1.ChangePod
-	// asked counts what was read from the server.
+	// asked is the number of reads from the server.
 	asked int
 	// held keeps updates of a status from being answered.
 	held chan struct{}
@@ -65,7 +65,9 @@ func newBehind(t *testing.T) *behind {
 			b.shown.DeepCopyInto(o.(*v1alpha1.ChangePod)) //nolint:errcheck // nothing else is read here
 			return nil
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, name string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(
+			ctx context.Context, c client.Client, name string, o client.Object, opts ...client.SubResourceUpdateOption,
+		) error {
 			if b.held != nil {
 				<-b.held
 			}
@@ -89,7 +91,7 @@ func (b *behind) create(t *testing.T) {
 	}
 }
 
-// see lets the cache show what there is.
+// see brings the cache up to date.
 func (b *behind) see(t *testing.T) {
 	t.Helper()
 	var now v1alpha1.ChangePod
@@ -123,8 +125,8 @@ func (b *behind) delete(t *testing.T) {
 	}
 }
 
-// TestOwnWrites: what this process wrote is never forgotten, whatever the cache
-// shows, and nothing is waited for.
+// TestOwnWrites: a read shows this process' last write while the cache lacks it, and waits
+// for nothing.
 func TestOwnWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		do    func(t *testing.T, b *behind)
@@ -134,12 +136,20 @@ func TestOwnWrites(t *testing.T) {
 		"the cache shows it":         {func(t *testing.T, b *behind) { b.submit(t, "node-1"); b.see(t) }, "node-1", 0},
 		"the cache is behind":        {func(t *testing.T, b *behind) { b.submit(t, "node-1") }, "node-1", 1},
 		"it shows one of two writes": {func(t *testing.T, b *behind) { b.submit(t, "node-1"); b.see(t); b.submit(t, "node-2") }, "node-2", 1},
-		"it shows more":              {func(t *testing.T, b *behind) { b.submit(t, "node-1"); b.submitByAnother(t, "node-2"); b.see(t) }, "node-2", 0},
+		"it shows a later write": {func(t *testing.T, b *behind) {
+			b.submit(t, "node-1")
+			b.submitByAnother(t, "node-2")
+			b.see(t)
+		}, "node-2", 0},
 		"nothing was written":        {func(t *testing.T, b *behind) { b.submitByAnother(t, "node-1") }, "", 0},
-		"made, and not shown yet":    {func(_ *testing.T, b *behind) { b.shown = nil }, "", 1},
+		"created, and not shown yet": {func(_ *testing.T, b *behind) { b.shown = nil }, "", 1},
 		"deleted, and still shown":   {func(t *testing.T, b *behind) { b.submit(t, "node-1"); b.delete(t) }, "gone", 1},
 		"deleted, and shown as gone": {func(t *testing.T, b *behind) { b.submit(t, "node-1"); b.delete(t); b.see(t) }, "gone", 1},
-		"deleted and made again, while the cache shows the first": {func(t *testing.T, b *behind) { b.delete(t); b.create(t); b.submit(t, "node-2") }, "node-2", 1},
+		"recreated, while the cache shows the first": {func(t *testing.T, b *behind) {
+			b.delete(t)
+			b.create(t)
+			b.submit(t, "node-2")
+		}, "node-2", 1},
 		"long ago": {func(t *testing.T, b *behind) {
 			b.submit(t, "node-1")
 			b.clock.SetTime(b.clock.Now().Add(writtenFor + time.Second))
@@ -148,7 +158,7 @@ func TestOwnWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBehind(t)
 			test.do(t, b)
-			for range 2 { // the second time it knows no less
+			for range 2 { // the first read forgets nothing
 				b.asked = 0
 				var batch v1alpha1.ChangePod
 				err := b.client.Get(t.Context(), batchName, &batch)
@@ -181,8 +191,7 @@ func (b *behind) submitByAnother(t *testing.T, node string) {
 	}
 }
 
-// TestOwnWritesWaitForNothing: a write that is not answered holds up no read, of
-// whatever object.
+// TestOwnWritesWaitForNothing: a write without an answer delays no read of any object.
 func TestOwnWritesWaitForNothing(t *testing.T) {
 	b := newBehind(t)
 	b.held = make(chan struct{})
@@ -205,12 +214,11 @@ func TestOwnWritesWaitForNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.client.Get(t.Context(), batchName, &batch); err != nil || batch.Status.ChangePodID != "node-1" {
-		t.Errorf("read %q, %v; want what was written", batch.Status.ChangePodID, err)
+		t.Errorf("read %q, %v; want the written node-1", batch.Status.ChangePodID, err)
 	}
 }
 
-// TestOwnWritesAreForgotten: pods come and go for as long as the operator runs, and
-// nothing is kept of batches of long ago.
+// TestOwnWritesAreForgotten: old batches are forgotten.
 func TestOwnWritesAreForgotten(t *testing.T) {
 	b := newBehind(t)
 	for i := range 200 {

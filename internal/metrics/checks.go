@@ -27,9 +27,10 @@ import (
 )
 
 const (
-	// otherPolicies is the label of policies, and of checks, that are too many for series of their own.
+	// otherPolicies is the label of policies, and of checks, without series of their own.
 	otherPolicies = "other"
-	// maxPolicies bounds the policies with series of their own, and maxChecks the checks of each.
+	// maxPolicies is the number of policies with series of their own, and maxChecks the number of
+	// checks of each.
 	maxPolicies = 500
 	maxChecks   = 32
 )
@@ -37,7 +38,7 @@ const (
 // ListChecks returns the names of the checks of each policy (namespace/name) that exists.
 type ListChecks func() (map[string][]string, error)
 
-// policyChecks counts the checks of policies. The series of a policy or a check that is gone go
+// policyChecks counts the checks of policies. The series of deleted policies and checks are removed
 // whenever the metrics are read.
 type policyChecks struct {
 	*prometheus.CounterVec
@@ -49,8 +50,8 @@ type policyChecks struct {
 func newPolicyChecks() *policyChecks {
 	return &policyChecks{own: map[string]map[string]bool{}, CounterVec: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_checks_total",
-		Help: "Checks of policies that entered a phase, by policy (namespace/name; other where more than 500 policies exist), check, phase and mode. " +
-			"A check in the background that passes stays Watching. At the stage Admission each request counts.",
+		Help: "Checks of policies that entered a phase, by policy (namespace/name; other if more than 500 policies exist), " +
+			"check, phase and mode. A check in the background that passes stays Watching. At the stage Admission each request counts.",
 	}, []string{"policy", "check", "phase", "mode"})}
 }
 
@@ -75,7 +76,7 @@ func (p *policyChecks) count(c *v1alpha1.CheckStatus) {
 	p.WithLabelValues(policy, check, string(c.Phase), string(c.Mode)).Inc()
 }
 
-// Collect implements prometheus.Collector. Where the policies cannot be listed, all series stay.
+// Collect implements prometheus.Collector. If the policies cannot be listed, all series stay.
 func (p *policyChecks) Collect(collected chan<- prometheus.Metric) {
 	p.prune()
 	p.CounterVec.Collect(collected)
@@ -115,6 +116,6 @@ func (p *policyChecks) prune() {
 // Check counts a check of a policy that entered a phase.
 func Check(c *v1alpha1.CheckStatus) { checks.count(c) }
 
-// PolicyChecks lets a function list the checks that may have series. Of several managers in one
-// process the last one's lists.
+// PolicyChecks sets the function that lists the checks that may have series. The last manager of a
+// process sets it.
 func PolicyChecks(list ListChecks) { checks.list.Store(&list) }

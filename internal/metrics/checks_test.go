@@ -27,8 +27,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// TestPolicyChecks: a policy's series go with it, and a check's with it. At most 500 policies
-// have series of their own, and 32 checks of each.
+// TestPolicyChecks: the series of a policy or a check are removed after it was deleted. At most
+// 500 policies have series of their own, and 32 checks of each.
 func TestPolicyChecks(t *testing.T) {
 	p := newPolicyChecks()
 	registry := prometheus.NewPedanticRegistry()
@@ -62,17 +62,17 @@ func TestPolicyChecks(t *testing.T) {
 
 	enter("shop/gate/smoke", "shop/gate/load", "shop/gate/load", "shop/gone/smoke", "altershield")
 	all := map[string]float64{"shop/gate/smoke": 1, "shop/gate/load": 2, "shop/gone/smoke": 1, "/altershield": 1}
-	want("not known what exists", all)
+	want("without a list", all)
 	list := func(exist map[string][]string, err error) {
 		l := ListChecks(func() (map[string][]string, error) { return exist, err })
 		p.list.Store(&l)
 	}
-	list(nil, errors.New("the cache is not there"))
+	list(nil, errors.New("no cache"))
 	want("cannot be listed", all)
 	list(map[string][]string{"shop/gate": {"load"}}, nil)
-	want("a policy and a check are gone", map[string]float64{"shop/gate/load": 2, "/altershield": 1})
+	want("a policy and a check were deleted", map[string]float64{"shop/gate/load": 2, "/altershield": 1})
 	enter("shop/gone/smoke") // its last check ends
-	want("a policy that was gone", map[string]float64{"shop/gate/load": 2, "/altershield": 1})
+	want("a check of a deleted policy", map[string]float64{"shop/gate/load": 2, "/altershield": 1})
 
 	p.list.Store(nil)
 	for i := range 1000 {

@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Package metrics has the operator's own metrics. Their labels are bounded: none
-// of them names a workload or a pod. Enrolled namespaces may be turned off.
+// of them names a workload or a pod. The label with the namespace may be turned off.
 package metrics
 
 import (
@@ -34,29 +34,30 @@ var (
 	}, []string{"action", "class"})
 	serverSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "altershield_server_request_seconds",
-		Help:    "How long calls to AlterShield Server took that were sent, by action.",
+		Help:    "Duration of the calls that were sent to AlterShield Server, by action.",
 		Buckets: []float64{.005, .025, .1, .5, 1, 2.5, 5, 10},
 	}, []string{"action"})
 	callbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_callbacks_total",
-		Help: "Requests to the callback address, by what became of them.",
+		Help: "Requests to the callback address, by outcome.",
 	}, []string{"outcome"})
 	batches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_batches_total",
-		Help: "Batches that are done, by how they ended: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
+		Help: "Batches that are done, by result: PostFinish, Skipped, PreFailed, PreTimeout, PostFailed or PostTimeout.",
 	}, []string{"result"})
 	checks   = newPolicyChecks()
 	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_releases_total",
-		Help: "Releases that entered a state, by the kind of the workload and the state: Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
+		Help: "Releases that entered a state, by the kind of the workload and the state: " +
+			"Running, TimeOutPreThreshold, Success, Suspend, Failed, Rollback or Canceled.",
 	}, []string{"kind", "state"})
 	verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_verdicts_total",
-		Help: "Verdicts that were stored as they were delivered, by stage (PRE or POST) and outcome (pass or fail).",
+		Help: "Verdicts that were delivered and stored, by stage (PRE or POST) and outcome (pass or fail).",
 	}, []string{"stage", "outcome"})
 	verdictSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "altershield_verdict_seconds",
-		Help:    "From the submission of a batch's check until its verdict was stored, in whole seconds, by stage.",
+		Help:    "Time from the submission of a batch's check until its verdict was stored, in whole seconds, by stage.",
 		Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600},
 	}, []string{"stage"})
 	overrides = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -65,15 +66,16 @@ var (
 	}, []string{"kind"})
 	leftWhileBlocked = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_left_while_blocked_total",
-		Help: "Workloads that left the defense while their releases were blocked or versions of them were in quarantine, by kind and how: opted-out or deleted.",
+		Help: "Workloads that left the defense while blocked or with quarantined versions, by kind and how: opted-out or deleted.",
 	}, []string{"kind", "how"})
 	verdictsCorrected = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_verdicts_corrected_total",
-		Help: "Times that failing verdicts of a release were corrected, by the kind of the workload.",
+		Help: "Times the failing verdicts of a release were corrected, by the kind of the workload.",
 	}, []string{"kind"})
 	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_total",
-		Help: "Releases that the operator rolled back, by the kind of the workload and the cause: NeverStarted, VerificationFailed or Requested. Not the undos of users.",
+		Help: "Releases that the operator rolled back, without the undos of users, by the kind of the workload and the cause: " +
+			"NeverStarted, VerificationFailed or Requested.",
 	}, []string{"kind", "cause"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_evictions_total",
@@ -82,20 +84,20 @@ var (
 	}, []string{"kind", "outcome"})
 	undos = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_undos_total",
-		Help: "Releases that failed, and that a user left past the block for a version that is good, by the kind of the workload.",
+		Help: "Failed releases that a user replaced by a good version, past the block, by the kind of the workload.",
 	}, []string{"kind"})
 	rollbacksLimited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_limited_total",
-		Help: "Releases that would have been rolled back, and wait because too many were of late (setting limit), by the kind of the workload.",
+		Help: "Releases whose rollback waits for the rollback limit (setting limit), by the kind of the workload.",
 	}, []string{"kind"})
 	defenseLowered = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_defense_lowered_total",
-		Help: "Times a setting took away from the defense: blocking or quarantine turned off below the operator, observe turned on, " +
+		Help: "Times a setting lowered the defense: blocking or quarantine turned off below the operator, observe turned on, " +
 			"by setting and level (operator, namespace or workload; of a workload once for each release).",
 	}, []string{"setting", "level"})
 	dryRuns = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_dry_runs_total",
-		Help: "Acts that observe mode kept the operator from, by the kind of the workload and the act: Suspend, Halt, Hold, Rollback or Deny.",
+		Help: "Acts that observe mode prevented, by the kind of the workload and the act: Suspend, Halt, Hold, Rollback or Deny.",
 	}, []string{"kind", "act"})
 	holdStarts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_starts_total",
@@ -103,15 +105,17 @@ var (
 	}, []string{"kind"})
 	holdEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_hold_ends_total",
-		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and why: Verified, RanOut, VerificationFailed, EditedByUser, PodsStuck or ReleaseEnded.",
+		Help: "Rollouts that ceased to wait for their verdicts, by the kind of the workload and the reason: " +
+			"Verified, RanOut, VerificationFailed, EditedByUser, PodsStuck or ReleaseEnded.",
 	}, []string{"kind", "reason"})
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_admission_total",
-		Help: "Requests to the webhooks, by the kind of the workload, webhook (mutate, validate, quarantine or policy) and decision: unchanged, changed, denied or failed.",
+		Help: "Requests to the webhooks, by the kind of the workload, webhook (mutate, validate, quarantine or policy) " +
+			"and decision: unchanged, changed, denied or failed.",
 	}, []string{"kind", "webhook", "decision"})
 	orderChecksMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_order_checks_missing_total",
-		Help: "Checks of orders themselves, PRE or POST, that ended without a verdict.",
+		Help: "Checks of whole orders, PRE or POST, that ended without a verdict.",
 	})
 	unverifiedPods = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_unverified_pods_total",
@@ -119,20 +123,20 @@ var (
 	})
 	serverWaits = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "altershield_server_waits_total",
-		Help: "Times a release told that it waits long for AlterShield Server: for its order to be accepted, a check to be taken, or a verdict.",
+		Help: "Times a release reported a long wait for AlterShield Server: for its order, a check or a verdict.",
 	})
 	foreignIDs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_foreign_ids_total",
-		Help: "Times the status of a record named an order or a node that is another's, or that another names too, and it was not believed, by kind: order or node.",
+		Help: "Times an id in the status of a record was ignored because another record has it, too, by kind: order or node (an order entry).",
 	}, []string{"kind"})
 	staleReads = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_stale_reads_total",
-		Help: "Reads of objects that the operator had written and its cache did not show yet; the API server was asked. By kind: ChangeWorkload or ChangePod.",
+		Help: "Reads from the API server, because the cache did not show the operator's last write yet, by kind: ChangeWorkload or ChangePod.",
 	}, []string{"kind"})
-	// A vector without labels has no value, and is no false alarm, until it is set.
+	// A vector without labels has no series until it is set: a gauge would cause a false alarm.
 	serverUp = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_server_up",
-		Help: "Whether AlterShield Server answered the last heartbeat of this replica without an error: 1 or 0. Not there without a server.",
+		Help: "Whether AlterShield Server answered the last heartbeat of this replica without an error: 1 or 0. Missing without a server.",
 	}, nil)
 	serverLastAnswer = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_server_last_answer_timestamp_seconds",
@@ -140,11 +144,11 @@ var (
 	}, nil)
 	webhookCertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_webhook_certificate_expiry_seconds",
-		Help: "When the certificate that the webhooks are served with expires, in Unix time.",
+		Help: "When the certificate of the webhooks expires, in Unix time.",
 	}, nil)
 	mistypedNamespaces = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "altershield_mistyped_namespaces",
-		Help: "Namespaces with a label that is almost one of the operator's, and has no effect. The leader has the number.",
+		Help: "Namespaces with a mistyped label of the operator, which has no effect. The leader has the number.",
 	})
 	configurationsMissing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_webhook_configuration_missing",
@@ -153,17 +157,22 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds, callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks, evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer, webhookCertificateExpiry, configurationsMissing, mistypedNamespaces)
+	metrics.Registry.MustRegister(
+		holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds,
+		callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks,
+		evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer,
+		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces,
+	)
 }
 
-// How a workload left the defense while its releases were denied.
+// Ways to leave the defense.
 const (
 	LeftByOptingOut = "opted-out"
 	LeftByDeletion  = "deleted"
 )
 
-// LeftWhileBlocked counts a workload of a kind that left the defense while its releases were
-// denied.
+// LeftWhileBlocked counts a workload of a kind that left the defense while it was blocked or had
+// quarantined versions.
 func LeftWhileBlocked(kind, how string) { leftWhileBlocked.WithLabelValues(kind, how).Inc() }
 
 // VerdictsCorrected counts failing verdicts that were corrected.
@@ -181,8 +190,8 @@ func ServerCall(c altershield.Call) {
 	}
 }
 
-// ServerHeartbeat records whether AlterShield Server answered a heartbeat as it
-// should, at this time.
+// ServerHeartbeat records whether AlterShield Server answered a heartbeat without an
+// error, at a time.
 func ServerHeartbeat(answered bool, at time.Time) {
 	if !answered {
 		serverUp.WithLabelValues().Set(0)
@@ -195,10 +204,10 @@ func ServerHeartbeat(answered bool, at time.Time) {
 // Callback counts a request to the callback address.
 func Callback(outcome string) { callbacks.WithLabelValues(outcome).Inc() }
 
-// ForeignID counts an id in a status that was not believed.
+// ForeignID counts an ignored id in a status.
 func ForeignID(kind string) { foreignIDs.WithLabelValues(kind).Inc() }
 
-// StaleRead counts a read that the cache was behind for.
+// StaleRead counts a read from the API server because the cache was behind.
 func StaleRead(kind string) { staleReads.WithLabelValues(kind).Inc() }
 
 // BatchDone counts a batch that is done.
@@ -210,7 +219,7 @@ func PodsUnverified(pods int32) { unverifiedPods.Add(float64(pods)) }
 // OrderCheckMissing counts a check of an order that ended without a verdict.
 func OrderCheckMissing() { orderChecksMissing.Inc() }
 
-// WaitsForServer counts a release that told of a long wait.
+// WaitsForServer counts a release that reported a long wait.
 func WaitsForServer() { serverWaits.Inc() }
 
 // ReleaseEntered counts a release of a kind of workload that entered a state.
@@ -225,7 +234,7 @@ func VerdictStored(stage string, fails bool) {
 	verdicts.WithLabelValues(stage, outcome).Inc()
 }
 
-// VerdictTook observes how long a verdict on a batch took.
+// VerdictTook records the duration until a verdict on a batch.
 func VerdictTook(stage string, d time.Duration) {
 	verdictSeconds.WithLabelValues(stage).Observe(d.Seconds())
 }
@@ -236,7 +245,7 @@ func Overridden(kind string) { overrides.WithLabelValues(kind).Inc() }
 // RolledBack counts a release that was rolled back.
 func RolledBack(kind, cause string) { rollbacks.WithLabelValues(kind, cause).Inc() }
 
-// What became of the eviction of a pod that was stuck.
+// Outcomes of the eviction of a stuck pod.
 const (
 	EvictionDone     = "evicted"
 	EvictionBlocked  = "blocked"
@@ -247,20 +256,20 @@ const (
 // Eviction counts the eviction of a pod of a workload of a kind.
 func Eviction(kind, outcome string) { evictions.WithLabelValues(kind, outcome).Inc() }
 
-// Undone counts a release that a user left for a good version.
+// Undone counts a release that a user replaced by a good version.
 func Undone(kind string) { undos.WithLabelValues(kind).Inc() }
 
 // RollbackLimited counts a release that waits for the rollback limit.
 func RollbackLimited(kind string) { rollbacksLimited.WithLabelValues(kind).Inc() }
 
-// Levels at which a setting may take away from the defense.
+// Levels at which a setting may lower the defense.
 const (
 	LevelOperator  = "operator"
 	LevelNamespace = "namespace"
 	LevelWorkload  = "workload"
 )
 
-// DefenseLowered counts a setting that took away from the defense.
+// DefenseLowered counts a setting that lowered the defense.
 func DefenseLowered(setting, level string) { defenseLowered.WithLabelValues(setting, level).Inc() }
 
 // DryRun counts an act of an event DryRun.
@@ -269,7 +278,7 @@ func DryRun(kind, act string) { dryRuns.WithLabelValues(kind, act).Inc() }
 // HoldStarted counts a rollout that began to wait for its verdicts.
 func HoldStarted(kind string) { holdStarts.WithLabelValues(kind).Inc() }
 
-// HoldEnded counts one that does not wait any more, by the reason of its condition.
+// HoldEnded counts a rollout that ceased to wait for its verdicts, by the reason of its condition.
 func HoldEnded(kind, reason string) { holdEnds.WithLabelValues(kind, reason).Inc() }
 
 // Admission counts a request to a webhook about a workload of a kind.
@@ -282,7 +291,7 @@ func WebhookCertificate(notAfter time.Time) {
 	webhookCertificateExpiry.WithLabelValues().Set(float64(notAfter.Unix()))
 }
 
-// MistypedNamespaces counts namespaces with a label that has no effect: so many more.
+// MistypedNamespaces adds to the number of namespaces with a mistyped label.
 func MistypedNamespaces(more int) { mistypedNamespaces.Add(float64(more)) }
 
 // WebhookConfigurationMissing records whether a webhook configuration is missing.

@@ -25,19 +25,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// NamespaceLabel is the label of a number for one namespace. Not "namespace": that is
-// what a Prometheus in Kubernetes calls the namespace that it scrapes.
+// NamespaceLabel is the label with the namespace of a workload. Prometheus uses the label
+// "namespace" for the namespace that it scrapes.
 const NamespaceLabel = "workload_namespace"
 
-// Of is what workloads are counted by: their kind, and the namespace that they are in.
+// Of is the group that a workload is counted in: its kind and namespace.
 type Of struct{ Kind, Namespace string }
 
-// CountWorkloads counts workloads. Each kind has a number in each namespace under
-// defense.
+// CountWorkloads counts workloads. Each kind has a number in each enrolled namespace.
 type CountWorkloads func() (map[Of]int, error)
 
-// workloads has a number of workloads of each kind for each namespace, or for all,
-// whenever the metrics are read. So a namespace that leaves the defense leaves no number behind.
+// workloads counts the workloads of each kind in each namespace, or in all, whenever the
+// metrics are read. So a namespace that leaves the defense has no series.
 type workloads struct {
 	desc        *prometheus.Desc
 	byNamespace bool
@@ -62,8 +61,8 @@ func newWorkloads(name, which string, kinds []string, count CountWorkloads, byNa
 // Describe implements prometheus.Collector.
 func (w *workloads) Describe(descs chan<- *prometheus.Desc) { descs <- w.desc }
 
-// Collect implements prometheus.Collector. What cannot be counted is no number, and not
-// 0; it does not keep the other metrics from being read.
+// Collect implements prometheus.Collector. If workloads cannot be counted, their number is
+// NaN instead of 0, and other metrics can still be read.
 func (w *workloads) Collect(collected chan<- prometheus.Metric) {
 	counted, err := (*w.count.Load())()
 	together := map[string]float64{}
@@ -87,16 +86,18 @@ func (w *workloads) Collect(collected chan<- prometheus.Metric) {
 	}
 }
 
-// BlockedWorkloads lets a function count the workloads that are blocked. Of several
-// managers in one process the last one's counts; they have to agree on the labels.
+// BlockedWorkloads sets the function that counts the blocked workloads. The last manager of a
+// process sets it; all managers have to use the same labels.
 func BlockedWorkloads(kinds []string, count CountWorkloads, byNamespace bool) error {
-	return registerWorkloads(metrics.Registry, newWorkloads("altershield_blocked_workloads", "whose releases are blocked", kinds, count, byNamespace))
+	w := newWorkloads("altershield_blocked_workloads", "whose releases are blocked", kinds, count, byNamespace)
+	return registerWorkloads(metrics.Registry, w)
 }
 
-// HeldWorkloads lets a function count the workloads whose rollouts wait for their
+// HeldWorkloads sets the function that counts the workloads whose rollouts wait for their
 // verdicts, as BlockedWorkloads does.
 func HeldWorkloads(kinds []string, count CountWorkloads, byNamespace bool) error {
-	return registerWorkloads(metrics.Registry, newWorkloads("altershield_held_workloads", "whose rollouts wait for their verdicts", kinds, count, byNamespace))
+	w := newWorkloads("altershield_held_workloads", "whose rollouts wait for their verdicts", kinds, count, byNamespace)
+	return registerWorkloads(metrics.Registry, w)
 }
 
 func registerWorkloads(r prometheus.Registerer, w *workloads) error {

@@ -32,7 +32,7 @@ func TestWorkloads(t *testing.T) {
 		return map[Of]int{{"Deployment", "shop"}: 2, {"Deployment", "quiet"}: 0, {"DaemonSet", "shop"}: 1, {"DaemonSet", "quiet"}: 4}, nil
 	}
 	nothing := func() (map[Of]int, error) { return map[Of]int{}, nil }
-	unknown := func() (map[Of]int, error) { return nil, errors.New("the cache is not there") }
+	unknown := func() (map[Of]int, error) { return nil, errors.New("no cache") }
 	for name, test := range map[string]struct {
 		count       CountWorkloads
 		byNamespace bool
@@ -49,7 +49,8 @@ func TestWorkloads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewPedanticRegistry()
-			if err := registry.Register(newWorkloads("altershield_shown_workloads", "that are shown", kinds, test.count, test.byNamespace)); err != nil {
+			shown := newWorkloads("altershield_shown_workloads", "that are shown", kinds, test.count, test.byNamespace)
+			if err := registry.Register(shown); err != nil {
 				t.Fatal(err)
 			}
 			families, err := registry.Gather()
@@ -69,7 +70,7 @@ func TestWorkloads(t *testing.T) {
 					key := strings.TrimSpace(of["kind"] + " " + of[NamespaceLabel])
 					got[key] = m.GetGauge().GetValue()
 					if math.IsNaN(got[key]) {
-						got[key] = math.Inf(1) // which is comparable
+						got[key] = math.Inf(1) // comparable, unlike NaN
 					}
 				}
 			}
@@ -80,15 +81,16 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// TestWorkloadsAgain: a second manager of the process takes over; one that
-// disagrees on the labels is refused.
+// TestWorkloadsAgain: a second manager of the process replaces the function; with
+// other labels it is refused.
 func TestWorkloadsAgain(t *testing.T) {
-	of := func(n int) CountWorkloads {
-		return func() (map[Of]int, error) { return map[Of]int{{"Deployment", "shop"}: n}, nil }
+	shown := func(n int, byNamespace bool) *workloads {
+		count := func() (map[Of]int, error) { return map[Of]int{{"Deployment", "shop"}: n}, nil }
+		return newWorkloads("altershield_shown_workloads", "that are shown", []string{"Deployment"}, count, byNamespace)
 	}
 	registry := prometheus.NewRegistry()
 	for n := range 2 {
-		if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", []string{"Deployment"}, of(n), true)); err != nil {
+		if err := registerWorkloads(registry, shown(n, true)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,7 +98,7 @@ func TestWorkloadsAgain(t *testing.T) {
 	if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetGauge().GetValue() != 1 {
 		t.Errorf("%v, %v, want the count of the second", families, err)
 	}
-	if err := registerWorkloads(registry, newWorkloads("altershield_shown_workloads", "that are shown", []string{"Deployment"}, of(2), false)); err == nil {
+	if err := registerWorkloads(registry, shown(2, false)); err == nil {
 		t.Error("one metric with two sets of labels")
 	}
 }

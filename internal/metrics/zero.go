@@ -23,8 +23,8 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 )
 
-// The rare events have their series from the start: a counter that appears with
-// its first event has not increased yet, as far as an alert can tell.
+// The series of rare events exist from the start: an alert does not see an increase of a
+// counter that appears with its first event.
 func init() {
 	for _, outcome := range []string{EvictionDone, EvictionBlocked, EvictionDenied, EvictionOutdated} {
 		evictions.WithLabelValues("StatefulSet", outcome)
@@ -48,16 +48,19 @@ func init() {
 	}
 }
 
-// Begin lets a kind of workload have its series, as those of other events have.
+// Begin creates the series of rare events for a kind of workload.
 func Begin(kind string) {
 	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
 		rollbacks.WithLabelValues(kind, cause)
 	}
-	for _, act := range []string{v1alpha1.DryRunSuspend, v1alpha1.DryRunHalt, v1alpha1.DryRunHold, v1alpha1.DryRunRollback, v1alpha1.DryRunDeny} {
+	for _, act := range []string{
+		v1alpha1.DryRunSuspend, v1alpha1.DryRunHalt, v1alpha1.DryRunHold, v1alpha1.DryRunRollback, v1alpha1.DryRunDeny,
+	} {
 		dryRuns.WithLabelValues(kind, act)
 	}
 	for _, reason := range []string{
-		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonReleaseEnded,
+		v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonVerificationFailed,
+		v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonReleaseEnded,
 	} {
 		holdEnds.WithLabelValues(kind, reason)
 	}

@@ -29,20 +29,20 @@ import (
 type state int
 
 const (
-	// stranger: it has delivered no request.
+	// stranger is the state of a connection that has delivered no request.
 	stranger state = iota
-	// idle: it is between requests.
+	// idle is the state between requests.
 	idle
-	// busy: it is in a request, and gives way to none.
+	// busy is the state in a request: a busy connection gives way to none.
 	busy
 )
 
-// listener bounds how many connections are open at once. When there are as many, one that
-// is in no request gives way to the new one. In this order: a stranger before an idle one; a
-// connection of a source that has not authenticated; one of the source with most of them; the
-// one that has waited longest. So neither a silent or slow client nor one with many
-// connections keeps others out: a request is delivered within milliseconds. New connections
-// wait only when all are in requests. Safe for concurrent use.
+// listener bounds how many connections are open at once. At the limit, a connection outside
+// requests gives way to the new one. In this order: a stranger before an idle connection; a
+// connection of a source that has not authenticated; of the source with most connections; the
+// connection that has waited longest. So neither silent or slow clients nor clients with many
+// connections keep others out: a request is delivered within milliseconds. New connections
+// wait only when all are busy. Safe for concurrent use.
 type listener struct {
 	net.Listener
 	max, perSource int
@@ -51,25 +51,25 @@ type listener struct {
 	gaveWay        func(remote net.Addr)
 
 	mu sync.Mutex
-	// changed is signalled when a connection ends or becomes idle, and when the
-	// listener is closed.
+	// changed is signalled when a connection ends or becomes idle, and when the listener
+	// closes.
 	changed *sync.Cond
 	open    map[*connection]struct{}
 	sources map[netip.Addr]*source
-	// turn counts up, to order connections by how long they have waited.
+	// turn counts up, to order connections by the time they have waited.
 	turn   uint64
 	closed bool
 }
 
-// source has connections.
+// source is a client with connections.
 type source struct {
 	address netip.Addr
-	// open is how many it has, and waiting how many of them are strangers and idle.
+	// open is the number of its connections, waiting the numbers of strangers and idle ones.
 	open    int
 	waiting [busy]int
 }
 
-// connection is one of a listener, whose lock guards its state.
+// connection is a connection of a listener, whose lock guards its state.
 type connection struct {
 	net.Conn
 	listener *listener
@@ -102,8 +102,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		left := l.admit(c, l.sourceOf(accepted.RemoteAddr().String()))
 		if left != nil {
 			l.gaveWay(left.RemoteAddr())
-			// Its reader sees the end.
-			_ = left.Conn.Close()
+			_ = left.Conn.Close() // its reader gets an error
 		}
 		if left != c {
 			return c, nil
@@ -111,10 +110,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a connection in once there is a place for it, or once no others will come. It
-// returns the one that has to leave, if any, which is counted out already. That is the new
-// one itself where all places are taken and its source has too many, all of them in
-// requests: others shall not wait for that.
+// admit counts a connection in when there is a place for it, or after the listener was closed.
+// It returns the connection that has to leave, if any, which is not counted any longer. If
+// all places are taken and the source of the new connection has too many, all busy, it
+// returns the new connection: others must not wait for it.
 func (l *listener) admit(c *connection, address netip.Addr) (left *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,8 +141,8 @@ func (l *listener) admit(c *connection, address netip.Addr) (left *connection) {
 	return left
 }
 
-// leaving is the connection that has to give way, among all or among those of one source;
-// nil when all are in requests. The lock is held.
+// leaving returns the connection that has to give way, among all or among the connections of
+// one source; nil when all are busy. The lock is held.
 func (l *listener) leaving(among *source) (leaving *connection) {
 	for c := range l.open {
 		if c.state != busy && (among == nil || c.from == among) && (leaving == nil || l.before(c, leaving)) {
@@ -166,7 +165,7 @@ func (l *listener) before(a, b *connection) bool {
 	return cmp.Or(cmp.Compare(b.from.waiting[b.state], a.from.waiting[a.state]), cmp.Compare(a.since, b.since)) < 0
 }
 
-// become gives a connection a state, in which it waits as the last one. The lock is held.
+// become sets the state of a connection, whose wait begins now. The lock is held.
 func (l *listener) become(c *connection, next state) {
 	if c.state != busy {
 		c.from.waiting[c.state]--
@@ -191,8 +190,8 @@ func (l *listener) remove(c *connection) {
 	l.changed.Broadcast()
 }
 
-// Close implements net.Listener: no new connections; those that are open stay.
-// It may be called again.
+// Close implements net.Listener: no new connections are accepted, open connections stay.
+// It may be called repeatedly.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,15 +226,15 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// delivered has a connection give way to none until its request is answered.
+// delivered makes a connection busy until its request is answered.
 func (c *connection) delivered() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.listener.become(c, busy)
 }
 
-// follow follows the state that an http.Server gives to a connection which is kept alive:
-// after a request it is idle, and it is the last one of those whenever it begins another.
+// follow follows the state that an http.Server gives to a connection that is kept alive:
+// after a request it is idle, and when it begins another, its wait begins again.
 func (c *connection) follow(next http.ConnState) {
 	l := c.listener
 	l.mu.Lock()
@@ -251,8 +250,7 @@ func (c *connection) follow(next http.ConnState) {
 // connectionKey is the key of the connection in the context of a request.
 type connectionKey struct{}
 
-// Delivered has the connection of a request, which a Server serves, give way to none until
-// the request is answered.
+// Delivered makes the connection of a request to a Server busy until the request is answered.
 func Delivered(ctx context.Context) {
 	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
 		c.delivered()

@@ -54,7 +54,7 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return nil }
 
-// isOpen says whether the other side has not closed a pipe.
+// isOpen reports whether the other side of a pipe is open.
 func isOpen(client net.Conn) bool {
 	if err := client.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return false
@@ -95,7 +95,7 @@ func TestConnections(t *testing.T) {
 	expectOpen("up to the limit", []pair{a, b, c}, true, true, true)
 	d := accept()
 	expectOpen("after one more", []pair{a, b, c, d}, true, false, true, true)
-	// Counted out already; so what it does later changes nothing.
+	// It is not counted, so later calls change nothing.
 	b.server.delivered()
 	b.server.Close()
 	b.server.Close()
@@ -107,7 +107,7 @@ func TestConnections(t *testing.T) {
 	d.server.delivered()
 	e.server.delivered()
 
-	// With no stranger left a new one waits for a place.
+	// Without strangers, a new connection waits for a place.
 	accepted := make(chan pair, 1)
 	go func() { accepted <- accept() }()
 	select {
@@ -119,7 +119,7 @@ func TestConnections(t *testing.T) {
 	f := receive(t, accepted, "the place that became free")
 	f.server.delivered()
 
-	// It waits no more when the listener is closed: no other will come.
+	// A connection stops waiting when the listener is closed.
 	last := p.dial()
 	go func() { accepted <- take(last) }()
 	if err := errors.Join(l.Close(), l.Close()); err != nil {
@@ -146,7 +146,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// receive waits for what must come.
+// receive waits for a value.
 func receive[T any](t *testing.T, from <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -171,13 +171,15 @@ type address string
 func (a address) Network() string { return "tcp" }
 func (a address) String() string  { return string(a) }
 
-// TestConnectionsOfManySources: of too many connections one of the source with most of
-// them gives way, and one of a source that has authenticated last.
+// TestConnectionsOfManySources: of too many connections, one of the source with most of
+// them gives way; a source that has authenticated gives way last.
 func TestConnectionsOfManySources(t *testing.T) {
 	p := &pipes{accept: make(chan net.Conn, 1)}
 	var left []string
 	isKnown := func(source netip.Addr) bool { return source == SourceOf("192.0.2.9:1") }
-	l := listen(p, &Options{Source: SourceOf, Known: isKnown}, &Limits{Connections: 4}, func(remote net.Addr) { left = append(left, remote.String()) })
+	l := listen(p, &Options{Source: SourceOf, Known: isKnown}, &Limits{Connections: 4}, func(remote net.Addr) {
+		left = append(left, remote.String())
+	})
 	accept := func(source string) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { client.Close() })
@@ -189,17 +191,17 @@ func TestConnectionsOfManySources(t *testing.T) {
 	for _, source := range []string{"192.0.2.9", "192.0.2.9", "192.0.2.9", "192.0.2.1"} {
 		accept(source)
 	}
-	accept("192.0.2.2") // in place of that of .1: those of .9 are known
-	accept("192.0.2.9") // in place of that of .2
-	accept("192.0.2.3") // only known ones are left
-	accept("192.0.2.4")
+	accept("192.0.2.2") // replaces .1: .9 is known
+	accept("192.0.2.9") // replaces .2
+	accept("192.0.2.3") // replaces one of .9: all are known
+	accept("192.0.2.4") // replaces .3
 	if diff := cmp.Diff([]string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.9:1", "192.0.2.3:1"}, left); diff != "" {
 		t.Errorf("gave way (-want +got):\n%s", diff)
 	}
 }
 
-// sourced makes a listener whose connections are from the sources that are given to
-// accept. It also tells which gave way, by name.
+// sourced makes a listener; accept opens a connection of a source, and left returns the
+// addresses of the connections that gave way.
 func sourced(t *testing.T, limits Limits) (accept func(source string) *connection, left func() []string) {
 	t.Helper()
 	p := &pipes{accept: make(chan net.Conn, 1)}
@@ -210,7 +212,7 @@ func sourced(t *testing.T, limits Limits) (accept func(source string) *connectio
 			client, server := net.Pipe()
 			t.Cleanup(func() { client.Close() })
 			p.accept <- from{server, source}
-			close(p.accept) // one that is refused is no reason to wait for another
+			close(p.accept) // Accept must not wait for another after it refused one
 			conn, err := l.Accept()
 			p.accept = make(chan net.Conn, 1)
 			if errors.Is(err, net.ErrClosed) {
@@ -231,15 +233,15 @@ func ended(c *connection) bool {
 	return !open
 }
 
-// request lets a connection deliver a request, which is then answered.
+// request makes a connection deliver a request and answers it.
 func request(c *connection) {
 	c.follow(http.StateActive)
 	c.delivered()
 	c.follow(http.StateIdle)
 }
 
-// TestIdleGiveWay: connections that are idle between requests give way after those that
-// delivered none: of the source with most of them, the one that was used longest ago.
+// TestIdleGiveWay: idle connections give way after strangers: of the source with most of
+// them, the connection that was used longest ago.
 func TestIdleGiveWay(t *testing.T) {
 	accept, left := sourced(t, Limits{Connections: 6})
 	expect := func(when string, want ...string) {
@@ -260,9 +262,8 @@ func TestIdleGiveWay(t *testing.T) {
 	expect("up to the limit")
 	request(accept("192.0.2.4"))
 	expect("while one is silent", "192.0.2.2:1")
-	silent.follow(http.StateIdle) // it counts no more
-	// It begins a request, so it is not the next any more.
-	first.follow(http.StateActive)
+	silent.follow(http.StateIdle)  // it is not counted
+	first.follow(http.StateActive) // it begins a request, so the second is the next
 	request(accept("192.0.2.4"))
 	if !ended(second) || ended(first) || ended(third) {
 		t.Errorf("ended: first %t, second %t, third %t; want the second", ended(first), ended(second), ended(third))
@@ -272,16 +273,16 @@ func TestIdleGiveWay(t *testing.T) {
 	for _, c := range []*connection{first, third, busy, server} {
 		c.delivered()
 	}
-	// Two idle ones of .4 are left; the one that has waited longer goes.
+	// Two idle connections of .4 are left; the one that has waited longer gives way.
 	request(accept("192.0.2.5"))
 	expect("of the rest", "192.0.2.4:1")
 	request(accept("192.0.2.6"))
 	expect("of as many each", "192.0.2.4:1")
 }
 
-// TestPerSource: while there are places a source may have them all. Then of a source with
-// too many its own give way, and when all of them are in requests, the new one does.
-// Others do not wait for it.
+// TestPerSource: while places are free, a source may take them all. At the limit, the
+// connections of a source with too many give way to its new ones; if all are busy, the new
+// one gives way. Other sources do not wait for it.
 func TestPerSource(t *testing.T) {
 	accept, left := sourced(t, Limits{Connections: 4, PerSource: 2})
 	expect := func(when string, want ...string) {
@@ -303,7 +304,7 @@ func TestPerSource(t *testing.T) {
 		connection.delivered()
 	}
 	if accept("192.0.2.9") != nil {
-		t.Error("one more than the source may have was accepted in place of another's")
+		t.Error("a source replaced a connection of another one")
 	}
 	expect("all in requests", "192.0.2.9:1")
 	if ended(other) {

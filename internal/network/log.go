@@ -26,16 +26,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// A line per second is enough to see what goes on; metrics have the numbers.
 const (
+	// lineRate is the number of lines per second; metrics have the numbers.
 	lineRate = rate.Limit(1)
-	// Burst is how many lines there may be at once.
+	// Burst is the number of lines at once.
 	Burst = 10
 )
 
-// Log bounds the rate of lines about what anybody who reaches a port can cause, so that they
-// can't fill the disk. Each line says how many were left out before it. Safe for concurrent
-// use.
+// Log bounds the rate of lines that any client of a port can cause, so that clients cannot fill
+// the disk. Each line has the number of lines left out before it. Safe for concurrent use.
 type Log struct {
 	log   logr.Logger
 	clock clock.PassiveClock
@@ -45,7 +44,7 @@ type Log struct {
 	suppressed int
 }
 
-// NewLog makes such a log of a logger.
+// NewLog returns a Log that writes to a logger.
 func NewLog(log logr.Logger, c clock.PassiveClock) *Log {
 	return &Log{log: log, clock: c, limiter: rate.NewLimiter(lineRate, Burst)}
 }
@@ -64,7 +63,7 @@ func (l *Log) Error(err error, msg string, keysAndValues ...any) {
 	}
 }
 
-// next gives the logger for the next line; not ok when there is to be none.
+// next returns the logger for the next line; not ok if the line is left out.
 func (l *Log) next() (log logr.Logger, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +79,7 @@ func (l *Log) next() (log logr.Logger, ok bool) {
 	return log, true
 }
 
-// Std is a logger for net/http: failed TLS handshakes for the most part.
+// Std returns a logger for net/http, which logs mostly failed TLS handshakes.
 func (l *Log) Std() *stdlog.Logger { return stdlog.New(writer{l}, "", 0) }
 
 type writer struct{ log *Log }

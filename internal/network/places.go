@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Places bound how much is in use at a time, of all keys together and of each. Those of a key
-// wait for each other first, so that they do not stand in the way of another one's. Safe for
+// Places bound how much is in use at a time, by all keys together and by each key. Users of
+// one key wait for each other first, so that they do not delay another key. Safe for
 // concurrent use.
 type Places struct {
 	all  *semaphore.Weighted
@@ -34,18 +34,19 @@ type Places struct {
 	keys map[string]*places
 }
 
-// places are those of a key, which so many use or wait for.
+// places are the places of a key.
 type places struct {
 	*semaphore.Weighted
+	// users is the number of users, including waiting ones.
 	users int
 }
 
-// NewPlaces makes places for so many at a time, and so many of each key.
+// NewPlaces returns a number of places for all keys, and a number for each key.
 func NewPlaces(all, each int64) *Places {
 	return &Places{all: semaphore.NewWeighted(all), each: each, keys: map[string]*places{}}
 }
 
-// Take waits until there are n places for a key at once. It fails only when the context ends.
+// Take waits until n places are free for a key. It fails only when the context ends.
 func (p *Places) Take(ctx context.Context, key string, n int64) (release func(), err error) {
 	own := p.use(key)
 	if err := own.Acquire(ctx, n); err != nil {

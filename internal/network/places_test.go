@@ -23,8 +23,8 @@ import (
 	"time"
 )
 
-// TestPlaces: one key leaves some to others, who waits for many gets them once they are given
-// back, and nothing is remembered of what is not in use.
+// TestPlaces: one key leaves places to others, a waiting user gets released places, and unused
+// keys are forgotten.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPlaces(30, 20)
@@ -39,11 +39,11 @@ func TestPlaces(t *testing.T) {
 			return err == nil
 		}
 		if first, second := take("a"), take("a"); !first || !second || take("a") || !take("b") || take("b") {
-			t.Error("one key leaves some, and all take no more than there is")
+			t.Error("one key takes all places, or all keys take too many")
 		}
 		time.AfterFunc(time.Second/2, held[0])
 		if !take("b") {
-			t.Error("who waits does not get what is given back")
+			t.Error("a waiting user does not get released places")
 		}
 		for _, release := range held[1:] {
 			release()

@@ -25,7 +25,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Rate is how many are granted per second, and how many at once after a pause.
+// Rate is the number of grants per second, and at once after a pause.
 type Rate struct {
 	PerSecond rate.Limit
 	Burst     int
@@ -33,13 +33,13 @@ type Rate struct {
 
 func (r Rate) limiter() *rate.Limiter { return rate.NewLimiter(r.PerSecond, r.Burst) }
 
-// RatesOptions bound how much is granted.
+// RatesOptions bound the grants.
 type RatesOptions struct {
-	// Each is what one key is granted, and All what all are together; without All there is no
-	// such limit.
+	// Each is the rate of each key, and All the rate of all together; no limit if it is empty.
 	Each, All Rate
-	// Keys are remembered at most, each for Keep since its first one or since Remember.
+	// Keys is the number of remembered keys.
 	Keys int
+	// Keep is how long a key is remembered, since its first use or since Remember.
 	Keep time.Duration
 }
 
@@ -63,11 +63,11 @@ func NewRates(o RatesOptions, c clock.PassiveClock) *Rates {
 	return r
 }
 
-// Grant is what a request for one more came to.
+// Grant is the result of Take.
 type Grant int
 
 const (
-	// Granted takes one from what the key has, and one from what all have.
+	// Granted takes one grant of the key and one of all.
 	Granted Grant = iota
 	// EachSpent takes none: the key has none left.
 	EachSpent
@@ -75,7 +75,7 @@ const (
 	AllSpent
 )
 
-// Take asks for one more of a key.
+// Take requests a grant for a key.
 func (r *Rates) Take(key any) Grant {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +104,7 @@ func (r *Rates) Remembers(key any) bool {
 	return known
 }
 
-// use is the limiter of a key. The lock is held.
+// use returns the limiter of a key. The lock is held.
 func (r *Rates) use(key any) *rate.Limiter {
 	if known, ok := r.each.Get(key); ok {
 		return known.(*rate.Limiter) //nolint:errcheck // the cache holds nothing else

@@ -23,8 +23,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// TestRates: each key has what is its own, which it keeps when all have none left, and keys are
-// forgotten in time.
+// TestRates: each key has grants of its own, and keeps them when all together have none left. Keys
+// are forgotten in time.
 func TestRates(t *testing.T) {
 	c := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
 	r := NewRates(RatesOptions{Each: Rate{PerSecond: 1, Burst: 2}, All: Rate{PerSecond: 1, Burst: 4}, Keys: 3, Keep: time.Minute}, c)
@@ -49,7 +49,7 @@ func TestRates(t *testing.T) {
 	if !r.Remembers("a") || r.Remembers("b") || r.Remembers("never") {
 		t.Errorf("remembers a: %t, b: %t", r.Remembers("a"), r.Remembers("b"))
 	}
-	for _, key := range []string{"d", "e", "f"} { // more than it has room for
+	for _, key := range []string{"d", "e", "f"} { // they displace a
 		take(key, Granted)
 	}
 	if r.Remembers("a") {

@@ -14,17 +14,17 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package network serves HTTP/1.1 on ports that anybody may reach: API servers do not
+// Package network serves HTTP/1.1 on ports that every client may reach: API servers do not
 // authenticate to webhooks, and requests to the callback address are not authenticated until
-// their bodies are read. Strangers have bounded resources, which are no part of the resources
-// of others.
+// their bodies are read. The resources of strangers are bounded and separate from the
+// resources of others.
 //
-//   - server.go: listens, serves within time limits, reads bodies in bounded memory, ends
-//   - connections.go: how many connections are open, and which of too many gives way
-//   - source.go: who counts as one source of connections and requests
-//   - rates.go: how often something happens, for each source and for all together
-//   - places.go: how much is in use at a time, by each source and by all together
-//   - log.go: how many lines are logged about what strangers cause
+//   - server.go listens, serves within time limits, and reads bodies in bounded memory
+//   - connections.go bounds open connections, and chooses the one that gives way
+//   - source.go defines the sources of connections and requests
+//   - rates.go bounds the rate of requests, for each source and for all together
+//   - places.go bounds the use at a time, for each source and for all together
+//   - log.go bounds the log lines that strangers cause
 package network
 
 import (
@@ -49,45 +49,45 @@ import (
 
 // Options of a Server.
 type Options struct {
-	// Name of what is served, for errors.
+	// Name is the subject of errors: the service.
 	Name string
-	// Address to listen on, as host:port or :port. AddressFlag says which flag gave it, and
-	// Remedy what to give instead.
+	// Address is the address to listen on, as host:port or :port. AddressFlag is its flag, and
+	// Remedy the advice in an error.
 	Address, AddressFlag, Remedy string
-	// GetCertificate gives the certificate. Without it, CertDir has one in the files CertName
-	// and KeyName, read again when they change; CertFlag gave the directory. Without either
-	// the server speaks plain HTTP.
+	// GetCertificate returns the certificate. Without it, the certificate is in CertDir, in the
+	// files CertName and KeyName, which are read again when they change; CertFlag is the flag of
+	// the directory. Without both the server speaks plain HTTP.
 	GetCertificate                       func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	CertDir, CertName, KeyName, CertFlag string
-	// Handler serves requests; lifetime ends once those under way had their time to end.
+	// Handler serves requests; lifetime ends after the grace period of the last requests.
 	Handler func(lifetime context.Context) http.Handler
 	// KeepAlive keeps connections for more than one request.
 	KeepAlive bool
-	// Source is the source of a request by its remote address: SourceOf or AddressOf.
+	// Source returns the source of a request from its remote address: SourceOf or AddressOf.
 	Source func(remote string) netip.Addr
 	// Known reports whether a source has authenticated before; nil knows none.
 	Known func(source netip.Addr) bool
 	Log   logr.Logger
 }
 
-// Limits bound what anybody may take who reaches the port.
+// Limits bound the resources that the clients of a port may use.
 type Limits struct {
-	// Connections are open at once. PerSource of them one source has before others when there
-	// are as many; its own give way to its new ones then. 0 is no such limit.
+	// Connections is the number of open connections. When all are open, a source with PerSource
+	// of them replaces its own connections by its new ones. 0 is no limit per source.
 	Connections, PerSource int
-	// Header is the largest size of all headers of a request, and Body that of its body, in
-	// bytes. Up to SmallBody each connection may have a body in memory; larger ones have
-	// LargeBodies together, of which one source leaves room for one body. All of them have to
-	// leave room for the caches within the memory limit of the manager.
+	// Header is the largest size of all headers of a request in bytes, and Body of its body. Each
+	// connection may have a body of SmallBody bytes in memory; larger bodies share LargeBodies
+	// bytes, of which each source leaves room for one body. All together have to leave room for
+	// the caches within the memory limit of the manager.
 	Header                       int
 	Body, SmallBody, LargeBodies int64
-	// Share is how long a large body waits for its share, and then for its bytes: a slow one
-	// gives way to others.
+	// Share is how long a large body waits for its share of memory, and then for its bytes: a slow
+	// body gives way to others.
 	Share time.Duration
-	// ReadHeader is the time until the headers are there, Read that for the body after them,
-	// Write that from the headers until the answer is written, and Idle that between requests.
+	// ReadHeader is the time to read the headers, Read the time to read the body, Write the time
+	// from the headers until the answer is written, and Idle the time between requests.
 	ReadHeader, Read, Write, Idle time.Duration
-	// Shutdown is how long requests under way may take when the manager ends.
+	// Shutdown is the grace period of current requests when the manager ends.
 	Shutdown time.Duration
 }
 
@@ -96,7 +96,7 @@ type Server struct {
 	options Options
 	limits  Limits
 	large   *Places
-	// noise is what others can cause at will.
+	// noise logs lines that clients can cause at will.
 	noise *Log
 
 	mu          sync.Mutex
@@ -105,7 +105,7 @@ type Server struct {
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
-// NewServer makes a server. It opens nothing yet.
+// NewServer returns a server that does not listen yet.
 func NewServer(o Options, l Limits) *Server {
 	return &Server{
 		options: o, limits: l, large: NewPlaces(l.LargeBodies, max(l.LargeBodies-l.Body, 0)), noise: NewLog(o.Log, clock.RealClock{}),
@@ -132,7 +132,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if config != nil {
 		listener = tls.NewListener(bounded, config)
 	}
-	// Requests that are under way when ctx ends may still finish, in bounded time.
+	// Current requests may still finish after ctx ended, in bounded time.
 	lifetime, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	server := s.httpServer(lifetime)
@@ -162,9 +162,8 @@ func (s *Server) Start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// finish accepts no more connections, and waits for the requests that are under way. Where
-// no connection is kept, not by Shutdown: that leaves a request unanswered which is read only
-// after it began.
+// finish stops accepting connections, and waits for the current requests. It uses Shutdown only
+// if connections are kept: Shutdown does not answer a request that is read after it began.
 func (s *Server) finish(lifetime context.Context, server *http.Server, open *listener) {
 	grace, cancel := context.WithTimeout(lifetime, s.limits.Shutdown)
 	defer cancel()
@@ -179,11 +178,11 @@ func (s *Server) finish(lifetime context.Context, server *http.Server, open *lis
 	}
 }
 
-// tlsConfig is how the certificate is served, nil for plain HTTP; files is nil where it is
-// not from files.
+// tlsConfig returns the TLS configuration, nil for plain HTTP; files is nil if the certificate
+// is not in files.
 func (s *Server) tlsConfig() (config *tls.Config, files *certwatcher.CertWatcher, err error) {
-	// Streams of HTTP/2 would be connections that nothing counts. To a Service API servers
-	// speak HTTP/1.1 only, so that their requests are spread over replicas.
+	// Streams of HTTP/2 would not be counted as connections. API servers speak HTTP/1.1 only to
+	// a Service, so that their requests are spread over replicas.
 	config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: s.options.GetCertificate}
 	o := &s.options
 	switch {
@@ -222,7 +221,8 @@ func (s *Server) httpServer(lifetime context.Context) *http.Server {
 	return server
 }
 
-// connectionOf is a connection of a listener as an http.Server has it, over TLS or not.
+// connectionOf returns the connection of a listener from a connection of an http.Server, with or
+// without TLS.
 func connectionOf(c net.Conn) *connection {
 	if secured, ok := c.(*tls.Conn); ok {
 		c = secured.NetConn()
@@ -230,9 +230,9 @@ func connectionOf(c net.Conn) *connection {
 	return c.(*connection) //nolint:errcheck // the server has no others
 }
 
-// timed has the body of a request be read in time. Not the ReadTimeout of the server, which
-// counts the time before the first byte of a request. Without a body the server reads already
-// what follows the request, and would cancel it when the time is over.
+// timed bounds the time to read the body of a request. The ReadTimeout of the server would
+// include the time before the first byte of a request. A request without a body has no
+// deadline: the server already reads the next bytes, and would cancel the request.
 func (s *Server) timed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != http.NoBody {
@@ -247,14 +247,14 @@ func (s *Server) timed(next http.Handler) http.Handler {
 
 // Errors of ReadBody beside those of the connection.
 var (
-	// ErrTooLarge: the body has more bytes than the limit.
+	// ErrTooLarge is the error of a body with more bytes than the limit.
 	ErrTooLarge = errors.New("the body is too large")
-	// ErrTooMany: there are too many large bodies at once.
+	// ErrTooMany is the error of too many large bodies at once.
 	ErrTooMany = errors.New("too many large bodies at once")
 )
 
-// ReadBody reads the body of a request, in memory that is bounded for all requests. Done is
-// never nil, and to be called when the body is needed no more.
+// ReadBody reads the body of a request, in memory that is bounded for all requests. done is
+// never nil; the caller calls it after the last use of the body.
 func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
 	done = func() {}
 	size := r.ContentLength
@@ -264,7 +264,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	if size > s.limits.Body {
 		return nil, done, ErrTooLarge
 	}
-	// A share is taken when more has arrived than each may have, not when it is announced.
+	// A share is taken when more than a small body has arrived, not when it is announced.
 	small := min(size, s.limits.SmallBody)
 	body, err = readBody(nil, io.LimitReader(r.Body, small+1), int(size))
 	if err != nil || int64(len(body)) <= small {
@@ -291,9 +291,9 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	return body, done, err
 }
 
-// readBody reads the rest of a body that should have this length, of which a part was read.
-// It takes memory for what has arrived, not for what was announced, and hardly more than the
-// length: io.ReadAll takes up to twice that, times the number of connections.
+// readBody reads the rest of a body with an announced length. It takes memory for the bytes
+// that have arrived, and hardly more than the length: io.ReadAll takes up to twice as much,
+// times the number of connections.
 func readBody(body []byte, from io.Reader, length int) ([]byte, error) {
 	if body == nil {
 		body = make([]byte, 0, min(length+1, 4<<10))
@@ -301,7 +301,7 @@ func readBody(body []byte, from io.Reader, length int) ([]byte, error) {
 	for {
 		if len(body) == cap(body) {
 			size := 2 * cap(body)
-			if whole := length + 1; len(body) < whole { // one more, to read the end into
+			if whole := length + 1; len(body) < whole { // one byte more, to find the end
 				size = min(size, whole)
 			}
 			body = append(make([]byte, 0, size), body...)
@@ -326,16 +326,16 @@ func (s *Server) setServing(serving bool, address net.Addr, config *tls.Config) 
 	}
 }
 
-// Addr is the address that is listened on; nil before Start does.
+// Addr returns the address that the server listens on; nil before.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.address
 }
 
-// StartedChecker returns a check that is healthy while the server serves, with a certificate
-// if it is to have one. It does not connect: the connections are bounded, and a client that
-// uses them up must not take the replica out of service.
+// StartedChecker returns a check that is healthy while the server serves, with its certificate
+// if it has one. It does not connect: a client that uses up the connections must not make the
+// replica unready.
 func (s *Server) StartedChecker() healthz.Checker {
 	return func(*http.Request) error {
 		s.mu.Lock()

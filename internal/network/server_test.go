@@ -30,7 +30,9 @@ func TestReadBody(t *testing.T) {
 		for _, length := range []int{0, 1, size, largest} {
 			want := strings.Repeat("0123456789abcdef", size/16+1)[:size]
 			for name, from := range map[string]io.Reader{
-				"at once": strings.NewReader(want), "by halves": iotest.HalfReader(strings.NewReader(want)), "end with data": iotest.DataErrReader(strings.NewReader(want)),
+				"at once":       strings.NewReader(want),
+				"by halves":     iotest.HalfReader(strings.NewReader(want)),
+				"end with data": iotest.DataErrReader(strings.NewReader(want)),
 			} {
 				got, err := readBody(nil, from, length)
 				if err != nil || string(got) != want {
@@ -42,7 +44,8 @@ func TestReadBody(t *testing.T) {
 			}
 		}
 	}
-	if got, err := readBody(nil, iotest.TimeoutReader(strings.NewReader(strings.Repeat("x", 10_000))), 10_000); got != nil || !errors.Is(err, iotest.ErrTimeout) {
+	slow := iotest.TimeoutReader(strings.NewReader(strings.Repeat("x", 10_000)))
+	if got, err := readBody(nil, slow, 10_000); got != nil || !errors.Is(err, iotest.ErrTimeout) {
 		t.Errorf("%d bytes, %v, want the error", len(got), err)
 	}
 }

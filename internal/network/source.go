@@ -21,12 +21,11 @@ import (
 	"net/netip"
 )
 
-// sourceBits is how much of an IPv6 address is one source: who has one address has all
-// of its subnet.
+// sourceBits is the number of leading bits of an IPv6 address that make a source: a client has
+// a whole subnet.
 const sourceBits = 64
 
-// SourceOf is the source of an address as host:port. Addresses that are none are one
-// source together.
+// SourceOf returns the source of host:port. All invalid addresses are one source.
 func SourceOf(remote string) netip.Addr {
 	addr := AddressOf(remote)
 	if addr.Is6() {
@@ -37,8 +36,8 @@ func SourceOf(remote string) netip.Addr {
 	return addr
 }
 
-// AddressOf is the whole address of host:port, as a source for ports of the cluster's
-// network: all nodes of a LAN share a subnet. What is no address is one together.
+// AddressOf returns the whole address of host:port, as a source for ports of the cluster's
+// network, where all nodes share a subnet. All invalid addresses are one source.
 func AddressOf(remote string) netip.Addr {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {

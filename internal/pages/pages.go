@@ -14,9 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package pages reads lists in pages of few bytes. An API server that does not stream lists
-// (Kubernetes 1.33) sends all objects of a kind at once otherwise, and every user may create
-// objects of 1.5 MB.
+// Package pages reads lists in pages of few bytes. Otherwise an API server that does not
+// stream lists (Kubernetes 1.33) sends all objects of a kind at once, and every user may
+// create objects of 1.5 MB.
 package pages
 
 import (
@@ -38,13 +38,12 @@ import (
 )
 
 const (
-	// firstPage is how many objects the first page of a list has at most, and maxPage how
-	// many any page has.
+	// firstPage is the most objects of the first page of a list, and maxPage of any page.
 	firstPage, maxPage = 100, 500
-	// pageBytes is how many bytes a page has at most, unless it has a single object.
-	// Decoded, a template of many short values takes 30 times as much.
+	// pageBytes is the most bytes of a page, unless it has a single object. Decoded, a
+	// template of many short values takes 30 times as much.
 	pageBytes = 4 << 20
-	// pageTimeout is how long a page may take, and others wait for it.
+	// pageTimeout is how long a page may take, including the wait for other pages.
 	pageTimeout = time.Minute
 )
 
@@ -60,7 +59,7 @@ type size struct {
 	bounded bool
 }
 
-// Limit counts the bytes of pages, and ends an answer with errTooLarge that has too many.
+// Limit counts the bytes of pages, and ends an answer that has too many with errTooLarge.
 // It wraps the transport of a rest.Config.
 func Limit(next http.RoundTripper) http.RoundTripper { return limiter{next} }
 
@@ -89,8 +88,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Each lists page after page. The size of the objects of a page decides how many the next
-// page has. A page that is too large is read again with fewer.
+// Each lists page after page. The size of the objects of a page determines how many the next
+// page has. A page that is too large is read again with fewer objects.
 func Each(ctx context.Context, list func(ctx context.Context, limit int64, from string) (next string, err error)) error {
 	for limit, from := int64(firstPage), ""; ; {
 		read := &size{bounded: limit > 1}
@@ -101,7 +100,7 @@ func Each(ctx context.Context, list func(ctx context.Context, limit int64, from 
 		case err != nil || next == "":
 			return err
 		default:
-			// As many as fit twice, if the next ones are alike.
+			// The next page uses half of pageBytes, if its objects have the same size.
 			from, limit = next, max(min(limit*pageBytes/2/int64(max(read.bytes, 1)), limit*4, maxPage), 1)
 		}
 	}
@@ -119,8 +118,8 @@ func NewInformers() func(toolscache.ListerWatcher, runtime.Object, time.Duration
 	}
 }
 
-// informer has its source trim objects: by itself it would trim a list when it is there as
-// a whole.
+// informer makes its source trim objects: an informer would trim a list only after it has
+// read the whole list.
 type informer struct {
 	toolscache.SharedIndexInformer
 	source *trimmedSource
@@ -153,8 +152,8 @@ func (s *trimmedSource) Watch(o metav1.ListOptions) (watch.Interface, error) {
 
 // ListWithContext implements ListerWithContext.
 func (s *trimmedSource) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	// From its watch cache the API server sends all at once, whatever the limit. Any other
-	// version than the newest it would not send in pages either.
+	// With a resource version the API server ignores the limit: it sends all objects of its
+	// watch cache at once.
 	o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	all := &internalversion.List{}
 	err := Each(ctx, func(ctx context.Context, limit int64, from string) (string, error) {
@@ -164,7 +163,7 @@ func (s *trimmedSource) ListWithContext(ctx context.Context, o metav1.ListOption
 	return all, err
 }
 
-// readPage adds a page to what was listed so far.
+// readPage adds a page to a list.
 func (s *trimmedSource) readPage(ctx context.Context, o metav1.ListOptions, all *internalversion.List) (next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
@@ -205,8 +204,8 @@ func (s *trimmedSource) WatchWithContext(ctx context.Context, o metav1.ListOptio
 	return w, nil
 }
 
-// trimmedWatch passes the events of a watch on, with trimmed objects. Unlike a watch.Filter
-// it ends when it is stopped while nobody receives.
+// trimmedWatch passes the events of a watch on, with trimmed objects. Unlike a watch.Filter,
+// it ends when it is stopped, even without a receiver.
 type trimmedWatch struct {
 	from    watch.Interface
 	result  chan watch.Event

@@ -71,8 +71,8 @@ func (a *pagedAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.largest.Store(max(a.largest.Load(), int64(n)))
 }
 
-// TestPages: a list is read in pages of few bytes, wherever its large objects are, and is
-// trimmed before the next page is read.
+// TestPages: a list is read in pages of few bytes, wherever its large objects are. A page is
+// trimmed before the next one is read.
 func TestPages(t *testing.T) {
 	small, large := slices.Repeat([]int{100}, 2000), slices.Repeat([]int{1 << 20}, 20)
 	for name, test := range map[string]struct {
@@ -134,8 +134,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestTrimmedWatch: events are trimmed, except those that have no object of the kind, and
-// a watch that is stopped leaves nothing behind.
+// TestTrimmedWatch: events with an object of the kind are trimmed, and a stopped watch ends.
 func TestTrimmedWatch(t *testing.T) {
 	events := watch.NewFake()
 	informer, ok := NewInformers()(&toolscache.ListWatch{

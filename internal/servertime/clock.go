@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package servertime knows the time of the API server.
+// Package servertime has a clock with the time of the API server.
 package servertime
 
 import (
@@ -26,14 +26,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// tolerance is how far the clocks may be apart before that counts: the header
-// has whole seconds, and an answer takes its time.
+// tolerance is the difference of the clocks that is ignored: the header has whole
+// seconds, and an answer takes its time.
 const tolerance = 2 * time.Second
 
-// Clock is the clock of the API server, as far as its answers tell: each has the
-// time it was made at in its header. Every time in a status, every deadline and
-// every age is by it, so that it does not matter which replica leads, and what the
-// clock of its machine says.
+// Clock is the clock of the API server, whose answers have the time in a header.
+// Every time in a status, every deadline and every age is by this clock, so that
+// the clocks of the replicas' machines do not matter.
 type Clock struct {
 	own clock.PassiveClock
 	// ahead is how far this machine is ahead, in nanoseconds.
@@ -42,11 +41,10 @@ type Clock struct {
 
 var _ clock.PassiveClock = &Clock{}
 
-// New makes a clock that follows what it is told with Learn.
+// New returns a clock that follows the dates given to Learn.
 func New(own clock.PassiveClock) *Clock { return &Clock{own: own} }
 
-// Follow makes a clock that follows all answers to requests made with this
-// configuration.
+// Follow returns a clock that follows all answers to requests with this configuration.
 func Follow(config *rest.Config, own clock.PassiveClock) *Clock {
 	c := New(own)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -66,9 +64,9 @@ type roundTrip func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// Learn takes the date of an answer, as HTTP writes it. What it says counts only
-// where it differs from what is known by more than the tolerance, so that the clock
-// does not jump from answer to answer.
+// Learn takes the date of an answer, in the format of HTTP. The clock changes only if
+// the date differs by more than the tolerance, so that it does not jump from answer to
+// answer.
 func (c *Clock) Learn(date string) {
 	at, err := http.ParseTime(date)
 	if err != nil {

@@ -32,7 +32,7 @@ func TestClock(t *testing.T) {
 	for name, test := range map[string]struct {
 		ahead time.Duration // of this machine
 		date  string
-		want  time.Duration // that its time is told ahead of the server's
+		want  time.Duration // how far the clock is ahead of the server
 	}{
 		"the same":      {0, server.Format(http.TimeFormat), 0},
 		"a little":      {time.Second, server.Format(http.TimeFormat), time.Second},
@@ -75,8 +75,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestClockDoesNotJump: answers come at any moment of a second, and late; only a
-// clock that was set is followed.
+// TestClockDoesNotJump: answers come late, and at any moment of a second; the clock
+// changes only if the clock of the machine was set.
 func TestClockDoesNotJump(t *testing.T) {
 	start := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	own := clocktesting.NewFakePassiveClock(start.Add(2500 * time.Millisecond))
@@ -89,12 +89,12 @@ func TestClockDoesNotJump(t *testing.T) {
 	first := answer(0)
 	for after := time.Duration(0); after < 10*time.Second; after += 130 * time.Millisecond {
 		if got := answer(after); got != first {
-			t.Fatalf("%s after the first answer it tells %s after the server's time, %s before", after, got, first)
+			t.Fatalf("%s after the first answer the clock is %s ahead of the server, want %s", after, got, first)
 		}
 	}
 	own.SetTime(start.Add(time.Hour))
 	clock.Learn(start.Add(10 * time.Second).Format(http.TimeFormat))
 	if got := clock.Since(start.Add(10 * time.Second)); got.Abs() > time.Second {
-		t.Errorf("after this machine's clock was set it tells %s after the server's time", got)
+		t.Errorf("after this machine's clock was set, the clock is %s ahead of the server", got)
 	}
 }

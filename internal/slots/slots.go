@@ -16,9 +16,9 @@ limitations under the License.
 
 // Package slots bounds the work on checks of policies: of all namespaces together, and of each.
 //
-// A semaphore serves in the order of arrival, which is not enough: a namespace, or a release of
-// it, whose work takes long would keep the others waiting. So the next slot goes to the
-// namespace, and there to the release, whose work took the least time so far.
+// A semaphore serves in the order of arrival: a namespace or a release whose work takes long
+// would make the others wait. So the next slot goes to the namespace, and there to the release,
+// whose work took the least time so far.
 package slots
 
 import (
@@ -31,7 +31,7 @@ import (
 
 // Slots bound the work. Safe for concurrent use.
 type Slots struct {
-	// limit is the number of slots, own that of a namespace.
+	// limit is the number of slots, own the number of slots of a namespace.
 	limit, own int
 	now        func() time.Time
 
@@ -40,20 +40,20 @@ type Slots struct {
 	waiting []*waiter
 }
 
-// Work is what a slot is for.
+// Work is the work of a slot.
 type Work struct {
 	Namespace string
-	// Release is empty where the namespace does not share its slots among releases.
+	// Release is empty if the namespace does not share its slots among releases.
 	Release string
 	// Urgent work comes first within its release.
 	Urgent bool
 }
 
-// share is the part of the slots that all namespaces, one namespace or one release has.
+// share is the share of all namespaces, one namespace or one release.
 type share struct {
-	// users work or wait, busy work.
+	// users is the number of waiters with or without a slot, and busy of those with one.
 	users, busy int
-	// used is the time that work took until since.
+	// used is the total time of work until since.
 	used  time.Duration
 	since time.Time
 	parts map[string]*share
@@ -62,13 +62,13 @@ type share struct {
 // waiter waits for a slot, or has one.
 type waiter struct {
 	work Work
-	// shares that the work counts in: of all, of the namespace, of the release.
+	// shares are the shares that count the work: of all, of the namespace, of the release.
 	shares [3]*share
-	// granted is closed when it has a slot.
+	// granted is closed when the waiter has a slot.
 	granted chan struct{}
 }
 
-// New makes slots: so many at a time, and so many of one namespace.
+// New returns a number of slots, and a number for each namespace.
 func New(limit, own int) *Slots { return &Slots{limit: limit, own: own, now: time.Now} }
 
 // InUse reports whether any slot is taken or waited for.
@@ -109,7 +109,7 @@ func (s *Slots) Acquire(ctx context.Context, work Work) (release func(), err err
 	}
 }
 
-// join lets work wait, and grants it a slot if one is free.
+// join makes work wait, and grants it a slot if one is free.
 func (s *Slots) join(work Work) *waiter {
 	now := s.now()
 	of := s.all.join(work.Namespace, now)
@@ -119,7 +119,7 @@ func (s *Slots) join(work Work) *waiter {
 	return w
 }
 
-// leave ends work, or the wait for it.
+// leave ends work, or the wait for a slot.
 func (s *Slots) leave(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Slots) remove(w *waiter) {
 	s.grant(now)
 }
 
-// grant gives the free slots to those who wait.
+// grant gives the free slots to waiters.
 func (s *Slots) grant(now time.Time) {
 	for s.all.busy < s.limit {
 		next := -1
@@ -157,14 +157,14 @@ func (s *Slots) grant(now time.Time) {
 	}
 }
 
-// count counts work that begins or ends in its shares.
+// count counts the beginning or the end of work in its shares.
 func (w *waiter) count(n int, now time.Time) {
 	for _, of := range w.shares {
 		of.used, of.since, of.busy = of.spent(now), now, of.busy+n
 	}
 }
 
-// before reports whether work gets a slot before other work that waits.
+// before reports whether a waiter gets a slot before another one.
 func (w *waiter) before(other *waiter, now time.Time) bool {
 	for i := 1; i < len(w.shares); i++ {
 		a, b := w.shares[i], other.shares[i]
@@ -178,13 +178,13 @@ func (w *waiter) before(other *waiter, now time.Time) bool {
 	return w.work.Urgent && !other.work.Urgent && w.shares[2] == other.shares[2]
 }
 
-// spent is the time that work took.
+// spent returns the total time of work until now.
 func (s *share) spent(now time.Time) time.Duration {
 	return s.used + time.Duration(s.busy)*now.Sub(s.since)
 }
 
-// join counts a user of a part. A new part begins with the time of the part that has the
-// least: it has no credit for the time before.
+// join adds a user to a part. A new part begins with the time of the part with the least
+// time: it has no credit for the time before.
 func (s *share) join(name string, now time.Time) *share {
 	of := s.parts[name]
 	if of == nil {

@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// TestSlots: as many as may be are at work at a time.
+// TestSlots: the number of slots is bounded, in all namespaces and in each.
 func TestSlots(t *testing.T) {
 	const all, own = 8, 2
 	s := New(all, own)
@@ -55,7 +55,7 @@ func TestSlots(t *testing.T) {
 		return <-refused != nil
 	}
 	if !waits("ns0") || !waits("other") {
-		t.Error("more than the most")
+		t.Error("more than the limit")
 	}
 	held[0]()
 	if !waits("ns1") {
@@ -70,7 +70,7 @@ func TestSlots(t *testing.T) {
 	for _, release := range append(held[1:], release) {
 		release()
 		if _, err := s.Acquire(gone, Work{Namespace: "gone"}); err == nil {
-			t.Error("one that does not wait any more has a slot")
+			t.Error("a waiter that gave up has a slot")
 		}
 	}
 	if s.InUse() || len(s.waiting) != 0 || s.all.busy != 0 {
@@ -78,7 +78,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// waiting waits until so many wait for a slot.
+// waiting blocks until n waiters wait for a slot.
 func waiting(t *testing.T, s *Slots, n int) {
 	t.Helper()
 	for {
@@ -95,16 +95,16 @@ func waiting(t *testing.T, s *Slots, n int) {
 	}
 }
 
-// queue is work that goes on in steps of a clock of its own.
+// queue runs work by a clock of its own.
 type queue struct {
 	*Slots
 	now    time.Time
 	grants chan granted
-	// at is the work that goes on.
+	// at is the current work.
 	at []granted
 }
 
-// asked is work that takes so long.
+// asked is work with its duration.
 type asked struct {
 	Work
 	took time.Duration
@@ -143,8 +143,8 @@ func (q *queue) ask(t *testing.T, n int, a asked) {
 	}
 }
 
-// run ends work in its order while so many slots are busy, until done says so. It returns
-// how many ended.
+// run ends work in the order of its end, with a number of busy slots, until done reports true.
+// It returns the number of ended works.
 func (q *queue) run(busy int, done func(Work) bool) (n int) {
 	for len(q.at) < busy {
 		q.at = append(q.at, <-q.grants)
@@ -161,16 +161,16 @@ func (q *queue) run(busy int, done func(Work) bool) (n int) {
 	}
 }
 
-// TestSlotsAreFair: a release of very many pods that do not answer takes no more time
-// than its share, and among its pods those that fail are called first.
+// TestSlotsAreFair: a release of very many pods that do not answer takes no more than its
+// share of the time, and its urgent work comes first.
 func TestSlotsAreFair(t *testing.T) {
 	const timeout, quick = 10 * time.Second, 10 * time.Millisecond
 	of := func(release string) Work { return Work{Namespace: "ns", Release: release} }
 	setup := func() *queue {
 		q := newQueue(8, 2)
-		q.ask(t, 600, asked{of("hangs"), timeout})
-		q.ask(t, 1, asked{Work{Namespace: "ns", Release: "hangs", Urgent: true}, timeout})
-		q.ask(t, 300, asked{of("hangs, too"), timeout})
+		q.ask(t, 600, asked{of("slow"), timeout})
+		q.ask(t, 1, asked{Work{Namespace: "ns", Release: "slow", Urgent: true}, timeout})
+		q.ask(t, 300, asked{of("slow, too"), timeout})
 		q.ask(t, 200, asked{of("answers"), quick})
 		return q
 	}
@@ -189,14 +189,14 @@ func TestSlotsAreFair(t *testing.T) {
 	}
 }
 
-// TestNamespacesAreFair: namespaces whose work takes very long take no more time than
-// their share. With semaphores, which serve in the order of arrival, the quick one would
-// wait for all others before each pair of its calls.
+// TestNamespacesAreFair: namespaces whose work takes very long take no more than their share
+// of the time. With semaphores, which serve in the order of arrival, the quick namespace
+// would wait for all others before each pair of its calls.
 func TestNamespacesAreFair(t *testing.T) {
 	const timeout, quick = time.Minute, 10 * time.Millisecond
 	q := newQueue(8, 2)
 	for i := range 20 {
-		q.ask(t, 50, asked{Work{Namespace: fmt.Sprint("hangs", i)}, timeout})
+		q.ask(t, 50, asked{Work{Namespace: fmt.Sprint("slow", i)}, timeout})
 	}
 	q.ask(t, 200, asked{Work{Namespace: "answers"}, quick})
 	answered := 0

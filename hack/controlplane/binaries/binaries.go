@@ -15,8 +15,8 @@ limitations under the License.
 */
 
 // Package binaries builds the programs of the local control plane, or takes
-// those that are on the machine already. It imports little, so that the first
-// thing a newcomer runs compiles in no time and can say what comes.
+// installed ones. It imports little, so that the first command of a newcomer
+// compiles fast and can announce the build.
 package binaries
 
 import (
@@ -37,7 +37,7 @@ import (
 	"time"
 )
 
-// modulePath names the repository's root module; Root looks for it.
+// modulePath is the path of the repository's root module.
 const modulePath = "github.com/traas-stack/altershield-operator"
 
 const (
@@ -45,16 +45,16 @@ const (
 	lockFile  = ".lock"
 )
 
-// cpuMinutes is what building everything takes one core of an ordinary machine,
-// sourcesMB what has to be downloaded for it. Both were measured.
+// cpuMinutes is the measured time to build everything on one core of an ordinary
+// machine, and sourcesMB the measured size of the downloaded sources.
 const (
 	cpuMinutes = 10
 	sourcesMB  = 70
 )
 
-// binary is one program of the control plane: the package it is built from, how
-// the go command names the result, the module whose version it has, and how it
-// tells that version.
+// binary is a program of the control plane: its package, the name that the go command
+// gives to the result, the module with its version, and the arguments that print the
+// version.
 type binary struct {
 	name, pkg, output, module string
 	version                   []string
@@ -75,7 +75,7 @@ var binaries = []binary{
 	{"kwok", kwok + "/cmd/kwok", "kwok", kwok, []string{"--version"}},
 }
 
-// Root returns the root directory of the repository dir lies in.
+// Root returns the root directory of the repository that contains dir.
 func Root(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -95,20 +95,19 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// Dir is where Build puts the binaries of the repository at root. It serves
-// envtest as its BinaryAssetsDirectory, too: etcd, kube-apiserver and kubectl
-// have the names envtest looks for.
+// Dir returns the directory of the binaries of the repository at root. It is also a
+// BinaryAssetsDirectory of envtest: etcd, kube-apiserver and kubectl have the names
+// that envtest expects.
 func Dir(root string) string {
 	return filepath.Join(root, "bin", "k8s")
 }
 
-// Build makes sure that the binaries of the control plane are in Dir(root), and
-// returns that directory: at the versions pinned in hack/controlplane/pins, or,
-// where found on the machine, at one of the same minor. It does nothing when a
-// stamp says that this was done for the same pins with the same flags and
-// toolchain. The first build on a machine takes minutes; out hears what is
-// going on. Concurrent calls, also of other processes, wait for each other. An
-// interrupted build leaves only whole binaries behind and no stamp.
+// Build brings the binaries of the control plane into Dir(root), and returns that
+// directory. They have the versions pinned in hack/controlplane/pins, or are
+// installed ones of the same minor version. It does nothing if a stamp has the same
+// pins, flags and toolchain. The first build on a machine takes minutes; out gets
+// its progress. Concurrent calls, also of other processes, wait for each other. An
+// interrupted build leaves only whole binaries and no stamp.
 func Build(ctx context.Context, root string, out io.Writer) (string, error) {
 	if out == nil {
 		out = io.Discard
@@ -138,9 +137,8 @@ func Build(ctx context.Context, root string, out io.Writer) (string, error) {
 	return p.dir, nil
 }
 
-// Begin says what Build is going to do and how long that takes, and has its
-// sources downloaded in the background meanwhile; nothing, when nothing is left
-// to do.
+// Begin prints the work of Build and its duration, and starts to download the sources
+// in the background; it does nothing if everything is built.
 func Begin(ctx context.Context, root string, out io.Writer) error {
 	p, err := newPlan(ctx, root)
 	if err != nil || p.isBuilt() {
@@ -148,20 +146,20 @@ func Begin(ctx context.Context, root string, out io.Writer) error {
 	}
 	p.lookAround(ctx)
 	fmt.Fprintln(out, p.announcement())
-	// Outlives this process. What goes wrong with it, Build meets, too, and tells.
+	// The command outlives this process. Build repeats it and reports its errors.
 	list := p.goCommand(context.WithoutCancel(ctx), append([]string{"list", "-deps"}, p.packages()...)...)
 	return list.Start()
 }
 
-// plan is what there is to do.
+// plan is the work of Build.
 type plan struct {
 	pins, dir string
-	// versions are those of the pinned modules, flags the linker's.
+	// versions are the versions of the pinned modules, flags the flags of the linker.
 	versions     map[string]string
 	flags, stamp string
-	// warm says that the sources were downloaded before.
+	// warm is whether the sources were downloaded before.
 	warm bool
-	// found are the programs that need not be built, by name.
+	// found are the installed programs, by name.
 	found map[string]found
 }
 
@@ -195,7 +193,7 @@ func newPlan(ctx context.Context, root string) (*plan, error) {
 	return p, nil
 }
 
-// goCommand is a command of the go tool in the module of the pins.
+// goCommand returns a command of the go tool in the module of the pins.
 func (p *plan) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = p.pins
@@ -203,7 +201,7 @@ func (p *plan) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// missing are the binaries to build, packages what they are built from.
+// missing returns the binaries to build.
 func (p *plan) missing() []binary {
 	var all []binary
 	for _, b := range binaries {
@@ -214,6 +212,7 @@ func (p *plan) missing() []binary {
 	return all
 }
 
+// packages returns the packages of the binaries to build.
 func (p *plan) packages() []string {
 	var all []string
 	for _, b := range p.missing() {
@@ -222,7 +221,7 @@ func (p *plan) packages() []string {
 	return all
 }
 
-// announcement is one line about what is going to happen.
+// announcement returns one line about the work of Build.
 func (p *plan) announcement() string {
 	var parts []string
 	if missing := p.missing(); len(missing) > 0 {
@@ -246,8 +245,8 @@ func (p *plan) announcement() string {
 	return strings.Join(parts, "; ")
 }
 
-// build builds and copies into a temporary directory, and moves the programs
-// from there when all are whole.
+// build builds and copies programs into a temporary directory, and moves them when
+// all are whole.
 func (p *plan) build(ctx context.Context, out io.Writer) error {
 	temp := filepath.Join(p.dir, ".building")
 	if err := os.RemoveAll(temp); err != nil {
@@ -273,7 +272,7 @@ func (p *plan) build(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	// From here on the binaries are a mixture until all of them are moved.
+	// The binaries are a mixture until all of them are moved.
 	stampPath := filepath.Join(p.dir, stampFile)
 	if err := os.Remove(stampPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -289,8 +288,8 @@ func (p *plan) build(ctx context.Context, out io.Writer) error {
 	return os.Rename(filepath.Join(temp, stampFile), stampPath)
 }
 
-// compile builds what is missing with one command: packages are compiled once,
-// and while one program is linked, others still compile.
+// compile builds the missing programs with one command: packages are compiled once,
+// and while one program is linked, others are compiled.
 func (p *plan) compile(ctx context.Context, out io.Writer, dir string) error {
 	packages := p.packages()
 	var sources bytes.Buffer
@@ -303,7 +302,7 @@ func (p *plan) compile(ctx context.Context, out io.Writer, dir string) error {
 
 	args := []string{"build", "-v", "-trimpath", "-ldflags", p.flags, "-o", dir + string(filepath.Separator)}
 	build := p.goCommand(ctx, append(args, packages...)...)
-	// With -v the go command names each package it compiles.
+	// With -v the go command prints each package that it compiles.
 	var compiled counter
 	build.Stderr = &compiled
 	return runGo(ctx, build, out, func() string {
@@ -311,9 +310,9 @@ func (p *plan) compile(ctx context.Context, out io.Writer, dir string) error {
 	})
 }
 
-// runGo runs a go command and says how it gets on. Compilers and the linker are
-// its children: a process group of their own lets cancelling reach all of them.
-// It removes its work directory on SIGINT, which is why that comes first.
+// runGo runs a go command and prints its progress. Compilers and the linker are
+// its children: a cancel reaches all of them by their process group. SIGINT comes
+// first: the go command then removes its work directory.
 func runGo(ctx context.Context, cmd *exec.Cmd, out io.Writer, state func() string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
@@ -328,7 +327,7 @@ func runGo(ctx context.Context, cmd *exec.Cmd, out io.Writer, state func() strin
 	stop()
 	if ctx.Err() != nil {
 		if cmd.Process != nil {
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails when all are gone, as they should be
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails if all have ended, as expected
 		}
 		return context.Cause(ctx)
 	}
@@ -338,8 +337,8 @@ func runGo(ctx context.Context, cmd *exec.Cmd, out io.Writer, state func() strin
 	return nil
 }
 
-// pinned returns the versions of the modules our programs are of, from what
-// `go mod edit -json` says.
+// pinned returns the versions of the modules of our programs, from the output of
+// `go mod edit -json`.
 func pinned(goMod []byte) (map[string]string, error) {
 	var file struct {
 		Require []struct{ Path, Version string }
@@ -359,8 +358,8 @@ func pinned(goMod []byte) (map[string]string, error) {
 	return versions, nil
 }
 
-// linkerFlags are the -ldflags of every binary: the versions that `go build`,
-// unlike the release builds of the projects, doesn't set by itself.
+// linkerFlags returns the -ldflags of every binary: the versions that the release
+// builds of the projects set, and `go build` does not.
 func linkerFlags(versions map[string]string) string {
 	major, minor, _ := strings.Cut(minor(versions[kubernetes]), ".")
 	return strings.Join([]string{
@@ -374,7 +373,7 @@ func linkerFlags(versions map[string]string) string {
 	}, " ")
 }
 
-// stamp identifies a set of binaries by what they are built from.
+// stamp identifies a set of binaries by the inputs of their build.
 func stamp(parts ...[]byte) string {
 	h := sha256.New()
 	for _, part := range parts {
@@ -388,7 +387,7 @@ func stamp(parts ...[]byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// isBuilt reports whether all binaries are there, and the stamp of this plan.
+// isBuilt reports whether all binaries and the stamp of this plan exist.
 func (p *plan) isBuilt() bool {
 	have, err := os.ReadFile(filepath.Join(p.dir, stampFile))
 	if err != nil || strings.TrimSpace(string(have)) != p.stamp {

@@ -68,7 +68,7 @@ func TestRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The pins are a module of their own, which must not be taken for ours.
+	// The pins are another module.
 	for _, dir := range []string{".", "../pins", "../../.."} {
 		got, err := Root(dir)
 		if err != nil {
@@ -145,14 +145,14 @@ func TestUsable(t *testing.T) {
 	own := filepath.Join(p.dir, "kubectl")
 	script(t, own, "Kubernetes v1.36.3")
 	if got := p.usable(t.Context(), binaries[4], own); got != "" {
-		t.Errorf("its own older build counts as found: %q", got)
+		t.Errorf("its own older build is taken for an installed program: %q", got)
 	}
 	if got := p.usable(t.Context(), binaries[4], filepath.Join(elsewhere, "absent")); got != "" {
-		t.Errorf("what is not there has version %q", got)
+		t.Errorf("a missing program has version %q", got)
 	}
 }
 
-// TestBuildTakesWhatIsThere brings all binaries in without building any.
+// TestBuildTakesWhatIsThere takes all binaries from the machine, without a build.
 func TestBuildTakesWhatIsThere(t *testing.T) {
 	root, assets := t.TempDir(), t.TempDir()
 	pins := filepath.Join(root, "hack", "controlplane", "pins")
@@ -196,7 +196,7 @@ func TestBuildTakesWhatIsThere(t *testing.T) {
 		t.Errorf("something was built:\n%s", out.String())
 	}
 
-	// What is complete stays, whatever the next shell's environment says.
+	// A complete set stays, even if the environment differs.
 	t.Setenv("KUBEBUILDER_ASSETS", "")
 	out.Reset()
 	if _, err := Build(t.Context(), root, &out); err != nil || out.Len() > 0 {

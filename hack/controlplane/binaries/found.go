@@ -26,11 +26,11 @@ import (
 	"time"
 )
 
-// found is a program that is on the machine already.
+// found is an installed program.
 type found struct{ path, version string }
 
-// lookAround looks for programs that need not be built: any of them where
-// KUBEBUILDER_ASSETS says, and kubectl on the path.
+// lookAround finds installed programs: in the directory KUBEBUILDER_ASSETS, and
+// kubectl in PATH.
 func (p *plan) lookAround(ctx context.Context) {
 	p.found = map[string]found{}
 	for _, b := range binaries {
@@ -50,12 +50,12 @@ func (p *plan) lookAround(ctx context.Context) {
 	}
 }
 
-// usable returns the version of a program if it can stand in for the pinned one:
-// a release of the same minor. Builds that call themselves something more, such
-// as wrappers and distributions of vendors, are not what the pins are.
+// usable returns the version of a program if it can replace the pinned one: a release
+// of the same minor version. Wrappers and distributions of vendors, whose versions have
+// a suffix, are not usable.
 func (p *plan) usable(ctx context.Context, b binary, path string) string {
 	resolved, err := filepath.EvalSymlinks(path)
-	// Our own of an older build is none.
+	// Our own older build does not count.
 	if err != nil || filepath.Dir(resolved) == p.dir || !isProgram(path) {
 		return ""
 	}
@@ -77,8 +77,8 @@ var (
 	releasePattern = regexp.MustCompile(`^v?([0-9]+\.[0-9]+)\.[0-9]+$`)
 )
 
-// minor returns the first two numbers of the version of a release, and nothing
-// for anything else.
+// minor returns the first two numbers of the version of a release; empty for other
+// versions.
 func minor(version string) string {
 	if m := releasePattern.FindStringSubmatch(version); m != nil {
 		return m[1]
@@ -91,8 +91,8 @@ func isProgram(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o100 != 0
 }
 
-// copyProgram copies rather than links: what is at from may be replaced by
-// another version one day.
+// copyProgram copies a program instead of linking it: the file may be replaced by
+// another version later.
 func copyProgram(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {

@@ -26,11 +26,11 @@ import (
 	"time"
 )
 
-// ErrLocked says that another process holds the lock of a directory.
+// ErrLocked means that another process holds the lock of a directory.
 var ErrLocked = errors.New("locked by another process")
 
-// Lock takes the lock of a directory. Closing the file releases it, and so does
-// the end of the process.
+// Lock takes the lock of a directory. Closing the file or the end of the process
+// releases it.
 func Lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

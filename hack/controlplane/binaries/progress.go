@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// IsTerminal says whether w is a terminal, where lines can be rewritten.
+// IsTerminal reports whether w is a terminal, where lines can be rewritten.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -36,8 +36,8 @@ func IsTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// track tells a person how a long step gets on, until the returned function is
-// called: in place on a terminal, in a line now and then otherwise.
+// track prints the progress of a long step until stop is called: in place on a
+// terminal, otherwise a line at intervals.
 func track(w io.Writer, state func() string) (stop func()) {
 	interval, begin, end := 30*time.Second, "", "\n"
 	if IsTerminal(w) {

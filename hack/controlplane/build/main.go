@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Command build brings the binaries of the local control plane into bin/k8s of
-// the repository it is run in, unless they are there already.
+// the current repository, unless they exist.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 )
 
 func main() {
-	begin := flag.Bool("begin", false, "only say what there is to do, and download sources in the background")
+	begin := flag.Bool("begin", false, "only print the work to do, and download sources in the background")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, *begin)

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package journal tells what the simulator of AlterShield Server heard and
-// said, one readable line per request and callback.
+// Package journal describes the requests and callbacks of the simulator of
+// AlterShield Server, each in one readable line.
 package journal
 
 import (
@@ -31,35 +31,35 @@ import (
 )
 
 const (
-	// shownPods is how many pods of a batch are named.
+	// shownPods is the number of named pods of a batch.
 	shownPods = 3
-	// shownVersion is how much of a version tells it from others.
+	// shownVersion is the length of a shortened version.
 	shownVersion = 8
 )
 
-// Line is one entry, told.
+// Line describes an entry.
 type Line struct {
-	// Time of day, in UTC.
+	// Time is the time of day, in UTC.
 	Time string
-	// Release says whose order it is: workload and version, or the order's id
-	// where the order was not seen.
+	// Release is the workload and the version of the order, or the id of an unknown
+	// order.
 	Release string
-	// Text is what was asked or said.
+	// Text describes the request or callback.
 	Text string
 }
 
-// String is the whole line.
+// String returns the whole line.
 func (l Line) String() string { return l.Time + "  " + l.Release + "  " + l.Text }
 
-// Narrator tells entries, and remembers the orders and nodes they speak of. It
-// may be used concurrently.
+// Narrator describes entries, and remembers their orders and nodes. It may be used
+// concurrently.
 type Narrator struct {
 	mu       sync.Mutex
 	releases map[string]string // by order
-	nodes    map[string]string // what they stand for, by id
+	nodes    map[string]string // names by id
 }
 
-// NewNarrator makes a narrator.
+// NewNarrator returns a Narrator without orders.
 func NewNarrator() *Narrator {
 	return &Narrator{releases: map[string]string{}, nodes: map[string]string{}}
 }
@@ -74,7 +74,8 @@ func (t *Narrator) Line(e simulator.Entry) Line {
 	} else {
 		text = "request   " + t.request(e) + result(e)
 	}
-	return Line{Time: e.Time.UTC().Format("15:04:05.000"), Release: printable(cmp.Or(t.releases[e.Order], e.Order, "-")), Text: printable(text)}
+	release := cmp.Or(t.releases[e.Order], e.Order, "-")
+	return Line{Time: e.Time.UTC().Format("15:04:05.000"), Release: printable(release), Text: printable(text)}
 }
 
 func (t *Narrator) request(e simulator.Entry) string {
@@ -106,7 +107,7 @@ func (t *Narrator) request(e simulator.Entry) string {
 	}
 }
 
-// stand remembers what the node that an answer created stands for.
+// stand remembers the name of the node that an answer created.
 func (t *Narrator) stand(e simulator.Entry, name string) {
 	if e.Accepted() && e.Node != "" {
 		t.nodes[e.Node] = name
@@ -117,7 +118,7 @@ func (t *Narrator) node(e simulator.Entry) string {
 	return cmp.Or(t.nodes[e.Node], "node "+e.Node)
 }
 
-// result says how a request ended that was not simply accepted.
+// result describes the end of a request that was not accepted.
 func result(e simulator.Entry) string {
 	switch {
 	case e.Outage != simulator.NoOutage:
@@ -143,7 +144,7 @@ func (t *Narrator) callback(e simulator.Entry) string {
 	return text + outcome(e)
 }
 
-// outcome says what became of a callback that the operator did not simply take.
+// outcome describes the end of a callback that the operator did not accept.
 func outcome(e simulator.Entry) string {
 	switch {
 	case e.Answer == nil:
@@ -155,7 +156,7 @@ func outcome(e simulator.Entry) string {
 	}
 }
 
-// params are the parameters of the operator's orders that are told.
+// params are the described parameters of the operator's orders.
 type params struct {
 	Namespace string   `json:"namespace"`
 	Workload  string   `json:"workload"`
@@ -166,7 +167,7 @@ type params struct {
 
 func paramsOf(o altershield.Order) params {
 	var p params
-	// What can't be read is not told.
+	// Invalid parameters are left out.
 	_ = json.Unmarshal([]byte(o.ChangeParamJSON), &p)
 	return p
 }
@@ -198,7 +199,8 @@ func pods(locations []string) string {
 	return strings.Join(locations, ", ")
 }
 
-// printable keeps what clients sent from moving the cursor of a terminal.
+// printable replaces control characters, so that texts of clients cannot move the
+// cursor of a terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

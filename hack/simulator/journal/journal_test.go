@@ -30,7 +30,10 @@ import (
 const params1 = `{"namespace":"default","workload":"web","version":"0123456789abcdef","images":["web:2"],"oldImages":["web:1"]}`
 
 func request(order, node string, body any) simulator.Entry {
-	return simulator.Entry{Kind: simulator.KindRequest, Order: order, Node: node, Request: body, Code: altershield.CodeSuccess, HTTPStatus: http.StatusOK}
+	return simulator.Entry{
+		Kind: simulator.KindRequest, Order: order, Node: node, Request: body,
+		Code: altershield.CodeSuccess, HTTPStatus: http.StatusOK,
+	}
 }
 
 func refused(e simulator.Entry, code altershield.ResultCode, msg string) simulator.Entry {
@@ -38,7 +41,9 @@ func refused(e simulator.Entry, code altershield.ResultCode, msg string) simulat
 	return e
 }
 
-func callback(order, node string, stage altershield.Stage, verdict altershield.Verdict, outcome string, answer *altershield.CallbackResponse) simulator.Entry {
+func callback(
+	order, node string, stage altershield.Stage, verdict altershield.Verdict, outcome string, answer *altershield.CallbackResponse,
+) simulator.Entry {
 	e := simulator.Entry{
 		Kind: simulator.KindCallback, Order: order, Node: node, Outcome: outcome, Answer: answer,
 		Callback: &altershield.Callback{Request: altershield.CallbackRequest{NodeID: node, Stage: stage, Verdict: verdict}},
@@ -61,28 +66,58 @@ func TestLine(t *testing.T) {
 	unreadable := request("o1", "", nil)
 	unreadable.Action, unreadable.Code, unreadable.HTTPStatus = altershield.ActionStartBatch, "", http.StatusBadRequest
 
+	const web = "default/web 01234567"
 	entries := []struct {
 		entry         simulator.Entry
 		release, text string
 	}{
 		{request("", "", nil), "-", "request   "},
-		{request("o1", "", submit), "default/web 01234567", "request   order submitted: web:2 instead of web:1"},
-		{refused(request("o1", "", submit), altershield.CodeDuplicate, "duplicate"), "default/web 01234567", "request   order submitted: web:2 instead of web:1 -> refused, 106 duplicate"},
-		{request("o1", "n0", &altershield.StartOrderRequest{}), "default/web 01234567", "request   order started"},
-		{callback("o1", "n0", altershield.StagePre, pass, "200", taken), "default/web 01234567", "callback  order PRE: pass"},
-		{request("o1", "n1", batch(1, "a")), "default/web 01234567", "request   batch 1/3 started: a"},
-		{slow, "default/web 01234567", "request   batch 2/3 started: b -> outage: LostReply"},
-		{request("o1", "n3", batch(3, "c", "d", "e", "f", "g")), "default/web 01234567", "request   batch 3/3 started: c, d, e and 2 more"},
-		{refused(request("o1", "n1", &altershield.FinishNodeRequest{Success: true}), altershield.CodeNotSupported, ""), "default/web 01234567", "request   batch 1/3 finished -> refused, 103"},
-		{request("o1", "n2", &altershield.RetrieveCheckRequest{DefenseStage: altershield.StagePost}), "default/web 01234567", "request   batch 2/3 POST: asked for the verdict"},
-		{unreadable, "default/web 01234567", "request   submitChangeExecBatchStartNotify -> HTTP 400"},
-		{callback("o1", "n2", altershield.StagePost, fail, "200", taken), "default/web 01234567", "callback  batch 2/3 POST: fail (error rate: above 1 %)"},
-		{callback("o1", "n2", altershield.StagePost, fail, "200", &altershield.CallbackResponse{Msg: "unknown node"}), "default/web 01234567", "callback  batch 2/3 POST: fail (error rate: above 1 %) -> refused, 200 unknown node"},
-		{callback("o1", "n2", altershield.StagePost, pass, "connection refused", nil), "default/web 01234567", "callback  batch 2/3 POST: pass -> connection refused"},
-		{request("o1", "n0", &altershield.FinishNodeRequest{Msg: "the release was canceled"}), "default/web 01234567", "request   order finished without success: the release was canceled"},
-		{request("o1", "", &altershield.EndOrderRequest{FinishState: altershield.FinishCancel}), "default/web 01234567", "request   order ended: CANCEL"},
+		{request("o1", "", submit), web, "request   order submitted: web:2 instead of web:1"},
+		{
+			refused(request("o1", "", submit), altershield.CodeDuplicate, "duplicate"),
+			web, "request   order submitted: web:2 instead of web:1 -> refused, 106 duplicate",
+		},
+		{request("o1", "n0", &altershield.StartOrderRequest{}), web, "request   order started"},
+		{callback("o1", "n0", altershield.StagePre, pass, "200", taken), web, "callback  order PRE: pass"},
+		{request("o1", "n1", batch(1, "a")), web, "request   batch 1/3 started: a"},
+		{slow, web, "request   batch 2/3 started: b -> outage: LostReply"},
+		{request("o1", "n3", batch(3, "c", "d", "e", "f", "g")), web, "request   batch 3/3 started: c, d, e and 2 more"},
+		{
+			refused(request("o1", "n1", &altershield.FinishNodeRequest{Success: true}), altershield.CodeNotSupported, ""),
+			web, "request   batch 1/3 finished -> refused, 103",
+		},
+		{
+			request("o1", "n2", &altershield.RetrieveCheckRequest{DefenseStage: altershield.StagePost}),
+			web, "request   batch 2/3 POST: asked for the verdict",
+		},
+		{unreadable, web, "request   submitChangeExecBatchStartNotify -> HTTP 400"},
+		{
+			callback("o1", "n2", altershield.StagePost, fail, "200", taken),
+			web, "callback  batch 2/3 POST: fail (error rate: above 1 %)",
+		},
+		{
+			callback("o1", "n2", altershield.StagePost, fail, "200", &altershield.CallbackResponse{Msg: "unknown node"}),
+			web, "callback  batch 2/3 POST: fail (error rate: above 1 %) -> refused, 200 unknown node",
+		},
+		{
+			callback("o1", "n2", altershield.StagePost, pass, "connection refused", nil),
+			web, "callback  batch 2/3 POST: pass -> connection refused",
+		},
+		{
+			request("o1", "n0", &altershield.FinishNodeRequest{Msg: "the release was canceled"}),
+			web, "request   order finished without success: the release was canceled",
+		},
+		{
+			request("o1", "", &altershield.EndOrderRequest{FinishState: altershield.FinishCancel}),
+			web, "request   order ended: CANCEL",
+		},
 		{callback("o2", "n9", altershield.StagePre, pass, "200", taken), "o2", "callback  node n9 PRE: pass"},
-		{request("o3", "n5", &altershield.SubmitAndStartRequest{Order: altershield.Order{ChangeTitle: "a\x1b[2Jtitle", ChangeParamJSON: "{}"}}), "a [2Jtitle", "request   admission asked"},
+		{
+			request("o3", "n5", &altershield.SubmitAndStartRequest{
+				Order: altershield.Order{ChangeTitle: "a\x1b[2Jtitle", ChangeParamJSON: "{}"},
+			}),
+			"a [2Jtitle", "request   admission asked",
+		},
 	}
 	narrator := NewNarrator()
 	for _, e := range entries {

@@ -172,7 +172,9 @@ func rulesOf(n *node, c check) []map[string]any {
 		if len(n.locations) > 0 {
 			subject = fmt.Sprint(n.locations)
 		}
-		rules = []altershield.Rule{{ID: "rule-1", Name: "simulated-rule", Msg: "simulated failure of " + subject, Verdict: "FAIL", Stage: c.stage}}
+		rules = []altershield.Rule{{
+			ID: "rule-1", Name: "simulated-rule", Msg: "simulated failure of " + subject, Verdict: "FAIL", Stage: c.stage,
+		}}
 	}
 	return writeRules(rules)
 }
@@ -241,7 +243,9 @@ func (s *Simulator) deliver(ctx context.Context, url string, content []byte, dro
 	return done
 }
 
-func (s *Simulator) post(ctx context.Context, url string, content []byte) (outcome string, answer *altershield.CallbackResponse, status int) {
+func (s *Simulator) post(
+	ctx context.Context, url string, content []byte,
+) (outcome string, answer *altershield.CallbackResponse, status int) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(content))
 	if err != nil {
 		return err.Error(), nil, 0

@@ -249,7 +249,8 @@ func TestReleaseOfTwoBatches(t *testing.T) {
 	for _, c := range e.recv.callbacks() {
 		types = append(types, c.CheckType)
 	}
-	if diff := cmp.Diff([]as.CheckType{as.CheckOrder, as.CheckBatch, as.CheckBatch, as.CheckBatch, as.CheckBatch, as.CheckOrder}, types); diff != "" {
+	wantTypes := []as.CheckType{as.CheckOrder, as.CheckBatch, as.CheckBatch, as.CheckBatch, as.CheckBatch, as.CheckOrder}
+	if diff := cmp.Diff(wantTypes, types); diff != "" {
 		t.Errorf("callbacks (-want +got):\n%s", diff)
 	}
 	if len(e.recv.errs) > 0 {
@@ -389,7 +390,8 @@ func TestTrap4Orders(t *testing.T) {
 	if as.CodeOf(err) != as.CodeDuplicate {
 		t.Errorf("second submission: %v", err)
 	}
-	if _, err = e.client.StartOrder(e.ctx, as.StartOrderRequest{Base: base("o1"), Start: as.Start{Executor: "a"}}); as.CodeOf(err) != as.CodeIllegalArgument {
+	_, err = e.client.StartOrder(e.ctx, as.StartOrderRequest{Base: base("o1"), Start: as.Start{Executor: "a"}})
+	if as.CodeOf(err) != as.CodeIllegalArgument {
 		t.Errorf("step that is not configured: %v", err)
 	}
 	other := as.SubmitOrderRequest{Base: base("o2"), Order: orderOf("sleep")}
@@ -606,8 +608,8 @@ func TestLongMessage(t *testing.T) {
 		e.submit("o1")
 		node := e.startBatch("o1", "pod-1").NodeID
 		e.waitCallback(node, as.StagePre, 1)
-		body := `{"tenantCode":"default","changeSceneKey":"` + as.DefaultScene + `","bizExecOrderId":"o1","platform":"kubernetes","nodeId":"` + node +
-			`","msg":"` + strings.Repeat("é", length) + `"}`
+		body := `{"tenantCode":"default","changeSceneKey":"` + as.DefaultScene + `","bizExecOrderId":"o1","platform":"kubernetes",` +
+			`"nodeId":"` + node + `","msg":"` + strings.Repeat("é", length) + `"}`
 		if got := e.raw(as.ActionFinishNode, body, body); !strings.Contains(got, `"000"`) {
 			t.Fatalf("%d characters: %s", length, got)
 		}
@@ -630,7 +632,9 @@ func TestPollsOfAServerThatTells(t *testing.T) {
 func TestFailingVerdict(t *testing.T) {
 	e := newEnv(t, nil)
 	e.sim.Script(simulator.Script{
-		Match:   simulator.Match{Location: regexp.MustCompile(`pod-2$`), Stage: as.StagePost, Workload: "sleep", Order: "o1", CheckType: as.CheckBatch},
+		Match: simulator.Match{
+			Location: regexp.MustCompile(`pod-2$`), Stage: as.StagePost, Workload: "sleep", Order: "o1", CheckType: as.CheckBatch,
+		},
 		Verdict: as.VerdictFail, Rules: []as.Rule{{Name: "error-rate", Msg: "5% > 1%", Verdict: "FAIL"}},
 	})
 	e.submit("o1")
@@ -761,34 +765,51 @@ func TestValidation(t *testing.T) {
 	}
 	numbers := `,"batchNo":0,"totalBatchNum":1,"totalBatchNumInChangePhase":1`
 	order := func(creator, more string) string {
-		return `{` + strings.Replace(common, "o1", "o2", 1) + `,"changeTitle":"t","creator":"` + creator + `","changeScenarioCode":"XX","changePhases":["prod_phase"],` +
-			`"changeContents":[{}],"changeParamJson":"{}"` + more + `}`
+		return `{` + strings.Replace(common, "o1", "o2", 1) + `,"changeTitle":"t","creator":"` + creator + `",` +
+			`"changeScenarioCode":"XX","changePhases":["prod_phase"],"changeContents":[{}],"changeParamJson":"{}"` + more + `}`
 	}
+	targets := func(length int) string {
+		return batch(numbers + `,"effectiveTargetLocations":["` + strings.Repeat("p", length) + `"]`)
+	}
+	instead := func(old, with string) string { return strings.Replace(order("a", ""), old, with, 1) }
 	tests := map[string]struct {
 		action as.Action
 		body   string
 		want   string
 	}{
-		"batch":                      {as.ActionStartBatch, batch(numbers), `"resultCode":"000"`},
-		"batch without numbers":      {as.ActionStartBatch, batch(""), `"101","msg":"batchNo must not be null"`},
-		"batch number -1":            {as.ActionStartBatch, batch(strings.Replace(numbers, "0", "-1", 1)), `"101","msg":"batchNo must be greater`},
-		"a date that is text":        {as.ActionStartBatch, batch(numbers + `,"startTime":"2024-01-01T00:00:00Z"`), `400 {`},
-		"a date with a fraction":     {as.ActionStartBatch, batch(numbers + `,"startTime":1.5`), `400 {`},
-		"no JSON":                    {as.ActionStartBatch, `{"a`, `400 {`},
-		"required field blank":       {as.ActionStartBatch, strings.Replace(batch(numbers), `"executor":"a"`, `"executor":" "`, 1), `"101","msg":"executor must not be blank`},
-		"over the limit":             {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"o2"`, `"`+strings.Repeat("é", 65)+`"`, 1), `"101","msg":"bizExecOrderId is longer`},
-		"creator over the column":    {as.ActionSubmitOrder, order(strings.Repeat("a", 57), ""), `"901","msg":"Data too long`},
-		"creator over the limit":     {as.ActionSubmitOrder, order(strings.Repeat("a", 129), ""), `"101","msg":"creator is longer`},
-		"targets over the column":    {as.ActionStartBatch, batch(numbers + `,"effectiveTargetLocations":["` + strings.Repeat("p", 65532) + `"]`), `"901","msg":"Data too long`},
-		"targets that fit":           {as.ActionStartBatch, batch(numbers + `,"effectiveTargetLocations":["` + strings.Repeat("p", 65531) + `"]`), `"000"`},
-		"extensions over the column": {as.ActionStartBatch, batch(numbers + `,"extInfo":{"k":"` + strings.Repeat("p", 65535) + `"}`), `"901","msg":"Data too long`},
-		"parameters over the column": {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"{}"`, `"[`+strings.Repeat(" ", 65534)+`]"`, 1), `"901","msg":"Data too long`},
-		"parameters not JSON":        {as.ActionSubmitOrder, strings.Replace(order("a", ""), `"{}"`, `"{"`, 1), `"101","msg":"changeParamJson is not json`},
-		"unknown stage is no enum":   {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n","defenseStage":"LATER"}`, `400 {`},
-		"no stage":                   {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n"}`, `"101"`},
-		"unknown end":                {as.ActionEndOrder, `{` + common + `,"finishState":"DONE"}`, `"101"`},
-		"unknown action":             {"other", `{}`, `404 {`},
-		"phases are a set of values": {as.ActionSubmitOrder, strings.Replace(order("a", ""), `["prod_phase"]`, `["prod"]`, 1), `"101","msg":"changePhases is unknown`},
+		"batch":                 {as.ActionStartBatch, batch(numbers), `"resultCode":"000"`},
+		"batch without numbers": {as.ActionStartBatch, batch(""), `"101","msg":"batchNo must not be null"`},
+		"batch number -1": {
+			as.ActionStartBatch, batch(strings.Replace(numbers, "0", "-1", 1)), `"101","msg":"batchNo must be greater`,
+		},
+		"a date that is text":    {as.ActionStartBatch, batch(numbers + `,"startTime":"2024-01-01T00:00:00Z"`), `400 {`},
+		"a date with a fraction": {as.ActionStartBatch, batch(numbers + `,"startTime":1.5`), `400 {`},
+		"no JSON":                {as.ActionStartBatch, `{"a`, `400 {`},
+		"required field blank": {
+			as.ActionStartBatch, strings.Replace(batch(numbers), `"executor":"a"`, `"executor":" "`, 1),
+			`"101","msg":"executor must not be blank`,
+		},
+		"over the limit": {
+			as.ActionSubmitOrder, instead(`"o2"`, `"`+strings.Repeat("é", 65)+`"`), `"101","msg":"bizExecOrderId is longer`,
+		},
+		"creator over the column": {as.ActionSubmitOrder, order(strings.Repeat("a", 57), ""), `"901","msg":"Data too long`},
+		"creator over the limit":  {as.ActionSubmitOrder, order(strings.Repeat("a", 129), ""), `"101","msg":"creator is longer`},
+		"targets over the column": {as.ActionStartBatch, targets(65532), `"901","msg":"Data too long`},
+		"targets that fit":        {as.ActionStartBatch, targets(65531), `"000"`},
+		"extensions over the column": {
+			as.ActionStartBatch, batch(numbers + `,"extInfo":{"k":"` + strings.Repeat("p", 65535) + `"}`), `"901","msg":"Data too long`,
+		},
+		"parameters over the column": {
+			as.ActionSubmitOrder, instead(`"{}"`, `"[`+strings.Repeat(" ", 65534)+`]"`), `"901","msg":"Data too long`,
+		},
+		"parameters not JSON":      {as.ActionSubmitOrder, instead(`"{}"`, `"{"`), `"101","msg":"changeParamJson is not json`},
+		"unknown stage is no enum": {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n","defenseStage":"LATER"}`, `400 {`},
+		"no stage":                 {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n"}`, `"101"`},
+		"unknown end":              {as.ActionEndOrder, `{` + common + `,"finishState":"DONE"}`, `"101"`},
+		"unknown action":           {"other", `{}`, `404 {`},
+		"phases are a set of values": {
+			as.ActionSubmitOrder, instead(`["prod_phase"]`, `["prod"]`), `"101","msg":"changePhases is unknown`,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
