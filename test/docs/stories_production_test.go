@@ -34,7 +34,7 @@ var productionStories = map[string]plan{
 				after: func(s *story) { s.startManager(false) },
 			},
 			{
-				// The test writes the certificate of the manager, so that this Secret does not exist.
+				// The manager has a certificate of the test, so it did not create this Secret.
 				command: "kubectl -n altershieldoperator-system delete secret altershieldoperator-webhook-server-cert",
 				before: func(s *story) {
 					s.do("kubectl -n %s create secret generic altershieldoperator-webhook-server-cert", system)

@@ -165,7 +165,7 @@ func (s *story) check(release, name, phase, reason string) {
 		`kubectl get changepod %s--x--1 -o jsonpath='{range .status.checks[?(@.name=="%s")]}{.phase} {.reason}{end}'`, release, name)
 }
 
-// probed lets a pod that the policy of the sample probes answer 404, and waits for the event about it.
+// probed creates a pod that answers 404 to the probe of the sample policy, and waits for the event about it.
 func (s *story) probed() {
 	s.t.Helper()
 	s.policy("default", "answers", "Observe")

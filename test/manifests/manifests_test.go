@@ -57,7 +57,7 @@ func TestHardening(t *testing.T) {
 			}
 			for _, m := range c.VolumeMounts {
 				if !m.ReadOnly || m.SubPath != "" || !slices.Contains(volumes, m.Name) {
-					t.Errorf("mount %s: no volume, not read-only, or a subPath, which is never updated", m.MountPath)
+					t.Errorf("mount %s: without a volume, not read-only, or a subPath, which is never updated", m.MountPath)
 				}
 			}
 			sleep, grace := int64(0), *pod.TerminationGracePeriodSeconds
