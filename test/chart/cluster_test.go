@@ -50,13 +50,12 @@ const (
 	slow    = 2 * time.Minute
 )
 
-// cluster is a real API server with real controllers. Pods are only played: those of
-// the errands by programs that run beside it.
+// cluster is a real API server with real controllers. Its pods are simulated: programs beside the cluster run the errands of Jobs.
 type cluster struct {
 	*controlplane.ControlPlane
 	root, dir, helm string
 	errands         *errands
-	// ran are the commands of Helm that succeeded, as people type them.
+	// ran has the Helm commands that succeeded, as users type them.
 	ran []string
 }
 
@@ -89,14 +88,14 @@ func startCluster(t *testing.T) *cluster {
 	return all
 }
 
-// errands plays the pods of the chart's Jobs: it runs what they are to run, as their
-// service account, and ends them as that ended.
+// errands simulates the pods of the chart's Jobs: it runs the command of a pod under the pod's service account, and sets the phase and
+// the exit code of the pod.
 type errands struct {
-	c      *cluster
-	client client.Client
-	mu     sync.Mutex
-	said   []string
-	// down: no pod is started.
+	c       *cluster
+	client  client.Client
+	mu      sync.Mutex
+	outputs []string
+	// down is set while no pod starts.
 	down bool
 }
 
@@ -142,11 +141,12 @@ func (e *errands) play(ctx context.Context, t *testing.T) {
 	}
 	var pods corev1.PodList
 	if err := e.client.List(ctx, &pods, client.HasLabels{"batch.kubernetes.io/job-name"}); err != nil {
-		return // as a kubelet that is cut off
+		return // like a kubelet without a connection
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if pod.Spec.NodeName == "" || ended || pod.DeletionTimestamp != nil {
 			continue
 		}
 		container := pod.Spec.Containers[0]
@@ -154,36 +154,37 @@ func (e *errands) play(ctx context.Context, t *testing.T) {
 		if err := e.c.KubeconfigFor(ctx, pod.Namespace, pod.Spec.ServiceAccountName, kubeconfig); err != nil {
 			continue
 		}
-		cmd := exec.CommandContext(ctx, filepath.Join(e.c.root, "bin", "manager"), append(slices.Clone(container.Args), "--kubeconfig="+kubeconfig)...)
+		args := append(slices.Clone(container.Args), "--kubeconfig="+kubeconfig)
+		cmd := exec.CommandContext(ctx, filepath.Join(e.c.root, "bin", "manager"), args...)
 		cmd.Env = append(os.Environ(), "POD_NAMESPACE="+pod.Namespace)
 		out, err := cmd.CombinedOutput()
 		t.Logf("%s %v: %v\n%s", pod.Name, container.Args, err, out)
 		e.mu.Lock()
-		e.said = append(e.said, string(out))
+		e.outputs = append(e.outputs, string(out))
 		e.mu.Unlock()
 		phase, code := corev1.PodSucceeded, 0
 		if err != nil {
 			phase, code = corev1.PodFailed, max(1, cmd.ProcessState.ExitCode())
 		}
-		patch := fmt.Sprintf(`{"status":{"phase":%q,"containerStatuses":[{"name":%q,"image":%q,"imageID":"","ready":false,"restartCount":0,"state":{"terminated":{"exitCode":%d}}}]}}`,
-			phase, container.Name, container.Image, code)
+		patch := fmt.Sprintf(`{"status":{"phase":%q,"containerStatuses":[{"name":%q,"image":%q,"imageID":"","ready":false,"restartCount":0,`+
+			`"state":{"terminated":{"exitCode":%d}}}]}}`, phase, container.Name, container.Image, code)
 		if err := e.client.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil && ctx.Err() == nil {
 			t.Logf("end %s: %v", pod.Name, err)
 		}
 	}
 }
 
-// last is what was said by the errand that ran last.
+// last returns the output of the last errand.
 func (e *errands) last() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.said) == 0 {
+	if len(e.outputs) == 0 {
 		return ""
 	}
-	return e.said[len(e.said)-1]
+	return e.outputs[len(e.outputs)-1]
 }
 
-// tryHelm runs the real Helm.
+// tryHelm runs Helm in the namespace of the operator, and returns its output.
 func (c *cluster) tryHelm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
@@ -214,10 +215,11 @@ func (c *cluster) mustHelm(t *testing.T, args ...string) string {
 
 var continued = regexp.MustCompile(`\\\n\s*`)
 
-// documented checks that the commands of Helm that people are told to type were run,
-// with all that they have.
+// documented checks that each Helm command of the documents was run, with all its words.
 func (c *cluster) documented(t *testing.T) {
-	for _, file := range []string{"docs/getting-started/install.md", "docs/tasks/upgrade.md", "docs/tasks/uninstall.md", chartDir + "/README.md"} {
+	for _, file := range []string{
+		"docs/getting-started/install.md", "docs/tasks/upgrade.md", "docs/tasks/uninstall.md", chartDir + "/README.md",
+	} {
 		text, err := os.ReadFile(filepath.Join(c.root, file))
 		if err != nil {
 			t.Fatal(err)
@@ -233,11 +235,11 @@ func (c *cluster) documented(t *testing.T) {
 				words := strings.Fields(ran)
 				return !slices.ContainsFunc(strings.Fields(line), func(word string) bool { return !slices.Contains(words, word) })
 			}) {
-				t.Errorf("%s: nothing that was run has all of: %s", file, line)
+				t.Errorf("%s: no command that ran has all words of: %s", file, line)
 			}
 		}
 		if found == 0 {
-			t.Errorf("%s has no commands of Helm", file)
+			t.Errorf("%s has no Helm commands", file)
 		}
 	}
 }
@@ -281,8 +283,7 @@ func eventually(t *testing.T, what string, within time.Duration, done func() boo
 	}
 }
 
-// everything are all objects of the cluster, of all kinds that can be listed, but
-// events, which go by themselves.
+// everything returns all objects of the cluster except events, which expire.
 func (c *cluster) everything(t *testing.T) []string {
 	t.Helper()
 	var kinds []string
@@ -295,7 +296,7 @@ func (c *cluster) everything(t *testing.T) []string {
 	out, err := c.try(t, "get", strings.Join(kinds, ","), "--all-namespaces", "--no-headers", "--ignore-not-found",
 		"-o", "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name")
 	if err != nil {
-		return []string{out} // a kind that goes right now
+		return []string{out} // a kind is being deleted
 	}
 	for line := range strings.Lines(out) {
 		all = append(all, strings.Join(strings.Fields(line), " "))
@@ -303,8 +304,7 @@ func (c *cluster) everything(t *testing.T) []string {
 	return all
 }
 
-// nothingLeft compares what there is with what there was. The garbage collector takes
-// some seconds.
+// nothingLeft waits until every object that did not exist before is gone. The garbage collector takes some seconds.
 func (c *cluster) nothingLeft(t *testing.T, before []string) {
 	t.Helper()
 	var left []string
@@ -320,9 +320,8 @@ func (c *cluster) nothingLeft(t *testing.T, before []string) {
 	}
 }
 
-// olderChart packages a chart that is upgraded from: of the newest commit with another
-// chart than this one, if there is one, and otherwise of this one. It is made to differ
-// where upgrades are hard: a kind lacks a field, and a webhook has another timeout.
+// olderChart packages the chart from which the test upgrades: the chart of the newest commit that has another chart, otherwise the
+// current chart. It differs where upgrades are hard: a kind lacks a field, and webhooks have another timeout.
 func olderChart(t *testing.T, root string) string {
 	t.Helper()
 	dir := copyChart(t)
@@ -335,7 +334,8 @@ func olderChart(t *testing.T, root string) string {
 	}
 	now := git("rev-parse", "HEAD:"+chartDir)
 	for commit := range strings.FieldsSeq(git("log", "-n", "50", "--format=%H", "--", chartDir)) {
-		if was := git("rev-parse", commit+":"+chartDir); was == "" || was == now || git("show", commit+":"+chartDir+"/templates/leave.yaml") == "" {
+		was := git("rev-parse", commit+":"+chartDir)
+		if was == "" || was == now || git("show", commit+":"+chartDir+"/templates/leave.yaml") == "" {
 			continue
 		}
 		archive := filepath.Join(t.TempDir(), "chart.tar")
@@ -346,7 +346,7 @@ func olderChart(t *testing.T, root string) string {
 		if out, err := exec.CommandContext(t.Context(), "tar", "-C", dir, "-xf", archive).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		t.Logf("the older chart is that of commit %s", commit)
+		t.Logf("the older chart is from commit %s", commit)
 		break
 	}
 	edit := func(file string, change func(string) string) {
@@ -370,7 +370,7 @@ func olderChart(t *testing.T, root string) string {
 	return pack(t, dir, "v0.0.9")
 }
 
-// withoutLocked takes a field out of the kind OpsConfigInfo.
+// withoutLocked removes the field locked from the kind OpsConfigInfo.
 func withoutLocked(text string) string {
 	var lines []string
 	inside := ""
@@ -389,8 +389,7 @@ func withoutLocked(text string) string {
 	return strings.Join(lines, "")
 }
 
-// manager runs the operator beside the control plane, as the service account that the
-// chart made.
+// manager is the operator, which runs beside the control plane under the service account of the chart.
 type manager struct {
 	cmd    *exec.Cmd
 	log    *bytes.Buffer
@@ -416,7 +415,8 @@ func (c *cluster) startManager(t *testing.T, args ...string) *manager {
 	health := freeAddress(t)
 	m := &manager{log: &bytes.Buffer{}, health: health}
 	m.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), filepath.Join(c.root, "bin", "manager"), append([]string{
-		"--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--leader-elect=true", "--health-probe-bind-address=" + health, "--callback-bind-address=0",
+		"--kubeconfig=" + kubeconfig, "--namespace=" + namespace, "--leader-elect=true",
+		"--health-probe-bind-address=" + health, "--callback-bind-address=0",
 	}, args...)...)
 	m.cmd.Stdout, m.cmd.Stderr = m.log, m.log
 	if err := m.cmd.Start(); err != nil {
@@ -438,7 +438,7 @@ func (m *manager) stop(t *testing.T) {
 	m.cmd = nil
 	if t.Failed() {
 		text := m.log.String()
-		t.Logf("log of the manager, its end:\n%s", text[max(0, len(text)-4000):])
+		t.Logf("end of the manager's log:\n%s", text[max(0, len(text)-4000):])
 	}
 }
 
@@ -449,19 +449,19 @@ func (c *cluster) mutating(t *testing.T) *admissionregistrationv1.MutatingWebhoo
 	return &config
 }
 
-// hasLocked says whether the kind OpsConfigInfo has the field that the older chart lacks.
+// hasLocked reports whether the kind OpsConfigInfo has the field that the older chart lacks.
 func (c *cluster) hasLocked(t *testing.T) bool {
 	t.Helper()
 	return strings.Contains(c.kubectl(t, "get", "crd", "opsconfiginfoes.app.ops.cloud.alipay.com", "-o", "json"), `"locked":`)
 }
 
-// TestCluster installs, upgrades, rolls back and uninstalls the chart as
-// docs/tasks/uninstall.md says.
+// TestCluster installs, upgrades, rolls back and uninstalls the chart as the documents describe.
 func TestCluster(t *testing.T) {
 	c := startCluster(t)
 	c.kubectl(t, "create", "namespace", namespace)
-	c.kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted", "pod-security.kubernetes.io/warn=restricted")
-	eventually(t, "the namespace has all that it gets", quick, func() bool {
+	c.kubectl(t, "label", "namespace", namespace,
+		"pod-security.kubernetes.io/enforce=restricted", "pod-security.kubernetes.io/warn=restricted")
+	eventually(t, "the namespace has its default objects", quick, func() bool {
 		_, err := c.try(t, "-n", namespace, "get", "serviceaccount/default", "configmap/kube-root-ca.crt")
 		return err == nil
 	})
@@ -471,29 +471,30 @@ func TestCluster(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"life", func(t *testing.T) { c.testLife(t, older, current) }},
+		{"install, upgrade and rollback", func(t *testing.T) { c.testLife(t, older, current) }},
 		{"nothing left", func(t *testing.T) { c.nothingLeft(t, before) }},
-		{"adoption", func(t *testing.T) { c.testAdoption(t, current) }},
+		{"adoption of manifests", func(t *testing.T) { c.testAdoption(t, current) }},
 		{"nothing left after an adoption", func(t *testing.T) { c.nothingLeft(t, before) }},
 		{"kinds are kept", func(t *testing.T) { c.testKeep(t, current) }},
-		{"nothing left after what was kept", func(t *testing.T) { c.nothingLeft(t, before) }},
-		{"broken", func(t *testing.T) { c.testBroken(t, current) }},
-		{"nothing left of what was broken", func(t *testing.T) { c.nothingLeft(t, before) }},
+		{"nothing left after kept kinds", func(t *testing.T) { c.nothingLeft(t, before) }},
+		{"broken installation", func(t *testing.T) { c.testBroken(t, current) }},
+		{"nothing left after a broken installation", func(t *testing.T) { c.nothingLeft(t, before) }},
 		{"no pods", func(t *testing.T) { c.testNoPods(t, current) }},
 		{"nothing left without pods", func(t *testing.T) { c.nothingLeft(t, before) }},
 		{"documented", c.documented},
 	}
 	for _, step := range steps {
 		if !t.Run(step.name, step.run) {
-			return // one builds on the other
+			return // each step needs the previous one
 		}
 	}
 }
 
-// The life of a release of the chart, with the operator at work.
+// testLife installs, upgrades and rolls back the chart while the operator runs, and uninstalls it while a workload is blocked.
 func (c *cluster) testLife(t *testing.T, older, current string) {
 	c.kubectl(t, "create", "namespace", "shop")
-	out := c.mustHelm(t, "install", release, older, "--create-namespace", "--wait", "--set", "settings.branch.enable=true", "--set-string", "settings.branch.content=7")
+	out := c.mustHelm(t, "install", release, older, "--create-namespace", "--wait",
+		"--set", "settings.branch.enable=true", "--set-string", "settings.branch.content=7")
 	for _, want := range []string{"is installed in the namespace " + namespace} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the notes do not say %q:\n%s", want, out)
@@ -507,13 +508,15 @@ func (c *cluster) testLife(t *testing.T, older, current string) {
 	}
 	c.branchIs(t, "7")
 	operator := c.startManager(t, "--webhook-port="+port(t))
-	eventually(t, "the manager put its authority into the webhooks", slow, func() bool { return len(c.mutating(t).Webhooks[0].ClientConfig.CABundle) > 0 })
-	eventually(t, "the namespace owns them", quick, func() bool { return len(c.mutating(t).OwnerReferences) == 1 })
-	eventually(t, "there are the defaults", quick, func() bool {
+	eventually(t, "the CA of the manager is in the webhooks", slow, func() bool {
+		return len(c.mutating(t).Webhooks[0].ClientConfig.CABundle) > 0
+	})
+	eventually(t, "the namespace owns the webhook configurations", quick, func() bool { return len(c.mutating(t).OwnerReferences) == 1 })
+	eventually(t, "the default settings exist", quick, func() bool {
 		_, err := c.try(t, "-n", namespace, "get", "opsconfiginfo/observe", "opsconfiginfo/halting", "defensepolicies/default")
 		return err == nil
 	})
-	authority := c.mutating(t).Webhooks[0].ClientConfig.CABundle
+	ca := c.mutating(t).Webhooks[0].ClientConfig.CABundle
 
 	t.Run("another release", func(t *testing.T) {
 		out, err := c.tryHelm(t, "install", "another", current)
@@ -524,29 +527,31 @@ func (c *cluster) testLife(t *testing.T, older, current string) {
 		defer cancel()
 		cmd := exec.CommandContext(ctx, c.helm, "install", release, current, "--namespace", "shop")
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "HELM_CACHE_HOME="+c.dir, "HELM_CONFIG_HOME="+c.dir, "HELM_DATA_HOME="+c.dir)
-		said, err := cmd.CombinedOutput()
-		if want := "the AlterShield Operator is installed already, in the namespace " + namespace; err == nil || !strings.Contains(string(said), want) {
-			t.Errorf("%v\n%s", err, said)
+		printed, err := cmd.CombinedOutput()
+		want := "the AlterShield Operator is installed already, in the namespace " + namespace
+		if err == nil || !strings.Contains(string(printed), want) {
+			t.Errorf("%v\n%s", err, printed)
 		}
 	})
 
-	// A setting that no value names is people's, and so is the number of replicas.
+	// An upgrade keeps a setting that no value of the chart names.
 	c.kubectl(t, "-n", namespace, "patch", "opsconfiginfo", "halting", "--type=merge", "-p", `{"spec":{"enable":false}}`)
 	upgraded := func(locked bool, content string) {
 		t.Helper()
 		if c.hasLocked(t) != locked {
-			t.Errorf("the kind has the newer field: %t", !locked)
+			t.Errorf("the kind has the field locked: %t", !locked)
 		}
 		config := c.mutating(t)
-		if !bytes.Equal(config.Webhooks[0].ClientConfig.CABundle, authority) || len(config.OwnerReferences) != 1 {
-			t.Errorf("the authority, or the owner, of the webhooks is lost: %+v", config.ObjectMeta)
+		if !bytes.Equal(config.Webhooks[0].ClientConfig.CABundle, ca) || len(config.OwnerReferences) != 1 {
+			t.Errorf("the CA or the owner of the webhooks is lost: %+v", config.ObjectMeta)
 		}
 		c.branchIs(t, content)
 		if got := c.kubectl(t, "-n", namespace, "get", "opsconfiginfo", "halting", "-o", "jsonpath={.spec.enable}"); got != "false" {
 			t.Errorf("a setting that no value names was changed: %s", got)
 		}
 	}
-	c.mustHelm(t, "upgrade", release, current, "--reset-then-reuse-values", "--wait", "--force-conflicts", "--set", "settings.branch.content=8,crds.keep=false")
+	c.mustHelm(t, "upgrade", release, current, "--reset-then-reuse-values", "--wait", "--force-conflicts",
+		"--set", "settings.branch.content=8,crds.keep=false")
 	upgraded(true, "8")
 	c.mustHelm(t, "rollback", release, "--wait", "--force-conflicts")
 	upgraded(false, "7")
@@ -568,13 +573,13 @@ func port(t *testing.T) string {
 
 func (c *cluster) branchIs(t *testing.T, content string) {
 	t.Helper()
-	if got := c.kubectl(t, "-n", namespace, "get", "opsconfiginfo", "branch", "-o", "jsonpath={.spec.enable} {.spec.content}"); got != "true "+content {
+	got := c.kubectl(t, "-n", namespace, "get", "opsconfiginfo", "branch", "-o", "jsonpath={.spec.enable} {.spec.content}")
+	if got != "true "+content {
 		t.Errorf("the setting branch is %q, want %q", got, content)
 	}
 }
 
-// serveWebhooks has the API server call the webhooks where a manager runs beside it:
-// pods are only played, so that no Service leads to one.
+// serveWebhooks starts a manager, and lets the API server call its webhooks by address: no Service leads to a simulated pod.
 func (c *cluster) serveWebhooks(t *testing.T) *manager {
 	t.Helper()
 	address := freeAddress(t)
@@ -615,22 +620,27 @@ func (c *cluster) serveWebhooks(t *testing.T) *manager {
 	return m
 }
 
-// A workload is blocked. After the uninstall its releases pass, and nothing of the
-// block is left.
+// testUninstallBlocked uninstalls while a workload is blocked: the block is removed, and releases pass.
 func (c *cluster) testUninstallBlocked(t *testing.T) {
-	c.kubectl(t, "-n", namespace, "patch", "opsconfiginfo", "timeouts", "--type=merge", "-p", `{"spec":{"content":"wait=60s,pre=120s,post=120s,settle=0"}}`)
+	c.kubectl(t, "-n", namespace, "patch", "opsconfiginfo", "timeouts", "--type=merge",
+		"-p", `{"spec":{"content":"wait=60s,pre=120s,post=120s,settle=0"}}`)
 	c.serveWebhooks(t)
 	c.kubectl(t, "label", "namespace", "shop", v1alpha1.EnrolledLabel+"=enabled")
-	// Its own annotation does not keep it out: a locked setting comes before it.
-	sleep := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"sleep","namespace":"shop","annotations":{"altershield.defense.antgroup.com/observe":"disabled"}},"spec":{"replicas":2,
-"selector":{"matchLabels":{"app":"sleep"}},"template":{"metadata":{"labels":{"app":"sleep"}},"spec":{"containers":[{"name":"sleep","image":"busybox"}]}}}}`
+	// The annotation has no effect during the uninstall, because the setting observe is locked then.
+	sleep := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"sleep","namespace":"shop",
+"annotations":{"altershield.defense.antgroup.com/observe":"disabled"}},
+"spec":{"replicas":2,"selector":{"matchLabels":{"app":"sleep"}},
+"template":{"metadata":{"labels":{"app":"sleep"}},"spec":{"containers":[{"name":"sleep","image":"busybox"}]}}}}`
+	labels := func() string {
+		return c.kubectl(t, "-n", "shop", "get", "deployment", "sleep", "-o", "jsonpath={.metadata.labels}")
+	}
 	file := filepath.Join(c.dir, "sleep.json")
 	if err := os.WriteFile(file, []byte(sleep), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the namespace is enrolled", quick, func() bool {
 		c.kubectl(t, "apply", "-f", file)
-		if strings.Contains(c.kubectl(t, "-n", "shop", "get", "deployment", "sleep", "-o", "jsonpath={.metadata.labels}"), v1alpha1.VersionLabel) {
+		if strings.Contains(labels(), v1alpha1.VersionLabel) {
 			return true
 		}
 		c.kubectl(t, "-n", "shop", "delete", "deployment", "sleep")
@@ -639,11 +649,13 @@ func (c *cluster) testUninstallBlocked(t *testing.T) {
 	var pods v1alpha1.ChangePodList
 	eventually(t, "the release is verified", slow, func() bool {
 		c.get(t, &pods, "-n", "shop", "changepods")
-		return strings.TrimSpace(c.kubectl(t, "-n", "shop", "get", "changeworkloads", "-o", "jsonpath={.items[*].status.status}")) == "Success" && len(pods.Items) > 0
+		states := c.kubectl(t, "-n", "shop", "get", "changeworkloads", "-o", "jsonpath={.items[*].status.status}")
+		return strings.TrimSpace(states) == "Success" && len(pods.Items) > 0
 	})
 	info := pods.Items[0].Spec.PodInfos[0]
 	result, err := json.Marshal(map[string]any{"status": map[string]any{"message": "PostFinish", "podResults": []any{map[string]any{
-		"app": info.App, "hostName": info.HostName, "workSpace": info.WorkSpace, "pod": info.Pod, "ip": info.IP, "namespace": info.Namespace, "verdict": "unpass", "message": "find error",
+		"app": info.App, "hostName": info.HostName, "workSpace": info.WorkSpace, "pod": info.Pod, "ip": info.IP, "namespace": info.Namespace,
+		"verdict": "unpass", "message": "find error",
 	}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -651,28 +663,28 @@ func (c *cluster) testUninstallBlocked(t *testing.T) {
 	c.kubectl(t, "-n", "shop", "patch", "changepod", "--subresource=status", pods.Items[0].Name, "--type=merge", "-p", string(result))
 	released := `{"spec":{"template":{"metadata":{"labels":{"v":"2"}}}}}`
 	eventually(t, "releases are blocked", slow, func() bool {
-		return strings.Contains(c.kubectl(t, "-n", "shop", "get", "deployment", "sleep", "-o", "jsonpath={.metadata.labels}"), v1alpha1.SuspendLabel)
+		return strings.Contains(labels(), v1alpha1.SuspendLabel)
 	})
-	if out, err := c.try(t, "-n", "shop", "patch", "deployment", "sleep", "-p", released); err == nil || !strings.Contains(out, "deployment sleep is suspended") {
+	out, err := c.try(t, "-n", "shop", "patch", "deployment", "sleep", "-p", released)
+	if err == nil || !strings.Contains(out, "deployment sleep is suspended") {
 		t.Fatalf("a release of a blocked Deployment: %v\n%s", err, out)
 	}
 
 	c.mustHelm(t, "uninstall", release)
-	if said := c.errands.last(); !strings.Contains(said, "no workload is blocked, paused or held by the operator") {
-		t.Errorf("manager leave: %s", said)
+	if printed := c.errands.last(); !strings.Contains(printed, "no workload is blocked, paused or held by the operator") {
+		t.Errorf("manager leave: %s", printed)
 	}
-	if labels := c.kubectl(t, "-n", "shop", "get", "deployment", "sleep", "-o", "jsonpath={.metadata.labels}"); strings.Contains(labels, v1alpha1.SuspendLabel) {
-		t.Errorf("still blocked: %s", labels)
+	if left := labels(); strings.Contains(left, v1alpha1.SuspendLabel) {
+		t.Errorf("still blocked: %s", left)
 	}
-	// Nobody answers webhooks any more, and nobody is asked.
+	// The webhook configurations are gone, so the release passes.
 	c.kubectl(t, "-n", "shop", "patch", "deployment", "sleep", "-p", released)
 	c.kubectl(t, "delete", "namespace", "shop")
 }
 
-// What kubectl apply installed becomes the chart's. Nobody runs it here, so that the
-// uninstall finds nobody who takes anything back, and does not wait for it.
+// testAdoption installs the chart over an installation by kubectl apply. The operator does not run here, so the uninstall does not wait
+// until it has taken back its blocks.
 func (c *cluster) testAdoption(t *testing.T, current string) {
-	// The namespace is there, as it was before.
 	c.kubectl(t, "apply", "-f", "quick-start.yaml")
 	out, err := c.tryHelm(t, "install", release, current)
 	if err == nil || !strings.Contains(out, "cannot be imported into the current release") {
@@ -682,22 +694,21 @@ func (c *cluster) testAdoption(t *testing.T, current string) {
 	c.kubectl(t, "apply", "-f", "config/samples/opsconfiginfo-branch.yaml")
 	c.mustHelm(t, "install", release, current, "--take-ownership", "--force-conflicts", "--wait", "--set", "crds.keep=false")
 	if now := c.kubectl(t, "get", "crd", "changepods.app.ops.cloud.alipay.com", "-o", "jsonpath={.metadata.uid}"); now != uid {
-		t.Error("the kind was made anew, and its objects lost")
+		t.Error("the kind was recreated, and its objects are lost")
 	}
 	c.kubectl(t, "-n", namespace, "get", "opsconfiginfo", "branch")
 	c.kubectl(t, "-n", namespace, "scale", "deployment", managerName, "--replicas=0")
 	c.mustHelm(t, "uninstall", release)
-	if said := c.errands.last(); !strings.Contains(said, "the operator takes nothing back: it does not run") {
-		t.Errorf("manager leave: %s", said)
+	if printed := c.errands.last(); !strings.Contains(printed, "the operator takes nothing back: it does not run") {
+		t.Errorf("manager leave: %s", printed)
 	}
 }
 
-// Records, settings and policies outlive the release where the kinds are kept, and are
-// taken up by the next one.
+// testKeep uninstalls and keeps the kinds: records, settings and policies stay, and the next installation uses them.
 func (c *cluster) testKeep(t *testing.T, current string) {
 	c.mustHelm(t, "install", release, current, "--set", "uninstall.timeout=5s", "--wait")
 	c.kubectl(t, "apply", "-f", "config/samples/opsconfiginfo-branch.yaml")
-	// A halted rollout would go on to a version that failed.
+	// Without the operator, a halted rollout would continue to a version that failed.
 	c.kubectl(t, "create", "namespace", "halts")
 	c.kubectl(t, "-n", "halts", "create", "deployment", "cart", "--image=busybox", "--replicas=0")
 	c.kubectl(t, "-n", "halts", "annotate", "deployment", "cart", v1alpha1.HaltedAnnotation+"=v")
@@ -710,8 +721,8 @@ func (c *cluster) testKeep(t *testing.T, current string) {
 	c.mustHelm(t, "uninstall", release)
 	c.kubectl(t, "delete", "namespace", "halts")
 	c.branchIs(t, "5")
-	// Defense is not off for the next installation. The garbage collector watches a new kind up to 30 s after it appeared.
-	eventually(t, "observing is as in the default again", slow, func() bool {
+	// The next installation does not begin in observe mode. The garbage collector watches a new kind up to 30 s after it appeared.
+	eventually(t, "the setting observe is deleted", slow, func() bool {
 		_, err := c.try(t, "-n", namespace, "get", "opsconfiginfo", "observe")
 		return err != nil
 	})
@@ -720,7 +731,7 @@ func (c *cluster) testKeep(t *testing.T, current string) {
 	c.mustHelm(t, "uninstall", release)
 }
 
-// runDocumented runs the command of docs/tasks/uninstall.md that begins so.
+// runDocumented runs the first command of docs/tasks/uninstall.md with this beginning.
 func (c *cluster) runDocumented(t *testing.T, begin string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.root, "docs/tasks/uninstall.md"))
@@ -736,10 +747,10 @@ func (c *cluster) runDocumented(t *testing.T, begin string) {
 	t.Fatalf("docs/tasks/uninstall.md has no command that begins with %q", begin)
 }
 
-// The uninstall of what somebody took apart before does not fail.
+// testBroken uninstalls after the kinds and the Deployment were deleted.
 func (c *cluster) testBroken(t *testing.T, current string) {
 	c.mustHelm(t, "install", release, current, "--wait", "--set", "crds.keep=false")
-	// Waited for with a bound, which kubectl's own wait has not.
+	// kubectl would wait without a bound.
 	c.kubectl(t, "delete", "-f", "config/crd/bases", "--wait=false")
 	eventually(t, "the kinds are gone", slow, func() bool {
 		return !strings.Contains(c.kubectl(t, "get", "crds", "-o", "name"), v1alpha1.GroupVersion.Group)
@@ -748,12 +759,12 @@ func (c *cluster) testBroken(t *testing.T, current string) {
 	c.mustHelm(t, "uninstall", release)
 }
 
-// Where the Job cannot run, the uninstall says so, and the operator is still there. It
-// goes without the Job, and what the manager made for itself is deleted by hand.
+// testNoPods uninstalls while the Job cannot run: Helm reports the Job, and the operator stays. After an uninstall without hooks, the
+// objects that the manager created are deleted by hand.
 func (c *cluster) testNoPods(t *testing.T, current string) {
 	c.mustHelm(t, "install", release, current, "--wait", "--set", "crds.keep=false")
 	operator := c.startManager(t, "--webhook-port="+port(t))
-	eventually(t, "the manager made its Secret and its lease", slow, func() bool {
+	eventually(t, "the manager created its Secret and its lease", slow, func() bool {
 		_, err := c.try(t, "-n", namespace, "get", "secret/altershieldoperator-webhook-server-cert", "lease/altershield-operator")
 		return err == nil
 	})
@@ -762,10 +773,10 @@ func (c *cluster) testNoPods(t *testing.T, current string) {
 	defer c.errands.setDown(false)
 	out, err := c.tryHelm(t, "uninstall", release, "--timeout=5s")
 	if err == nil || !strings.Contains(out, "altershieldoperator-leave not ready") {
-		t.Errorf("the uninstall succeeded, or it does not say why not: %v\n%s", err, out)
+		t.Errorf("the uninstall succeeded, or does not name the Job: %v\n%s", err, out)
 	}
 	c.kubectl(t, "-n", namespace, "get", "deployment", managerName)
-	// Where the Job is refused, Helm leaves behind what it made for it.
+	// If the Job is refused, Helm leaves the other objects of the hook behind.
 	c.kubectl(t, "-n", namespace, "create", "quota", "no-jobs", "--hard=count/jobs.batch=0")
 	if out, err := c.tryHelm(t, "uninstall", release, "--timeout=5s"); err == nil || !strings.Contains(out, "exceeded quota") {
 		t.Errorf("the Job is not refused: %v\n%s", err, out)
@@ -774,5 +785,6 @@ func (c *cluster) testNoPods(t *testing.T, current string) {
 	c.kubectl(t, "get", "clusterrolebinding", "altershieldoperator-leave")
 	c.mustHelm(t, "uninstall", release, "--no-hooks")
 	c.runDocumented(t, "kubectl -n altershieldoperator-system delete jobs,")
-	c.kubectl(t, "-n", namespace, "delete", "secret/altershieldoperator-webhook-server-cert", "lease/altershield-operator", "configmap/altershieldoperator-rollbacks", "--ignore-not-found")
+	c.kubectl(t, "-n", namespace, "delete", "--ignore-not-found", "secret/altershieldoperator-webhook-server-cert",
+		"lease/altershield-operator", "configmap/altershieldoperator-rollbacks")
 }

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package chart checks the Helm chart: what it renders, against what kustomize makes
-// of config/, and what the real Helm makes of it on a real API server.
+// Package chart compares the objects of the Helm chart with config/, and installs, upgrades and uninstalls the chart on a real API
+// server.
 package chart
 
 import (
@@ -60,7 +60,7 @@ func repository(t *testing.T) string {
 	return root
 }
 
-// tool is a program that the Makefile builds into bin/.
+// tool returns the path of a program that the Makefile builds into bin/.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	root := repository(t)
@@ -77,13 +77,14 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// try runs a program in the repository, with an own home for Helm.
+// try runs a program in the repository, with a Helm home of its own.
 func try(t *testing.T, program string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	home := t.TempDir()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
 	cmd.Dir = repository(t)
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
+	cmd.Env = append(os.Environ(),
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err = cmd.Run()
@@ -99,7 +100,7 @@ func mustRun(t *testing.T, program string, args ...string) string {
 	return out
 }
 
-// template renders the chart with these arguments of Helm.
+// template renders the chart with arguments of Helm.
 func template(t *testing.T, args ...string) []unstructured.Unstructured {
 	t.Helper()
 	return objects(t, mustRun(t, tool(t, "helm"), templateArgs(args)...))
@@ -134,13 +135,12 @@ const (
 	chartLabel     = "helm.sh/chart"
 	managedByLabel = "app.kubernetes.io/managed-by"
 	hookAnnotation = "helm.sh/hook"
-	// keepAnnotation keeps the kinds. config/ has nothing like it.
+	// keepAnnotation keeps the kinds after an uninstall. Objects of config/ do not have it.
 	keepAnnotation = "helm.sh/resource-policy"
 )
 
-// byName are objects by kind, namespace and name, without what the chart may have
-// otherwise: its two labels; objects of hooks, which are there for a moment; and the
-// Namespace, which Helm makes itself.
+// byName returns objects by kind, namespace and name, without the differences that the chart may have: its two labels, objects of hooks,
+// and the Namespace, which Helm creates itself.
 func byName(t *testing.T, all []unstructured.Unstructured) map[string]map[string]any {
 	t.Helper()
 	found := map[string]map[string]any{}
@@ -160,15 +160,14 @@ func byName(t *testing.T, all []unstructured.Unstructured) map[string]map[string
 		o.SetLabels(labels)
 		key := fmt.Sprintf("%s %s/%s", o.GetKind(), o.GetNamespace(), o.GetName())
 		if found[key] != nil {
-			t.Errorf("there are two of %s", key)
+			t.Errorf("two objects are %s", key)
 		}
 		found[key] = o.Object
 	}
 	return found
 }
 
-// asInConfig are the values that make the chart what a directory of config/ is, alone
-// or beside config/default.
+// asInConfig has the values with which the chart renders a directory of config/, alone or beside config/default.
 var asInConfig = map[string]struct {
 	beside bool
 	values []string
@@ -185,10 +184,10 @@ var asInConfig = map[string]struct {
 	"samples/restore":       {beside: true, values: []string{"rbac.restoreWebhooks=true"}},
 }
 
-// TestAsInConfig: the chart renders what kustomize does.
+// TestAsInConfig checks that the chart renders the same objects as kustomize.
 func TestAsInConfig(t *testing.T) {
-	// Whoever adds a directory says what the chart has for it.
-	left := map[string]string{"config/dev": "for developers", "config/samples": "not of the operator", "config/crd": "", "config/manager": "", "config/rbac": "", "config/webhook": ""}
+	// These are parts of other directories, or no part of an installation. Any other directory needs values in asInConfig.
+	left := []string{"config/dev", "config/samples", "config/crd", "config/manager", "config/rbac", "config/webhook"}
 	kustomizations, err := filepath.Glob(filepath.Join(repository(t), "config", "*", "kustomization.yaml"))
 	nested, err2 := filepath.Glob(filepath.Join(repository(t), "config", "*", "*", "kustomization.yaml"))
 	if err != nil || err2 != nil || len(kustomizations) == 0 || len(nested) == 0 {
@@ -197,9 +196,8 @@ func TestAsInConfig(t *testing.T) {
 	for _, path := range append(kustomizations, nested...) {
 		dir, _ := filepath.Rel(repository(t), filepath.Dir(path))
 		dir = filepath.ToSlash(dir)
-		_, parts := left[dir]
-		if _, ok := asInConfig[strings.TrimPrefix(dir, "config/")]; !ok && !parts {
-			t.Errorf("%s: no values of the chart are said to render it", dir)
+		if _, ok := asInConfig[strings.TrimPrefix(dir, "config/")]; !ok && !slices.Contains(left, dir) {
+			t.Errorf("%s: asInConfig has no values for it", dir)
 		}
 	}
 	kustomized := func(dir string) string {
@@ -241,7 +239,7 @@ func TestAsInConfig(t *testing.T) {
 	}
 }
 
-// managerWith is the Deployment that is rendered.
+// managerWith returns the Deployment of the chart with arguments of Helm.
 func managerWith(t *testing.T, args ...string) *appsv1.Deployment {
 	t.Helper()
 	for _, o := range template(t, args...) {
@@ -257,7 +255,7 @@ func managerWith(t *testing.T, args ...string) *appsv1.Deployment {
 	return nil
 }
 
-// TestValues: each value has its effect on what is rendered.
+// TestValues checks that each value changes an object.
 func TestValues(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, []byte("-----BEGIN CERTIFICATE-----\nx\n"), 0o600); err != nil {
@@ -266,73 +264,264 @@ func TestValues(t *testing.T) {
 	for _, tc := range []struct {
 		name, kind, object string
 		args               []string
-		// want is what the object has, as JSON; wantNot what it has not.
+		// want is JSON that the object has; wantNot is JSON that it does not have.
 		want, wantNot []string
 	}{
-		{name: "tag", kind: "Deployment", args: []string{"image.tag=v9"}, want: []string{`"image":"ghcr.io/traas-stack/altershield-operator:v9"`}},
-		{name: "digest", kind: "Deployment", args: []string{"image.repository=r/i,image.tag=v9,image.digest=sha256:" + strings.Repeat("a", 64)}, want: []string{`"image":"r/i@sha256:` + strings.Repeat("a", 64) + `"`}},
-		{name: "pull", kind: "Deployment", args: []string{"image.pullPolicy=Always,imagePullSecrets[0].name=registry"}, want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`}},
-		{name: "pull of the errand", kind: "Job", args: []string{"image.pullPolicy=Always,imagePullSecrets[0].name=registry"}, want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`}},
+		{
+			name: "tag", kind: "Deployment",
+			args: []string{"image.tag=v9"},
+			want: []string{`"image":"ghcr.io/traas-stack/altershield-operator:v9"`},
+		},
+		{
+			name: "digest", kind: "Deployment",
+			args: []string{"image.repository=r/i,image.tag=v9,image.digest=sha256:" + strings.Repeat("a", 64)},
+			want: []string{`"image":"r/i@sha256:` + strings.Repeat("a", 64) + `"`},
+		},
+		{
+			name: "pull", kind: "Deployment",
+			args: []string{"image.pullPolicy=Always,imagePullSecrets[0].name=registry"},
+			want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`},
+		},
+		{
+			name: "pull of the errand", kind: "Job",
+			args: []string{"image.pullPolicy=Always,imagePullSecrets[0].name=registry"},
+			want: []string{`"imagePullPolicy":"Always"`, `"imagePullSecrets":[{"name":"registry"}]`},
+		},
 		{name: "replicas", kind: "Deployment", args: []string{"replicaCount=1"}, want: []string{`"replicas":1`}},
 		{name: "prefix", kind: "Deployment", object: "guard-controller-manager", args: []string{"nameOverride=guard"}, want: []string{
-			`"--webhook-service=guard-webhook-service"`, `"--webhook-cert-secret=guard-webhook-server-cert"`, `"serviceAccountName":"guard-controller-manager"`,
+			`"--webhook-service=guard-webhook-service"`, `"--webhook-cert-secret=guard-webhook-server-cert"`,
+			`"serviceAccountName":"guard-controller-manager"`,
 			`"--webhook-configurations=guard-mutating-webhook-configuration,guard-validating-webhook-configuration"`,
 		}},
-		{name: "prefix of what is called", kind: "ValidatingWebhookConfiguration", object: "guard-validating-webhook-configuration", args: []string{"nameOverride=other,fullnameOverride=guard"}, want: []string{`"name":"guard-webhook-service"`}},
-		{name: "prefix in rights", kind: "Role", object: "guard-manager-role", args: []string{"fullnameOverride=guard"}, want: []string{`["guard-webhook-server-cert"]`, `["altershieldoperator-rollbacks"]`}},
-		{name: "prefix in alerts", kind: "PrometheusRule", args: []string{"fullnameOverride=guard,metrics.rules.enabled=true"}, want: []string{`job=\"guard-metrics-service\"`}, wantNot: []string{"altershieldoperator-metrics"}},
-		{name: "prefix of the errand", kind: "Job", object: "guard-leave", args: []string{"fullnameOverride=guard"}, want: []string{`"--deployment=guard-controller-manager"`, `"--secret=guard-webhook-server-cert"`}},
-		{name: "account", kind: "ServiceAccount", object: "mine", args: []string{"serviceAccount.name=mine,serviceAccount.annotations.a=b"}, want: []string{`"annotations":{"a":"b"}`}},
-		{name: "account of rights", kind: "ClusterRoleBinding", object: "altershieldoperator-manager-rolebinding", args: []string{"serviceAccount.name=mine"}, want: []string{`{"kind":"ServiceAccount","name":"mine"`}},
-		{name: "account of the policy", kind: "ValidatingAdmissionPolicy", args: []string{"serviceAccount.name=mine,rbac.enrolledOnly=true"}, want: []string{":mine'"}},
-		{name: "no account", kind: "ServiceAccount", object: "altershieldoperator-controller-manager", args: []string{"serviceAccount.create=false,serviceAccount.name=mine"}},
+		{
+			name: "prefix of the called Service", kind: "ValidatingWebhookConfiguration", object: "guard-validating-webhook-configuration",
+			args: []string{"nameOverride=other,fullnameOverride=guard"},
+			want: []string{`"name":"guard-webhook-service"`},
+		},
+		{
+			name: "prefix in roles", kind: "Role", object: "guard-manager-role",
+			args: []string{"fullnameOverride=guard"},
+			want: []string{`["guard-webhook-server-cert"]`, `["altershieldoperator-rollbacks"]`},
+		},
+		{
+			name: "prefix in alerts", kind: "PrometheusRule",
+			args:    []string{"fullnameOverride=guard,metrics.rules.enabled=true"},
+			want:    []string{`job=\"guard-metrics-service\"`},
+			wantNot: []string{"altershieldoperator-metrics"},
+		},
+		{
+			name: "prefix of the errand", kind: "Job", object: "guard-leave",
+			args: []string{"fullnameOverride=guard"},
+			want: []string{`"--deployment=guard-controller-manager"`, `"--secret=guard-webhook-server-cert"`},
+		},
+		{
+			name: "account", kind: "ServiceAccount", object: "mine",
+			args: []string{"serviceAccount.name=mine,serviceAccount.annotations.a=b"},
+			want: []string{`"annotations":{"a":"b"}`},
+		},
+		{
+			name: "account in a role binding", kind: "ClusterRoleBinding", object: "altershieldoperator-manager-rolebinding",
+			args: []string{"serviceAccount.name=mine"},
+			want: []string{`{"kind":"ServiceAccount","name":"mine"`},
+		},
+		{
+			name: "account of the policy", kind: "ValidatingAdmissionPolicy",
+			args: []string{"serviceAccount.name=mine,rbac.enrolledOnly=true"},
+			want: []string{":mine'"},
+		},
+		{
+			name: "no account", kind: "ServiceAccount", object: "altershieldoperator-controller-manager",
+			args: []string{"serviceAccount.create=false,serviceAccount.name=mine"},
+		},
 		{name: "no user", kind: "Deployment", wantNot: []string{"runAsUser", "fsGroup"}, want: []string{`"runAsNonRoot":true`}},
 		{name: "a user", kind: "Deployment", args: []string{"podSecurityContext.runAsUser=7"}, want: []string{`"runAsUser":7`}},
 		{name: "a user of the errand", kind: "Job", args: []string{"podSecurityContext.runAsUser=7"}, want: []string{`"runAsUser":7`}},
-		{name: "container", kind: "Deployment", args: []string{"securityContext.privileged=null,securityContext.procMount=Default"}, want: []string{`"procMount":"Default"`}, wantNot: []string{"privileged"}},
-		{name: "budget", kind: "PodDisruptionBudget", args: []string{"pdb.minAvailable=1"}, want: []string{`"minAvailable":1`}, wantNot: []string{"maxUnavailable"}},
-		{name: "budget in percent", kind: "PodDisruptionBudget", args: []string{"pdb.maxUnavailable=50%"}, want: []string{`"maxUnavailable":"50%"`}},
+		{
+			name: "container", kind: "Deployment",
+			args:    []string{"securityContext.privileged=null,securityContext.procMount=Default"},
+			want:    []string{`"procMount":"Default"`},
+			wantNot: []string{"privileged"},
+		},
+		{
+			name: "budget", kind: "PodDisruptionBudget",
+			args:    []string{"pdb.minAvailable=1"},
+			want:    []string{`"minAvailable":1`},
+			wantNot: []string{"maxUnavailable"},
+		},
+		{
+			name: "budget in percent", kind: "PodDisruptionBudget",
+			args: []string{"pdb.maxUnavailable=50%"},
+			want: []string{`"maxUnavailable":"50%"`},
+		},
 		{name: "no budget", kind: "PodDisruptionBudget", args: []string{"pdb.enabled=false"}},
-		{name: "scrapes", kind: "ServiceMonitor", args: []string{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.interval=15s,metrics.serviceMonitor.scrapeTimeout=5s"}, want: []string{`"interval":"15s"`, `"scrapeTimeout":"5s"`, `"port":"https"`}},
-		{name: "further objects", kind: "ConfigMap", object: "mine", args: []string{"extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=mine"}, want: []string{`"mine"`}},
+		{
+			name: "scrapes", kind: "ServiceMonitor",
+			args: []string{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.interval=15s,metrics.serviceMonitor.scrapeTimeout=5s"},
+			want: []string{`"interval":"15s"`, `"scrapeTimeout":"5s"`, `"port":"https"`},
+		},
+		{
+			name: "further objects", kind: "ConfigMap", object: "mine",
+			args: []string{"extraObjects[0].apiVersion=v1,extraObjects[0].kind=ConfigMap,extraObjects[0].metadata.name=mine"},
+			want: []string{`"mine"`},
+		},
 		{name: "forced", kind: "Job", object: "altershieldoperator-leave", args: []string{"uninstall.force=true"}, want: []string{`"--force"`}},
-		{name: "a number", kind: "Job", object: "altershieldoperator-settings", args: []string{"settings.branch.content=2"}, want: []string{`"--set={\"branch\":{\"content\":\"2\"}}"`}},
-		{name: "resources", kind: "Deployment", args: []string{"resources.limits.memory=1Gi,resources.requests.cpu=1"}, want: []string{`"memory":"1Gi"`, `"cpu":1`, `"value":"921MiB"`}},
+		{
+			name: "a number", kind: "Job", object: "altershieldoperator-settings",
+			args: []string{"settings.branch.content=2"},
+			want: []string{`"--set={\"branch\":{\"content\":\"2\"}}"`},
+		},
+		{
+			name: "resources", kind: "Deployment",
+			args: []string{"resources.limits.memory=1Gi,resources.requests.cpu=1"},
+			want: []string{`"memory":"1Gi"`, `"cpu":1`, `"value":"921MiB"`},
+		},
 		{name: "no limit", kind: "Deployment", args: []string{"resources.limits=null"}, wantNot: []string{"GOMEMLIMIT"}},
-		{name: "own limit", kind: "Deployment", args: []string{"extraEnv[0].name=GOMEMLIMIT,extraEnv[0].value=1GiB"}, want: []string{`"value":"1GiB"`}, wantNot: []string{"460MiB"}},
-		{name: "environment", kind: "Deployment", args: []string{"extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=p"}, want: []string{`{"name":"HTTPS_PROXY","value":"p"}`, "460MiB"}},
-		{name: "nodes", kind: "Deployment", args: []string{"nodeSelector.disk=ssd"}, want: []string{`"nodeSelector":{"disk":"ssd","kubernetes.io/os":"linux"}`}},
-		{name: "scheduling", kind: "Deployment", args: []string{"affinity=null,tolerations=null,topologySpreadConstraints=null"}, wantNot: []string{"affinity", "tolerations", "topologySpread"}},
+		{
+			name: "own limit", kind: "Deployment",
+			args:    []string{"extraEnv[0].name=GOMEMLIMIT,extraEnv[0].value=1GiB"},
+			want:    []string{`"value":"1GiB"`},
+			wantNot: []string{"460MiB"},
+		},
+		{
+			name: "environment", kind: "Deployment",
+			args: []string{"extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=p"},
+			want: []string{`{"name":"HTTPS_PROXY","value":"p"}`, "460MiB"},
+		},
+		{
+			name: "nodes", kind: "Deployment",
+			args: []string{"nodeSelector.disk=ssd"},
+			want: []string{`"nodeSelector":{"disk":"ssd","kubernetes.io/os":"linux"}`},
+		},
+		{
+			name: "scheduling", kind: "Deployment",
+			args:    []string{"affinity=null,tolerations=null,topologySpreadConstraints=null"},
+			wantNot: []string{"affinity", "tolerations", "topologySpread"},
+		},
 		{name: "no priority", kind: "Deployment", wantNot: []string{"priorityClassName"}, want: []string{"manager"}},
 		{name: "no quota without a priority", kind: "ResourceQuota"},
 		{name: "no quota", kind: "ResourceQuota", args: []string{"priorityClassName=high,priorityClassQuota.enabled=false"}},
 		{name: "quota", kind: "ResourceQuota", args: []string{"priorityClassName=high"}, want: []string{`"values":["high"]`, `"pods":"10"`}},
 		{name: "pods", kind: "Deployment", args: []string{"podLabels.a=b,podAnnotations.c=d"}, want: []string{`"a":"b"`, `"c":"d"`}},
-		{name: "labels", kind: "Service", object: "altershieldoperator-webhook-service", args: []string{"commonLabels.team=a"}, want: []string{`"team":"a"`}},
-		{name: "arguments", kind: "Deployment", args: []string{"extraArgs[0]=-hold-guard=2m,logLevel=debug"}, want: []string{`"--zap-log-level=debug","-hold-guard=2m"]`}},
-		{name: "volumes", kind: "Deployment", args: []string{"extraVolumes[0].name=v,extraVolumeMounts[0].name=v,extraVolumeMounts[0].mountPath=/v"}, want: []string{`"volumes":[{"name":"v"}]`, `"volumeMounts":[{"mountPath":"/v","name":"v"}]`}},
-		{name: "server", kind: "Deployment", args: []string{"server.url=https://s,server.platform=p,server.scene=s2,server.admissionScene=s1,server.tenant=t,server.phase=pre_phase,server.targetType=x"},
-			want:    []string{`"--altershield-url=https://s"`, `"--altershield-platform=p"`, `"--altershield-scene=s2"`, `"--altershield-admission-scene=s1"`, `"--altershield-tenant=t"`, `"--altershield-phase=pre_phase"`, `"--altershield-target-type=x"`},
-			wantNot: []string{"altershield-token"}},
-		{name: "token", kind: "Deployment", args: []string{"server.tokenSecret=mine"}, want: []string{`"secretName":"mine"`, `"--altershield-token-file=/etc/altershield/token"`}, wantNot: []string{"--altershield-url"}},
-		{name: "callbacks", kind: "Service", object: "altershieldoperator-callback-service", args: []string{"callback.service.type=LoadBalancer,callback.service.port=8080,callback.service.annotations.a=b,callback.service.loadBalancerSourceRanges[0]=192.0.2.0/24"},
-			want: []string{`"type":"LoadBalancer"`, `"port":8080`, `"annotations":{"a":"b"}`, `"loadBalancerSourceRanges":["192.0.2.0/24"]`, `"appProtocol":"http"`}},
-		{name: "callbacks over TLS", kind: "Service", object: "altershieldoperator-callback-service", args: []string{"callback.tls.secretName=c"}, want: []string{`"appProtocol":"https"`}},
-		{name: "certificate of callbacks", kind: "Deployment", args: []string{"callback.tls.secretName=c"}, want: []string{`"--callback-cert-path=/var/run/altershield/callback"`, `"secretName":"c"`}},
-		{name: "own certificate", kind: "Deployment", args: []string{"webhook.certificate.secretName=w", "file:webhook.certificate.caBundle=" + ca}, want: []string{`"--webhook-cert-path=/var/run/altershield/webhook"`, `"secretName":"w"`}},
-		{name: "own authority", kind: "MutatingWebhookConfiguration", args: []string{"webhook.certificate.secretName=w", "file:webhook.certificate.caBundle=" + ca}, want: []string{`"caBundle":"LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCngK"`}},
-		{name: "labels of the monitor", kind: "ServiceMonitor", args: []string{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=p"}, want: []string{`"release":"p"`}},
-		{name: "labels of the rules", kind: "PrometheusRule", args: []string{"metrics.rules.enabled=true,metrics.rules.labels.release=p"}, want: []string{`"release":"p"`}},
-		{name: "reader", kind: "ClusterRoleBinding", object: "altershieldoperator-metrics-reader", args: []string{"metrics.reader.enabled=true,metrics.reader.serviceAccount.name=a,metrics.reader.serviceAccount.namespace=b"}, want: []string{`{"kind":"ServiceAccount","name":"a","namespace":"b"}`}},
-		{name: "callbacks from", kind: "NetworkPolicy", object: "altershieldoperator-allow-callbacks", args: []string{"networkPolicy.enabled=true,networkPolicy.callbacksFrom[0].ipBlock.cidr=192.0.2.0/24"}, want: []string{`"from":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]`}},
-		{name: "metrics from", kind: "NetworkPolicy", object: "altershieldoperator-allow-metrics", args: []string{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].ipBlock.cidr=192.0.2.0/24"}, want: []string{`"from":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]`}},
-		{name: "aggregation", kind: "ClusterRole", object: "altershieldoperator-viewer-role", args: []string{"rbac.aggregate=false"}, want: []string{`"changepods"`}, wantNot: []string{"aggregate-to"}},
+		{
+			name: "labels", kind: "Service", object: "altershieldoperator-webhook-service",
+			args: []string{"commonLabels.team=a"},
+			want: []string{`"team":"a"`},
+		},
+		{
+			name: "arguments", kind: "Deployment",
+			args: []string{"extraArgs[0]=-hold-guard=2m,logLevel=debug"},
+			want: []string{`"--zap-log-level=debug","-hold-guard=2m"]`},
+		},
+		{
+			name: "volumes", kind: "Deployment",
+			args: []string{"extraVolumes[0].name=v,extraVolumeMounts[0].name=v,extraVolumeMounts[0].mountPath=/v"},
+			want: []string{`"volumes":[{"name":"v"}]`, `"volumeMounts":[{"mountPath":"/v","name":"v"}]`},
+		},
+		{
+			name: "server", kind: "Deployment",
+			args: []string{
+				"server.url=https://s,server.platform=p,server.scene=s2,server.admissionScene=s1",
+				"server.tenant=t,server.phase=pre_phase,server.targetType=x",
+			},
+			want: []string{
+				`"--altershield-url=https://s"`, `"--altershield-platform=p"`, `"--altershield-scene=s2"`,
+				`"--altershield-admission-scene=s1"`, `"--altershield-tenant=t"`, `"--altershield-phase=pre_phase"`,
+				`"--altershield-target-type=x"`,
+			},
+			wantNot: []string{"altershield-token"},
+		},
+		{
+			name: "token", kind: "Deployment",
+			args:    []string{"server.tokenSecret=mine"},
+			want:    []string{`"secretName":"mine"`, `"--altershield-token-file=/etc/altershield/token"`},
+			wantNot: []string{"--altershield-url"},
+		},
+		{
+			name: "callbacks", kind: "Service", object: "altershieldoperator-callback-service",
+			args: []string{
+				"callback.service.type=LoadBalancer,callback.service.port=8080,callback.service.annotations.a=b",
+				"callback.service.loadBalancerSourceRanges[0]=192.0.2.0/24",
+			},
+			want: []string{
+				`"type":"LoadBalancer"`, `"port":8080`, `"annotations":{"a":"b"}`, `"loadBalancerSourceRanges":["192.0.2.0/24"]`,
+				`"appProtocol":"http"`,
+			},
+		},
+		{
+			name: "callbacks over TLS", kind: "Service", object: "altershieldoperator-callback-service",
+			args: []string{"callback.tls.secretName=c"},
+			want: []string{`"appProtocol":"https"`},
+		},
+		{
+			name: "certificate of callbacks", kind: "Deployment",
+			args: []string{"callback.tls.secretName=c"},
+			want: []string{`"--callback-cert-path=/var/run/altershield/callback"`, `"secretName":"c"`},
+		},
+		{
+			name: "own certificate", kind: "Deployment",
+			args: []string{"webhook.certificate.secretName=w", "file:webhook.certificate.caBundle=" + ca},
+			want: []string{`"--webhook-cert-path=/var/run/altershield/webhook"`, `"secretName":"w"`},
+		},
+		{
+			name: "own CA", kind: "MutatingWebhookConfiguration",
+			args: []string{"webhook.certificate.secretName=w", "file:webhook.certificate.caBundle=" + ca},
+			want: []string{`"caBundle":"LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCngK"`},
+		},
+		{
+			name: "labels of the monitor", kind: "ServiceMonitor",
+			args: []string{"metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=p"},
+			want: []string{`"release":"p"`},
+		},
+		{
+			name: "labels of the rules", kind: "PrometheusRule",
+			args: []string{"metrics.rules.enabled=true,metrics.rules.labels.release=p"},
+			want: []string{`"release":"p"`},
+		},
+		{
+			name: "reader", kind: "ClusterRoleBinding", object: "altershieldoperator-metrics-reader",
+			args: []string{"metrics.reader.enabled=true,metrics.reader.serviceAccount.name=a,metrics.reader.serviceAccount.namespace=b"},
+			want: []string{`{"kind":"ServiceAccount","name":"a","namespace":"b"}`},
+		},
+		{
+			name: "callbacks from", kind: "NetworkPolicy", object: "altershieldoperator-allow-callbacks",
+			args: []string{"networkPolicy.enabled=true,networkPolicy.callbacksFrom[0].ipBlock.cidr=192.0.2.0/24"},
+			want: []string{`"from":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]`},
+		},
+		{
+			name: "metrics from", kind: "NetworkPolicy", object: "altershieldoperator-allow-metrics",
+			args: []string{"networkPolicy.enabled=true,networkPolicy.metricsFrom[0].ipBlock.cidr=192.0.2.0/24"},
+			want: []string{`"from":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]`},
+		},
+		{
+			name: "aggregation", kind: "ClusterRole", object: "altershieldoperator-viewer-role",
+			args:    []string{"rbac.aggregate=false"},
+			want:    []string{`"changepods"`},
+			wantNot: []string{"aggregate-to"},
+		},
 		{name: "no kinds", kind: "CustomResourceDefinition", args: []string{"crds.enabled=false"}},
-		{name: "kinds are kept", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com", want: []string{`"helm.sh/resource-policy":"keep"`}},
-		{name: "kinds go", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com", args: []string{"crds.keep=false"}, want: []string{`"ChangePod"`}, wantNot: []string{"resource-policy"}},
-		{name: "settings", kind: "Job", object: "altershieldoperator-settings", args: []string{"settings.observe.enable=true"}, want: []string{`"args":["settings","--set={\"observe\":{\"enable\":true}}"]`, `"helm.sh/hook":"post-install,post-upgrade,post-rollback"`}},
+		{
+			name: "kinds are kept", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com",
+			want: []string{`"helm.sh/resource-policy":"keep"`},
+		},
+		{
+			name: "kinds are deleted", kind: "CustomResourceDefinition", object: "changepods.app.ops.cloud.alipay.com",
+			args:    []string{"crds.keep=false"},
+			want:    []string{`"ChangePod"`},
+			wantNot: []string{"resource-policy"},
+		},
+		{
+			name: "settings", kind: "Job", object: "altershieldoperator-settings",
+			args: []string{"settings.observe.enable=true"},
+			want: []string{
+				`"args":["settings","--set={\"observe\":{\"enable\":true}}"]`, `"helm.sh/hook":"post-install,post-upgrade,post-rollback"`,
+			},
+		},
 		{name: "no settings", kind: "Job", object: "altershieldoperator-settings"},
-		{name: "leave", kind: "Job", object: "altershieldoperator-leave", args: []string{"uninstall.timeout=30s"}, want: []string{`"args":["leave","--timeout=30s"]`, `"helm.sh/hook":"pre-delete"`}},
+		{
+			name: "leave", kind: "Job", object: "altershieldoperator-leave",
+			args: []string{"uninstall.timeout=30s"},
+			want: []string{`"args":["leave","--timeout=30s"]`, `"helm.sh/hook":"pre-delete"`},
+		},
 		{name: "do not leave", kind: "Job", args: []string{"uninstall.leave=false"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -371,7 +560,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestQuoting: values that look like other types of YAML stay strings, in each object.
+// TestQuoting checks that values stay strings if they look like another type of YAML.
 func TestQuoting(t *testing.T) {
 	args := []string{"--namespace", "1e3"}
 	for _, value := range []string{
@@ -381,7 +570,8 @@ func TestQuoting(t *testing.T) {
 		args = append(args, "--set-string", value)
 	}
 	for _, on := range []string{
-		"metrics.reader.enabled=true", "metrics.serviceMonitor.enabled=true", "networkPolicy.enabled=true", "networkPolicy.egress.enabled=true", "rbac.enrolledOnly=true", "settings.observe.enable=true",
+		"metrics.reader.enabled=true", "metrics.serviceMonitor.enabled=true", "networkPolicy.enabled=true",
+		"networkPolicy.egress.enabled=true", "rbac.enrolledOnly=true", "settings.observe.enable=true",
 	} {
 		args = append(args, "--set", on)
 	}
@@ -392,7 +582,7 @@ func TestQuoting(t *testing.T) {
 	for _, o := range template(t, append(args, "--set-file", "webhook.certificate.caBundle="+ca)...) {
 		typed, err := scheme.Scheme.New(o.GroupVersionKind())
 		if err != nil {
-			continue // a kind of others, or of ours
+			continue // a kind whose Go type is not in the scheme
 		}
 		data, err := json.Marshal(o.Object)
 		if err == nil {
@@ -404,7 +594,7 @@ func TestQuoting(t *testing.T) {
 	}
 }
 
-// TestRightsToLeave: before an uninstall the Job looks at all kinds that are defended.
+// TestRightsToLeave checks that the Job before an uninstall may list workloads of all defended kinds.
 func TestRightsToLeave(t *testing.T) {
 	for _, o := range template(t) {
 		if o.GetKind() != "ClusterRole" || o.GetName() != "altershieldoperator-leave" {
@@ -425,10 +615,10 @@ func TestRightsToLeave(t *testing.T) {
 		}
 		return
 	}
-	t.Error("there is no such role")
+	t.Error("the chart has no ClusterRole altershieldoperator-leave")
 }
 
-// TestGoMemLimit: nine tenths of the memory limit, whatever its unit.
+// TestGoMemLimit checks that GOMEMLIMIT is nine tenths of the memory limit, in any unit.
 func TestGoMemLimit(t *testing.T) {
 	for limit, want := range map[string]string{
 		"512Mi": "460MiB", "1Gi": "921MiB", "2G": "1716MiB", "1.5Gi": "1382MiB", "524288Ki": "460MiB", "1073741824": "921MiB", "600M": "514MiB",
@@ -446,7 +636,7 @@ func TestGoMemLimit(t *testing.T) {
 	}
 }
 
-// TestBadValues: what cannot be used is refused, by name.
+// TestBadValues checks that the chart refuses values that it cannot use, and names them.
 func TestBadValues(t *testing.T) {
 	for set, want := range map[string]string{
 		"replicas=3":                          "additional properties 'replicas' not allowed",
@@ -486,12 +676,13 @@ func TestBadValues(t *testing.T) {
 			t.Errorf("%s: %v\n%s%s\nwant: %s", set, err, out[:min(len(out), 200)], problems, want)
 		}
 	}
-	if _, problems, err := try(t, tool(t, "helm"), templateArgs([]string{"--namespace", "kube-system"})...); err == nil || !strings.Contains(problems, "the namespace kube-system is the cluster's") {
+	_, problems, err := try(t, tool(t, "helm"), templateArgs([]string{"--namespace", "kube-system"})...)
+	if err == nil || !strings.Contains(problems, "the namespace kube-system is the cluster's") {
 		t.Errorf("in kube-system: %v\n%s", err, problems)
 	}
 }
 
-// TestSchema: it knows each value, each setting, and no other.
+// TestSchema checks that the schema has exactly the values of values.yaml and the settings of the operator.
 func TestSchema(t *testing.T) {
 	root := repository(t)
 	var schema, values map[string]any
@@ -510,12 +701,12 @@ func TestSchema(t *testing.T) {
 		if !ok || path == ".settings" || path == ".resources" {
 			return
 		}
-		delete(properties, "global") // what Helm adds
+		delete(properties, "global") // added by Helm
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(properties)), slices.Sorted(maps.Keys(values))); diff != "" {
 			t.Errorf("values%s (-schema +values):\n%s", path, diff)
 		}
 		if schema["additionalProperties"] != false {
-			t.Errorf("values%s: a name that is misspelt is not refused", path)
+			t.Errorf("values%s: unknown names are not refused", path)
 		}
 		for name, property := range properties {
 			p, _ := property.(map[string]any)
@@ -543,20 +734,21 @@ func TestSchema(t *testing.T) {
 	}
 	for line := range strings.Lines(string(readme)) {
 		if cells := strings.Split(line, "|"); len(cells) == 6 && strings.TrimSpace(cells[4]) == "" {
-			t.Errorf("README.md says nothing of %s", cells[1])
+			t.Errorf("README.md does not describe %s", cells[1])
 		}
 	}
 }
 
-// TestLint: Helm finds nothing, warnings included.
+// TestLint checks that helm lint prints neither errors nor warnings.
 func TestLint(t *testing.T) {
 	out := mustRun(t, tool(t, "helm"), "lint", "--strict", "--namespace", namespace, chartDir)
-	if strings.Contains(out, "[WARNING]") || strings.Contains(out, "[ERROR]") || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
+	const success = "1 chart(s) linted, 0 chart(s) failed"
+	if strings.Contains(out, "[WARNING]") || strings.Contains(out, "[ERROR]") || !strings.Contains(out, success) {
 		t.Error(out)
 	}
 }
 
-// pack packages the chart of a checkout, and returns the archive.
+// pack packages the chart of a checkout, and returns the path of the archive.
 func pack(t *testing.T, root, version string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -569,7 +761,7 @@ func pack(t *testing.T, root, version string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// copyChart copies what is needed to package the chart.
+// copyChart copies the chart and the script that packages it, and returns their directory.
 func copyChart(t *testing.T) string {
 	t.Helper()
 	to := t.TempDir()
@@ -581,8 +773,7 @@ func copyChart(t *testing.T) string {
 	return to
 }
 
-// TestPackage: the same bytes from another directory and at another time, and the
-// version that is asked for.
+// TestPackage checks that another directory and time lead to the same archive, and that the archive has the given version.
 func TestPackage(t *testing.T) {
 	first, second := pack(t, repository(t), "v1.2.3-rc.1"), pack(t, copyChart(t), "v1.2.3-rc.1")
 	a, err := os.ReadFile(first)
@@ -591,7 +782,7 @@ func TestPackage(t *testing.T) {
 		t.Fatal(err, err2, first)
 	}
 	if !bytes.Equal(a, b) {
-		t.Error("the same chart makes different archives")
+		t.Error("two archives of the same chart differ")
 	}
 	shown := mustRun(t, tool(t, "helm"), "show", "chart", first)
 	if !strings.Contains(shown, "\nversion: 1.2.3-rc.1\n") || !strings.Contains(shown, "appVersion: v1.2.3-rc.1\n") {
@@ -599,7 +790,7 @@ func TestPackage(t *testing.T) {
 	}
 	rendered := mustRun(t, tool(t, "helm"), "template", "x", first)
 	if !strings.Contains(rendered, "image: \"ghcr.io/traas-stack/altershield-operator:v1.2.3-rc.1\"\n") {
-		t.Error("the image is not that of the version")
+		t.Error("the image has another version")
 	}
 	for _, version := range []string{"1.2.3", "dev", "v1.2", "v01.2.3"} {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "hack", "chart", "package.sh"), version, t.TempDir())

@@ -36,41 +36,38 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 )
 
-// update has what commands print written into the documents:
+// update writes the output of commands into the documents:
 //
 //	go test ./test/docs -run TestCommands/docs/getting-started/first-block.md -update
 //
-// Outputs that leave something out ("...") stay as they are.
-var update = flag.Bool("update", false, "write what the commands print into the documents")
+// Outputs with "..." stay as they are.
+var update = flag.Bool("update", false, "write the output of commands into the documents")
 
 // patience bounds the wait for any one condition.
 const patience = 30 * time.Second
 
-// step is what has to be known of a command beside what the document says.
-// Commands without one are run as they are.
+// step changes how a command of a document is run. A command without a step is run as it is.
 type step struct {
-	// command as the document has it; blanks and the ends of names of pods may
-	// differ.
+	// command is the text in the document; blanks and the random ends of pod names may differ.
 	command string
-	// skip says why it is not run.
+	// skip is the reason why the command is not run.
 	skip string
-	// fill puts something real in the place of what stands for it in the document.
+	// fill replaces placeholders of the document.
 	fill func(s *story, command string) string
-	// before makes what the text presupposes; after waits for what it promises.
+	// before prepares the cluster; after waits for the effects that the document describes.
 	before, after func(s *story)
-	// code is the exit code, where it is not that of success: grep finds nothing.
+	// code is the wanted exit code.
 	code int
 }
 
-// story is a document whose commands are run in its order, by a shell, as people
-// type them, on a real control plane with a running manager.
+// story runs the commands of a document in their order, in a shell, on a real control plane with a running manager.
 type story struct {
 	*stage
 	t        *testing.T
 	path     string
 	preamble []string
 	env      []string
-	// printed are outputs that differ from what the document shows, with update.
+	// printed has the outputs that differ from the document, with -update.
 	printed []output
 }
 
@@ -80,36 +77,36 @@ type output struct {
 	text string
 }
 
-// stage is what the stories of a group of documents are told on.
+// stage is the control plane, manager and server for the stories of a group of documents.
 type stage struct {
 	cluster *controlplane.ControlPlane
 	manager *controlplane.Manager
 	server  *simulator.Simulator
 	root    string
-	// dir is a checkout of the repository in which files may be made.
+	// dir is a directory with links to the files of the repository. Commands may create files in it.
 	dir string
-	// plugins is where the plugin of kubectl is.
+	// plugins is the directory of the kubectl plugin.
 	plugins string
-	// metrics is where the manager serves them.
+	// metrics is the address of the manager's metrics.
 	metrics string
 }
 
 var (
-	// notRun are programs whose commands are checked by TestMakeTargets, or need
-	// more than this machine. test/chart runs those of Helm.
+	// notRun matches commands that are not run here: TestMakeTargets checks make, test/chart runs helm, and the others need more than
+	// this machine.
 	notRun = regexp.MustCompile(`^(make|git|cd|go|helm|sha256sum|gh|cosign|skopeo|ctr) `)
-	// assignment begins what the commands after it need.
+	// assignment matches a variable or a function for later commands.
 	assignment = regexp.MustCompile(`^[A-Za-z_]+=\$\([^;]*$|^[a-z]+\(\) *\{`)
-	// mention is the name of a command in a sentence.
+	// mention matches the name of a command in a sentence.
 	mention = regexp.MustCompile(`^kubectl( rollout)? [a-z]+( -k| --type=json)?$`)
-	// reading has no effect, so what it prints is waited for.
+	// reading matches commands that change nothing: they are repeated until their output fits.
 	reading = regexp.MustCompile(`\bkubectl( -n \S+)? (get|describe|explain|rollout history|altershield (status|explain|history))( |$)`)
 	failure = regexp.MustCompile(`(?m)^([Ee]rror|The \w+ "[^"]+" is invalid)`)
 	blanks  = regexp.MustCompile(`\s+`)
 )
 
-// TestCommands runs the commands in the documents, and compares what they print
-// with what the documents show. Each group has a stage of its own, beside the others.
+// TestCommands runs the commands of the documents, and compares their outputs with the documents. Each group has a stage of its own;
+// groups run in parallel.
 func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a control plane")
@@ -121,64 +118,63 @@ func TestCommands(t *testing.T) {
 		groups.Go(func() {
 			on := sync.OnceValue(func() *stage { return startStage(t, built()) })
 			for _, path := range group {
-				if path == translated || slices.Contains(ofPlaces, path) {
-					continue // the commands of the one are those of README.md
+				if path == translated || slices.Contains(forPipelines, path) {
+					continue // translated has the commands of README.md
 				}
 				t.Run(path, func(t *testing.T) {
 					if on() == nil {
-						t.Fatal("there is no stage to tell it on")
+						t.Fatal("the stage did not start")
 					}
-					tell(t, on(), path)
+					runDocument(t, on(), path)
 				})
 			}
 		})
 	}
 }
 
-// tell runs the commands of one document.
-func tell(t *testing.T, on *stage, path string) {
+// runDocument runs the commands of one document.
+func runDocument(t *testing.T, on *stage, path string) {
 	s := &story{stage: on, t: t, path: path}
-	told, known := stories[path]
-	if known && told.begin != nil {
-		told.begin(s)
+	of := stories[path]
+	if of.begin != nil {
+		of.begin(s)
 	}
 	used := map[string]int{}
 	for _, c := range read(t, path).commands() {
 		name := normal(c.text)
-		of := slices.DeleteFunc(slices.Clone(told.steps), func(st step) bool { return normal(st.command) != name })
+		steps := slices.DeleteFunc(slices.Clone(of.steps), func(st step) bool { return normal(st.command) != name })
 		var st step
-		if len(of) > 0 {
-			st = of[min(used[name], len(of)-1)]
+		if len(steps) > 0 {
+			st = steps[min(used[name], len(steps)-1)]
 		}
 		used[name]++
 		if !s.run(c, st) {
-			t.Errorf("%s: the story ends here: what comes after presupposes this", c)
+			t.Errorf("%s: later commands need this command, so they are not run", c)
 			break
 		}
 	}
 	if !t.Failed() {
-		for _, st := range told.steps {
+		for _, st := range of.steps {
 			if used[normal(st.command)]--; used[normal(st.command)] < 0 {
-				t.Errorf("%s: the command %q, which stories_test.go has a step for, does not occur any more; remove the step", path, st.command)
+				t.Errorf("%s: stories_test.go has a step for the command %q, which the document does not have; remove the step", path, st.command)
 			}
 		}
 	}
-	if known && told.end != nil {
-		told.end(s)
+	if of.end != nil {
+		of.end(s)
 	}
 	s.showPrinted()
 }
 
-// normal is a command without what may be different in the document.
+// normal returns a command without the parts that may differ in the document.
 func normal(command string) string {
 	return strings.TrimSpace(blanks.ReplaceAllString(podName.ReplaceAllString(command, "$1-POD"), " "))
 }
 
-// built is what stages need: the checkout, the programs of a control plane, and the
-// directory of the plugin.
+// built has the checkout, the programs of a control plane, and the directory of the plugin.
 type built struct{ root, programs, plugins string }
 
-// build makes them; empty where that fails.
+// build builds the programs of all stages; the result is empty on failure.
 func build(t *testing.T) (b built) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
@@ -201,13 +197,13 @@ func build(t *testing.T) (b built) {
 	return built{root, programs, plugins}
 }
 
-// startStage starts what stories are told on; nil where that fails.
+// startStage starts the control plane of a stage; it returns nil on failure.
 func startStage(t *testing.T, b built) *stage {
 	if b.root == "" {
 		return nil
 	}
 	s := &stage{root: b.root, plugins: b.plugins, dir: t.TempDir()}
-	// Directories are linked, so that what is written beside them stays here.
+	// Each entry is a link, so that new files do not get into the repository.
 	entries, err := os.ReadDir(s.root)
 	if err != nil {
 		t.Error(err)
@@ -236,7 +232,7 @@ func startStage(t *testing.T, b built) *stage {
 	return s
 }
 
-// run runs a command of the document, and says whether the story can go on.
+// run runs a command of the document, and reports whether later commands can run.
 func (s *story) run(c command, st step) bool {
 	s.t.Helper()
 	switch text := c.text; {
@@ -244,11 +240,11 @@ func (s *story) run(c command, st step) bool {
 		return true
 	case notRun.MatchString(text):
 		if c.shown {
-			s.t.Errorf("%s: what is shown below %q cannot be checked", c, text)
+			s.t.Errorf("%s: the output below %q cannot be checked", c, text)
 		}
 		return true
 	case c.inProse && strings.HasPrefix(text, pluginCommand+" "):
-		return true // TestPluginCommands looks at it
+		return true // TestPluginCommands checks it
 	case mention.MatchString(text) && st.fill == nil && st.before == nil:
 		s.mentioned(c)
 		return true
@@ -268,16 +264,18 @@ func (s *story) run(c command, st step) bool {
 	var err error
 	ok := func() bool {
 		printed, err = s.shell(text)
-		return s.verdict(c, st, printed, err) == ""
+		return s.problem(c, st, printed, err) == ""
 	}
 	if reading.MatchString(text) {
 		s.poll(ok)
 	} else {
 		ok()
 	}
-	if wrong := s.verdict(c, st, printed, err); strings.HasPrefix(wrong, differs) && *update && !strings.Contains(strings.Join(c.output, "\n"), "...") {
+	wrong := s.problem(c, st, printed, err)
+	switch complete := !strings.Contains(strings.Join(c.output, "\n"), "..."); {
+	case strings.HasPrefix(wrong, differs) && *update && complete:
 		s.printed = append(s.printed, output{command: c, text: printed})
-	} else if wrong != "" {
+	case wrong != "":
 		s.t.Errorf("%s: %s\n$ %s\n%s", c, wrong, text, printed)
 		if !strings.HasPrefix(wrong, differs) {
 			return reading.MatchString(text)
@@ -289,7 +287,7 @@ func (s *story) run(c command, st step) bool {
 	return true
 }
 
-// showPrinted puts what was printed in the place of what the document shows.
+// showPrinted replaces outputs of the document by the outputs of the commands.
 func (s *story) showPrinted() {
 	if len(s.printed) == 0 {
 		return
@@ -313,10 +311,10 @@ func (s *story) showPrinted() {
 	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Logf("%s shows what is printed now: %d outputs", s.path, len(s.printed))
+	s.t.Logf("%s: replaced %d outputs", s.path, len(s.printed))
 }
 
-// assign keeps a variable or a function for the commands that follow.
+// assign keeps a variable or a function for later commands.
 func (s *story) assign(c command, text string) {
 	s.t.Helper()
 	if name, _, is := strings.Cut(text, "=$("); is {
@@ -330,12 +328,11 @@ func (s *story) assign(c command, text string) {
 	s.preamble = append(s.preamble, text)
 }
 
-// differs is what is wrong when a command does what it should, and the document
-// shows something else.
-const differs = "this is what is printed"
+// differs begins the problem of a command that works, but prints another output than the document shows.
+const differs = "the output is not the output in the document"
 
-// verdict says what is wrong with what a command printed.
-func (s *story) verdict(c command, st step, printed string, err error) string {
+// problem returns the problem of an exit code or an output; empty for none.
+func (s *story) problem(c command, st step, printed string, err error) string {
 	shown := strings.Join(c.output, "\n")
 	denied := c.shown && failure.MatchString(shown)
 	code := 0
@@ -347,17 +344,17 @@ func (s *story) verdict(c command, st step, printed string, err error) string {
 	}
 	switch {
 	case denied && code == 0:
-		return "the command succeeds, and the document shows that it does not; show what it prints"
+		return "the command succeeds, but the document shows an error; show its output"
 	case !denied && code != st.code:
-		return fmt.Sprintf("the command fails (%v); mend it, show its error below it, or add a step to stories_test.go that makes what it presupposes", err)
+		return fmt.Sprintf("the command fails (%v); correct it, show its error below it, or add a step to stories_test.go "+
+			"that prepares the cluster", err)
 	case c.shown && !matches(shown, printed):
-		return differs + "; put it in place of what the document shows, which is\n" + shown + "\n-- printed:"
+		return differs + "; replace\n" + shown + "\n-- by:"
 	}
 	return ""
 }
 
-// shows checks the texts that documents show of what has been printed, but for
-// what varies: each line is one of them.
+// shows checks the texts of this name in documents: each line was printed, except for varying parts.
 func (s *story) shows(name, printed string) {
 	s.t.Helper()
 	var lines []string
@@ -380,17 +377,17 @@ func (s *story) shows(name, printed string) {
 			}
 			for line := range strings.Lines(loosely(shown)) {
 				if strings.Trim(line, ".\n") != "" && !slices.Contains(lines, line) {
-					s.t.Errorf("%s:%d: nothing prints %q any more; this is printed:\n%s", x.document, b.line, line, printed)
+					s.t.Errorf("%s:%d: %q is not printed, but\n%s", x.document, b.line, line, printed)
 				}
 			}
 		}
 	}
 	if !found {
-		s.t.Errorf("stories_test.go knows of the text %q, which no document shows; remove it", name)
+		s.t.Errorf("stories_test.go has the text %q, which no document shows; remove it", name)
 	}
 }
 
-// mentioned checks that there is such a command.
+// mentioned checks that the command exists.
 func (s *story) mentioned(c command) {
 	s.t.Helper()
 	words := strings.Fields(strings.Split(c.text, " -")[0])
@@ -400,7 +397,7 @@ func (s *story) mentioned(c command) {
 	}
 }
 
-// shell runs commands as people do, and returns what they print.
+// shell runs commands in a shell, and returns their output.
 func (s *story) shell(text string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 3*time.Minute)
 	defer cancel()
@@ -408,14 +405,15 @@ func (s *story) shell(text string) (string, error) {
 	script := strings.Join(append(slices.Clone(s.preamble), text), "\n")
 	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script)
 	kubectl := s.cluster.KubectlCmd(ctx)
-	cmd.Env = append(append(kubectl.Env, "PATH="+filepath.Dir(kubectl.Path)+":"+s.plugins+":"+os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "LC_ALL=C.UTF-8"), s.env...)
+	path := "PATH=" + filepath.Dir(kubectl.Path) + ":" + s.plugins + ":" + os.Getenv("PATH")
+	cmd.Env = append(append(kubectl.Env, path, "NO_PROXY=127.0.0.1", "LC_ALL=C.UTF-8"), s.env...)
 	cmd.Dir = s.dir
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err
 }
 
-// do runs a command of the test's own, which must succeed.
+// do runs a command of the test, which must succeed.
 func (s *story) do(format string, args ...any) string {
 	s.t.Helper()
 	text := fmt.Sprintf(format, args...)
@@ -426,7 +424,7 @@ func (s *story) do(format string, args ...any) string {
 	return strings.TrimSpace(out)
 }
 
-// wait until a command of the test's own prints something.
+// wait repeats a command of the test until it prints want.
 func (s *story) wait(want, format string, args ...any) {
 	s.t.Helper()
 	text := fmt.Sprintf(format, args...)
@@ -436,11 +434,11 @@ func (s *story) wait(want, format string, args ...any) {
 	}
 }
 
-// poll until done, and say whether it was.
+// poll waits until done, and reports whether it was done in time.
 func (s *story) poll(done func() bool) bool {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
-	// Each look starts programs, which takes what others wait for.
+	// Each call of done starts programs, which slow down other tests.
 	for pause := 200 * time.Millisecond; !done(); pause = min(2*pause, time.Second) {
 		select {
 		case <-deadline.C:

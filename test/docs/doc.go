@@ -14,6 +14,5 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package docs keeps the documentation true: what it names is there, what it
-// tells to type works, and what it shows is what is printed.
+// Package docs checks the documentation: its names and links exist, its commands run, and its outputs are the outputs of the commands.
 package docs

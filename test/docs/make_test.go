@@ -24,12 +24,14 @@ import (
 	"testing"
 )
 
-// make test fails where any of what it runs side by side fails, also if that ended long before the end-to-end suite.
+// TestMake checks that make test fails if one of its parallel parts fails, even long before the end-to-end suite ends.
 func TestMake(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs make")
 	}
-	for name, fails := range map[string]string{"nothing": "", "packages": "TEST_PACKAGES", "tools": "TEST_TOOLS", "modules": "TEST_MODULES", "the end-to-end suite": "E2E"} {
+	for name, fails := range map[string]string{
+		"nothing": "", "packages": "TEST_PACKAGES", "tools": "TEST_TOOLS", "modules": "TEST_MODULES", "the end-to-end suite": "E2E",
+	} {
 		t.Run(name+" fails", func(t *testing.T) {
 			t.Parallel()
 			args := []string{"-C", "../..", "-o", "build", "-o", "controlplane", "-o", "bin/gotestsum", "test", "REPORTS=" + t.TempDir()}

@@ -137,9 +137,12 @@ func TestMatches(t *testing.T) {
 		"not that part":      {"a ...: c", "a b: d", false},
 		"pods":               {"sleep-76899dd8f8-gcr9j", "sleep-76899dd8f8-zzzzz", true},
 		"of another release": {"sleep-76899dd8f8-gcr9j", "sleep-7f558cb7c6-gcr9j", false},
-		"times":              {"2026-11-21 02:17:30 2026-11-21T02:17:30Z suspend=1795240050", "2027-01-01 00:00:00 2027-01-01T00:00:00Z suspend=1800000000", true},
-		"numbers are kept":   {"5 desired", "4 desired", false},
-		"versions are kept":  {"c6c45d23c098bdf181853a85b60b5d74", "c6c45d23c098bdf181853a85b60b5d75", false},
+		"times": {
+			"2026-11-21 02:17:30 2026-11-21T02:17:30Z suspend=1795240050",
+			"2027-01-01 00:00:00 2027-01-01T00:00:00Z suspend=1800000000", true,
+		},
+		"numbers are kept":  {"5 desired", "4 desired", false},
+		"versions are kept": {"c6c45d23c098bdf181853a85b60b5d74", "c6c45d23c098bdf181853a85b60b5d75", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := matches(tc.shown, tc.printed); got != tc.want {

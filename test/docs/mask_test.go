@@ -23,8 +23,8 @@ import (
 
 var podName = regexp.MustCompile(`\b([a-z-]+-[bcdfghjklmnpqrstvwxz2456789]{6,10})-[bcdfghjklmnpqrstvwxz2456789]{5}(\b|_)`)
 
-// What varies from run to run. The hash of a ReplicaSet follows from its pod
-// template and stays; of a pod's name only the end is by chance.
+// varying matches the parts of an output that differ from run to run. The hash of a ReplicaSet stays, because it depends on the pod
+// template only; just the end of a pod's name is random.
 var varying = []struct {
 	pattern *regexp.Regexp
 	mask    string
@@ -39,9 +39,9 @@ var varying = []struct {
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(:\d+)?\b`), "ADDRESS"},
 	{regexp.MustCompile(`\b(\d+[dhms])+( ago)?([,).;])`), "AGE$3"},
 	{regexp.MustCompile(`(?m)(^|\s)(\d+[dhms])+( ago)?(\s|$)`), " AGE "},
-	// The second soon follows the first.
+	// ImagePullBackOff soon follows ErrImagePull.
 	{regexp.MustCompile(`ErrImagePull|ImagePullBackOff`), "PULL"},
-	// Of events that happened more than once.
+	// The age of an event that happened more than once.
 	{regexp.MustCompile(`AGE +\(x\d+ over (\d+[dhms])+\)`), "AGE"},
 	{regexp.MustCompile(`[ \t]+`), " "},
 	{regexp.MustCompile(`(?m)^ +| +$`), ""},
@@ -54,9 +54,8 @@ func masked(text string) string {
 	return strings.TrimSpace(text) + "\n"
 }
 
-// matches says whether an output in a document is what was printed, but for what
-// varies, and for what the document leaves out: a line "..." stands for any
-// lines, "..." in a line for any text.
+// matches reports whether an output in a document was printed, except for varying parts and for parts that the document leaves out: a
+// line "..." stands for any lines, "..." in a line for any text.
 func matches(shown, printed string) bool {
 	pattern := regexp.QuoteMeta(masked(shown))
 	pattern = regexp.MustCompile(`(?m)^\\\.\\\.\\\.\n`).ReplaceAllString(pattern, `(?:.*\n)*?`)
@@ -70,7 +69,7 @@ var (
 	number  = regexp.MustCompile(`\b\d+( of| verified|/|,|\})`)
 )
 
-// loosely masks what depends on the release that is told of, as well.
+// loosely also masks versions, pods and numbers, which depend on the release.
 func loosely(text string) string {
 	text = anyPod.ReplaceAllString(version.ReplaceAllString(masked(text), "VERSION"), "ANYPOD")
 	return number.ReplaceAllString(number.ReplaceAllString(text, "N$1"), "N$1")

@@ -35,8 +35,8 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// groupsOfDocuments are what people read, each group in the order in which its stories
-// are told: install.md begins without an operator, and uninstall.md ends without one.
+// groupsOfDocuments has all documents, each group in the order in which its commands are run: install.md begins without an operator, and
+// uninstall.md ends without one.
 var groupsOfDocuments = [][]string{
 	{
 		"docs/getting-started/install.md", "README.md", "README.zh-CN.md", "docs/getting-started/first-block.md", "docs/tasks/enroll.md",
@@ -59,23 +59,22 @@ var groupsOfDocuments = [][]string{
 	},
 }
 
-// documents are all of them.
+// documents are the documents of all groups.
 var documents = slices.Concat(groupsOfDocuments...)
 
 // document is a Markdown file of this repository, as GitHub reads it.
 type document struct {
-	path string
-	// lines are all of its lines.
+	path  string
 	lines []string
 	// blocks are its code blocks, indented or fenced: commands, outputs and files.
 	blocks []block
-	// spans are the `code` in its prose, in order; links, where its links lead.
+	// spans are the `code` spans of its prose, in order; links are the targets of its links.
 	spans, links []span
-	// loose is code in the prose that does not end in the line it begins in.
+	// loose are code spans that do not end in their first line, and single backticks.
 	loose []span
-	// headings are its titles in order, as they are shown.
+	// headings are its titles in order, without markup.
 	headings []string
-	// rows are those of its tables, without their headers.
+	// rows are the rows of its tables, without headers.
 	rows []row
 }
 
@@ -86,7 +85,7 @@ type block struct {
 	lines    []string
 }
 
-// row is one of a table: the code in each of its cells.
+// row is a row of a table below a heading: the code spans of each cell.
 type row struct {
 	heading string
 	cells   [][]span
@@ -98,17 +97,16 @@ type span struct {
 	text string
 }
 
-// command is what is typed, and what is shown below it.
+// command is a command of a document, with the output that the document shows below it.
 type command struct {
 	document string
 	line     int
 	text     string
-	// output is what the document shows, from the line outputAt on; shown is false when
-	// it shows nothing.
+	// output begins at the line outputAt; shown is false without an output.
 	output   []string
 	outputAt int
 	shown    bool
-	// inProse says that it is part of a sentence, and in no block.
+	// inProse is set for a command in a sentence.
 	inProse bool
 }
 
@@ -141,7 +139,7 @@ func parse(path, content string) *document {
 	return &r.document
 }
 
-// reader collects what the checks ask for from the tree of a document.
+// reader reads a document from its syntax tree.
 type reader struct {
 	document
 	source []byte
@@ -202,7 +200,7 @@ func (r *reader) row(n ast.Node) {
 	r.rows = append(r.rows, found)
 }
 
-// raw is the text below a node as it is written, shown as it is read.
+// raw returns the text below a node, with its line breaks.
 func (r *reader) raw(n ast.Node) []byte {
 	var all []byte
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
@@ -215,11 +213,12 @@ func (r *reader) raw(n ast.Node) []byte {
 	return all
 }
 
+// shown returns the text below a node in one line.
 func (r *reader) shown(n ast.Node) string {
 	return strings.ReplaceAll(string(r.raw(n)), "\n", " ")
 }
 
-// lineOf is where the text below a node begins.
+// lineOf returns the line in which the text below a node begins.
 func (r *reader) lineOf(n ast.Node) int {
 	line := 0
 	_ = ast.Walk(n, func(n ast.Node, _ bool) (ast.WalkStatus, error) {
@@ -236,7 +235,7 @@ func (r *reader) lineAt(offset int) int {
 	return bytes.Count(r.source[:offset], []byte("\n")) + 1
 }
 
-// text is everything, line by line.
+// text returns the lines as spans.
 func (d *document) text() []span {
 	all := make([]span, len(d.lines))
 	for i, line := range d.lines {
@@ -245,13 +244,13 @@ func (d *document) text() []span {
 	return all
 }
 
-// programs are what a block of commands begins with; it has no outputs then. One
-// that has begins with a prompt.
-var programs = regexp.MustCompile(`^(kubectl|helm|make|curl|head|git|cd|go|sha256sum|gh|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|^(sign\(\)|[A-Za-z_]+=\$\()`)
+// programs matches the first line of a block of commands without outputs. A block with outputs begins with a prompt.
+var programs = regexp.MustCompile(`^(kubectl|helm|make|curl|head|git|cd|go|sha256sum|gh|cosign|skopeo|ctr|sign\(\)|[A-Za-z_]+=\$\()( |$)|` +
+	`^(sign\(\)|[A-Za-z_]+=\$\()`)
 
 var comment = regexp.MustCompile(`(^|\s+)# .*$`)
 
-// commands of a block, and whether it has any.
+// commands returns the commands of a block; none for a block of something else.
 func (b block) commands(path string) []command {
 	if b.language != "" && b.language != "sh" && b.language != "console" || len(b.lines) == 0 {
 		return nil
@@ -285,8 +284,7 @@ func (b block) commands(path string) []command {
 	return all
 }
 
-// commands of a document, those in the prose included, from its beginning to its
-// end.
+// commands returns the commands in blocks and in the prose, in order.
 func (d *document) commands() []command {
 	var all []command
 	for _, b := range d.blocks {
@@ -303,7 +301,7 @@ func (d *document) commands() []command {
 
 var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 
-// anchors of the headings, as GitHub makes them: the library's keep ASCII only.
+// anchors returns the anchors of the headings as GitHub creates them; the library would keep ASCII only.
 func (d *document) anchors() map[string]bool {
 	found := map[string]bool{}
 	for _, title := range d.headings {

@@ -39,24 +39,24 @@ import (
 // pluginCommand begins a command of the plugin.
 const pluginCommand = "kubectl altershield"
 
-// toldWithPlugin are the documents in which a flag that stands alone is the plugin's.
-var toldWithPlugin = []string{
+// aboutPlugin are the documents in which a flag without a command is a flag of the plugin.
+var aboutPlugin = []string{
 	"docs/reference/plugin.md", "docs/tasks/respond-to-an-alert.md",
 	"docs/tasks/wait-in-ci.md", "docs/tasks/handle-a-failed-release.md", "docs/getting-started/first-block.md",
 }
 
-// ofPlaces are the documents whose commands are for workloads of others and for pipelines:
-// they are read as the plugin reads them, and test/plugin and docs/getting-started/first-block.md run
-// such.
-var ofPlaces = []string{"docs/tasks/wait-in-ci.md"}
+// forPipelines are the documents with commands for pipelines and workloads of users. These commands are only parsed; test/plugin and
+// docs/getting-started/first-block.md run similar ones.
+var forPipelines = []string{"docs/tasks/wait-in-ci.md"}
 
 func newPlugin() *cobra.Command {
-	return plugin.NewCommand(plugin.Options{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}})
+	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}
+	return plugin.NewCommand(plugin.Options{IOStreams: streams})
 }
 
-// accepts says why the plugin does not take a command.
+// accepts returns an error if the plugin does not accept a command.
 func accepts(command string) error {
-	// What a shell would end the command with, or make of it.
+	// In a shell, a pipe ends the command, and quotes are removed.
 	command, _, _ = strings.Cut(command, " | ")
 	words := strings.Fields(strings.NewReplacer("'", "", "\"", "").Replace(command))
 	root := newPlugin()
@@ -72,19 +72,18 @@ func accepts(command string) error {
 	}
 	args := cmd.Flags().Args()
 	if len(args) == 0 && len(rest) == 0 {
-		return nil // named alone
+		return nil // only its name
 	}
 	return cmd.ValidateArgs(args)
 }
 
-// The plugin takes every command that a document tells of, those in sentences and in
-// pipelines included.
+// TestPluginCommands checks that the plugin accepts every command in documents, in sentences and in pipelines too.
 func TestPluginCommands(t *testing.T) {
-	told := regexp.MustCompile(`kubectl altershield ([^\x60\n]+)`)
+	typed := regexp.MustCompile(`kubectl altershield ([^\x60\n]+)`)
 	for _, path := range documents {
 		for i, line := range read(t, path).lines {
 			code := line
-			if strings.Contains(line, "\x60") { // in a sentence: what is between two of them
+			if strings.Contains(line, "\x60") { // in a sentence: the code between two backticks
 				code = ""
 				for j, part := range strings.Split(line, "\x60") {
 					if j%2 == 1 && strings.HasPrefix(part, pluginCommand+" ") {
@@ -92,7 +91,7 @@ func TestPluginCommands(t *testing.T) {
 					}
 				}
 			}
-			for _, found := range told.FindAllStringSubmatch(code, -1) {
+			for _, found := range typed.FindAllStringSubmatch(code, -1) {
 				text := strings.TrimSpace(comment.ReplaceAllString(found[1], ""))
 				if err := accepts(text); err != nil {
 					t.Errorf("%s:%d: %s %s: %v", path, i+1, pluginCommand, text, err)
@@ -102,7 +101,7 @@ func TestPluginCommands(t *testing.T) {
 	}
 }
 
-// What documents show of YAML can be read, objects of Kubernetes strictly.
+// TestYAML checks that the YAML in documents can be decoded; objects of Kubernetes are decoded strictly.
 func TestYAML(t *testing.T) {
 	decoder := serializer.NewCodecFactory(clientgoscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	for _, path := range documents {
@@ -131,7 +130,7 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// Jobs that run the image of the plugin give it arguments that it takes.
+// TestPluginJobs checks that the plugin accepts the arguments of Jobs that run its image.
 func TestPluginJobs(t *testing.T) {
 	jobs := 0
 	for _, path := range documents {

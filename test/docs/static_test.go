@@ -42,7 +42,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
-// Every link within the repository leads somewhere.
+// TestLinks checks that every link within the repository leads to a file and a heading.
 func TestLinks(t *testing.T) {
 	root := repository(t)
 	for _, path := range documents {
@@ -57,7 +57,8 @@ func TestLinks(t *testing.T) {
 				file = filepath.ToSlash(filepath.Join(filepath.Dir(path), target))
 			}
 			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
-				t.Errorf("%s:%d: link to %s: there is no %s; name a file of the repository, relative to %s", path, link.line, link.text, file, filepath.Dir(path))
+				t.Errorf("%s:%d: link to %s: there is no %s; name a file of the repository, relative to %s",
+					path, link.line, link.text, file, filepath.Dir(path))
 				continue
 			}
 			if anchor != "" && !read(t, file).anchors()[anchor] {
@@ -68,7 +69,7 @@ func TestLinks(t *testing.T) {
 			if _, file, is := strings.Cut(line.text, "raw.githubusercontent.com/traas-stack/altershield-operator/"); is {
 				_, file, _ = strings.Cut(strings.Fields(file)[0], "/")
 				if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
-					t.Errorf("%s:%d: the repository has no %s to be downloaded", path, line.line, file)
+					t.Errorf("%s:%d: the repository has no file %s to download", path, line.line, file)
 				}
 			}
 		}
@@ -78,7 +79,7 @@ func TestLinks(t *testing.T) {
 // translated is README.md in Chinese.
 const translated = "README.zh-CN.md"
 
-// What README.md shows to type and says is printed, README.zh-CN.md does as well.
+// TestTranslation checks that README.zh-CN.md has the same blocks and code spans as README.md.
 func TestTranslation(t *testing.T) {
 	english, chinese := read(t, "README.md").blocks, read(t, translated).blocks
 	if len(english) != len(chinese) {
@@ -86,7 +87,7 @@ func TestTranslation(t *testing.T) {
 	}
 	for i, b := range chinese {
 		if b.language != "mermaid" && !slices.Equal(b.lines, english[i].lines) {
-			t.Errorf("%s:%d: the block is not that of README.md:%d", translated, b.line, english[i].line)
+			t.Errorf("%s:%d: the block differs from README.md:%d", translated, b.line, english[i].line)
 		}
 	}
 	names := func(path string) map[string]bool {
@@ -97,17 +98,16 @@ func TestTranslation(t *testing.T) {
 		return all
 	}
 	if diff := cmp.Diff(names("README.md"), names(translated)); diff != "" {
-		t.Errorf("what is named by code in README.md and not in %s (-), and the other way round (+):\n%s", translated, diff)
+		t.Errorf("code spans in README.md only (-), and in %s only (+):\n%s", translated, diff)
 	}
 }
 
-// Nothing is overlooked: commands are in blocks that begin with one, and code
-// ends in the line it begins in.
+// TestBlocks checks that the parser misses no command: a block of commands begins with a command, and a code span ends in its first line.
 func TestBlocks(t *testing.T) {
 	for _, path := range documents {
 		d := read(t, path)
 		for _, s := range d.loose {
-			t.Errorf("%s:%d: code that does not end in its line: %s", path, s.line, s.text)
+			t.Errorf("%s:%d: code that does not end in its first line: %s", path, s.line, s.text)
 		}
 		for _, b := range d.blocks {
 			if b.language == "go" {
@@ -119,41 +119,42 @@ func TestBlocks(t *testing.T) {
 			}
 			for i, line := range b.lines {
 				if strings.HasPrefix(line, "$ ") || programs.MatchString(line) {
-					t.Errorf("%s:%d: the block of this command begins with something else; begin it with a command, or with \"$ \" and a command where outputs are shown", path, b.line+i)
+					t.Errorf("%s:%d: the block of this command does not begin with a command; begin it with a command, "+
+						"with \"$ \" before it if the block shows outputs", path, b.line+i)
 				}
 			}
 			if !slices.ContainsFunc(texts, func(x shownText) bool { return x.is(path, b) }) {
-				t.Errorf("%s:%d: a block of neither commands nor anything that texts in stories_test.go knows; show an output below the command that prints it", path, b.line)
+				t.Errorf("%s:%d: the block has no commands, and texts in stories_test.go do not have it; show an output below its command",
+					path, b.line)
 			}
 		}
 	}
 }
 
-// isQuoted fails unless Go code is, but for its indentation, in the file that its
-// first line names.
+// isQuoted checks that the file in the first line of Go code has this code, with any indentation.
 func isQuoted(t *testing.T, path string, b block) {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(repository(t), strings.TrimPrefix(b.lines[0], "// ")))
 	if err != nil {
-		t.Errorf("%s:%d: Go code begins with the file it is from, as in \"// main.go\": %v", path, b.line, err)
+		t.Errorf("%s:%d: begin Go code with the path of its file, as in \"// main.go\": %v", path, b.line, err)
 		return
 	}
 	flat := func(code string) string { return strings.Join(strings.Fields(code), " ") }
 	if !strings.Contains(flat(string(source)), flat(strings.Join(b.lines[1:], "\n"))) {
-		t.Errorf("%s:%d: %s has other code than this by now", path, b.line, b.lines[0])
+		t.Errorf("%s:%d: %s does not have this code", path, b.line, b.lines[0])
 	}
 }
 
-// made are paths that are no part of the repository: they are built or written by
-// what the documentation tells to type.
+// made matches paths that are not in the repository, because commands of the documentation create them.
 var made = regexp.MustCompile(`^(bin|certs)/.`)
 
 var (
-	repositoryPath = regexp.MustCompile(`(?:^|[\s=@('"])((?:\.ci|apis|bin|certs|config|controllers|docs|hack|internal|routers|runnable|test|webhooks)/[\w./*-]*)`)
-	upperCase      = regexp.MustCompile(`[A-Z]{3,}|\.\.\.`)
+	repositoryPath = regexp.MustCompile(`(?:^|[\s=@('"])` +
+		`((?:\.ci|apis|bin|certs|config|controllers|docs|hack|internal|routers|runnable|test|webhooks)/[\w./*-]*)`)
+	upperCase = regexp.MustCompile(`[A-Z]{3,}|\.\.\.`)
 )
 
-// Every path of the repository that is named is there.
+// TestPaths checks that every path in documents exists in the repository.
 func TestPaths(t *testing.T) {
 	root := repository(t)
 	exists := func(path string) bool {
@@ -163,7 +164,7 @@ func TestPaths(t *testing.T) {
 	for _, path := range documents {
 		for _, s := range code(t, path) {
 			for _, m := range repositoryPath.FindAllStringSubmatch(s.text, -1) {
-				// opsconfiginfo-NAME.yaml is any such file, apis/.../x.go one somewhere below.
+				// NAME in opsconfiginfo-NAME.yaml stands for any name, ... in apis/.../x.go for one or two directories.
 				name := strings.TrimRight(upperCase.ReplaceAllString(m[1], "*"), ".")
 				if !made.MatchString(name) && !exists(name) && !exists(strings.ReplaceAll(name, "/*/", "/*/*/")) {
 					t.Errorf("%s:%d: %s is not in the repository", path, s.line, m[1])
@@ -173,7 +174,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// code are the code spans and the lines of blocks of a document.
+// code returns the code spans and the lines of blocks of a document.
 func code(t *testing.T, path string) []span {
 	t.Helper()
 	d := read(t, path)
@@ -194,7 +195,7 @@ var (
 	makeVariable = regexp.MustCompile(`(?m)^([A-Z][A-Z_]*) *[?:]?=`)
 )
 
-// Every target of make is one, and so is every variable given to it.
+// TestMakeTargets checks that the Makefile has every target and variable of make commands.
 func TestMakeTargets(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(repository(t), "Makefile"))
 	if err != nil {
@@ -219,24 +220,24 @@ func TestMakeTargets(t *testing.T) {
 					t.Errorf("%s:%d: make %s: the Makefile has no target or variable %s", path, s.line, words, name)
 				}
 				if variable {
-					break // what is given to it may have spaces
+					break // its value may have spaces
 				}
 			}
 		}
 	}
 	if seen == 0 {
-		t.Error("no target is named anywhere")
+		t.Error("no document names a target")
 	}
 }
 
 var flagName = regexp.MustCompile(`(^|[\s'"=(,])--([a-z][a-z-]*(?:[a-z]|\*))(?:[^.\w-]|$)`)
 
-// Every flag is one of the program it is given to; one that stands alone is the
-// manager's, or the simulator's where the simulator is described.
+// TestFlags checks that programs have the flags in documents. A flag without a program is a flag of the manager, or of the simulator
+// where the simulator is described.
 func TestFlags(t *testing.T) {
 	manager := func(name string) bool {
 		_, err := options.Parse([]string{"--" + name + "=x"})
-		return err == nil || !strings.Contains(err.Error(), "flag provided but not defined")
+		return err == nil || !strings.Contains(err.Error(), "flag provided")
 	}
 	simulator := source(t, "hack/simulator/main.go", `flags\.\w+\((?:&[\w.]+, )?"([a-z-]+)"`)
 	demo := source(t, "hack/demo/main.go", `flag\.\w+\("([a-z-]+)"`)
@@ -248,14 +249,16 @@ func TestFlags(t *testing.T) {
 		for _, s := range code(t, path) {
 			whose, is := "manager", manager
 			switch text := strings.TrimPrefix(s.text, "$ "); {
-			case strings.HasPrefix(text, "make simulator") || strings.HasPrefix(text, "go run ./hack/simulator") || strings.HasPrefix(text, "--fail-"):
+			case strings.HasPrefix(text, "make simulator"), strings.HasPrefix(text, "go run ./hack/simulator"),
+				strings.HasPrefix(text, "--fail-"):
 				whose, is = "simulator", in(append(simulator, "help"))
 			case strings.HasPrefix(text, "make demo"):
 				whose, is = "demo", in(demo)
 			case strings.HasPrefix(text, "ARGS=") || strings.HasPrefix(text, "make "):
-			case strings.HasPrefix(text, "'--fail") || path == "docs/tasks/connect-altershield-server.md" && in(simulator)(strings.Trim(strings.Split(text, "=")[0], "-")):
+			case strings.HasPrefix(text, "'--fail"),
+				path == "docs/tasks/connect-altershield-server.md" && in(simulator)(strings.Trim(strings.Split(text, "=")[0], "-")):
 				whose, is = "simulator", in(simulator)
-			case strings.HasPrefix(text, "-") && slices.Contains(toldWithPlugin, path):
+			case strings.HasPrefix(text, "-") && slices.Contains(aboutPlugin, path):
 				whose, is = "plugin", in(pluginFlags(newPlugin()))
 			case strings.HasPrefix(text, "-") || strings.HasPrefix(text, "altershield-operator: ") || strings.HasPrefix(text, "/manager "):
 			default:
@@ -278,12 +281,12 @@ func TestFlags(t *testing.T) {
 	}
 	for _, name := range managerFlags(t) {
 		if !mentioned[name] {
-			t.Errorf("internal/options: no document tells of --%s; add it to the table of docs/reference/flags.md", name)
+			t.Errorf("internal/options: no document has --%s; add it to the table of docs/reference/flags.md", name)
 		}
 	}
 }
 
-// pluginFlags are those of a command of the plugin, and of those below it.
+// pluginFlags returns the flags of a command of the plugin and of its subcommands.
 func pluginFlags(c *cobra.Command) (names []string) {
 	for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
@@ -298,7 +301,7 @@ func managerFlags(t *testing.T) []string {
 	return source(t, "internal/options/options.go", `fs\.\w+\((?:&o\.\w+, )?"([a-z-]+)"`)
 }
 
-// source are the first groups of all matches in a file.
+// source returns the first group of each match in a file.
 func source(t *testing.T, path, pattern string) []string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(repository(t), filepath.FromSlash(path)))
@@ -315,16 +318,16 @@ func source(t *testing.T, path, pattern string) []string {
 	return all
 }
 
-// program is what the code of this repository says.
+// program has the strings and names in the code of this repository.
 type program struct {
-	// literals are its strings, without those of tests, one per line in text.
+	// literals are the strings outside tests; text has one per line.
 	literals map[string]bool
 	text     string
-	// names are what it declares and uses, in tests, too.
+	// names are all identifiers, in tests too.
 	names map[string]bool
-	// constants are its string constants.
+	// constants are the string constants by name.
 	constants map[string]string
-	// events are the reasons of the events it writes.
+	// events are the reasons of events.
 	events map[string]bool
 }
 
@@ -397,7 +400,7 @@ func programOf(t *testing.T) program {
 	return p
 }
 
-// eventsIn finds the reason of an event: it follows its type.
+// eventsIn adds the reasons of events in a list: a reason follows an event type.
 func (p program) eventsIn(list []ast.Expr) {
 	for i := range list[:max(0, len(list)-1)] {
 		if selector, is := valueOf(list[i]).(*ast.SelectorExpr); !is || !strings.HasPrefix(selector.Sel.Name, "EventType") {
@@ -440,14 +443,23 @@ var (
 )
 
 // foreign are names of Kubernetes and of the tools around it.
-var foreign = []string{"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap", "OwnerReferencesPermissionEnforcement", "PreDelete"}
+var foreign = []string{
+	"ContainerCreating", "RollingUpdate", "ReplicaSet", "RolloutStuck", "ConfigMap", "OwnerReferencesPermissionEnforcement", "PreDelete",
+}
 
-// Every state, reason, condition, event, kind or function that is named is one.
+// settingKeys are the annotations of a workload that change a setting.
+var settingKeys = []string{
+	"blocking", "branch", "halting", "holding", "observe", "rollback", "selfhealing", "silence", "timeouts",
+}
+
+// TestNames checks that the code has every state, reason, condition, event, kind, function, metric and key in documents.
 func TestNames(t *testing.T) {
 	p := programOf(t)
 	for _, path := range documents {
 		for _, s := range read(t, path).spans {
-			if camelCase.MatchString(s.text) && !p.literals[s.text] && !p.names[s.text] && !p.names["PodReason"+s.text] && !slices.Contains(foreign, s.text) && !strings.HasPrefix(s.text, "AlterShield") {
+			known := p.literals[s.text] || p.names[s.text] || p.names["PodReason"+s.text] ||
+				slices.Contains(foreign, s.text) || strings.HasPrefix(s.text, "AlterShield")
+			if camelCase.MatchString(s.text) && !known {
 				t.Errorf("%s:%d: nothing in the code is called %s", path, s.line, s.text)
 			}
 		}
@@ -458,7 +470,7 @@ func TestNames(t *testing.T) {
 				}
 			}
 			for _, m := range key.FindAllStringSubmatch(s.text, -1) {
-				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains([]string{"blocking", "branch", "halting", "holding", "observe", "rollback", "selfhealing", "silence", "timeouts"}, m[1]) {
+				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains(settingKeys, m[1]) {
 					t.Errorf("%s:%d: there is no label or annotation altershield.defense.antgroup.com/%s", path, s.line, m[1])
 				}
 			}
@@ -466,8 +478,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Every condition, reason and key on workloads is explained in docs/reference/states.md,
-// and so is every event.
+// TestComplete checks that docs/reference/states.md explains every condition, reason, event and key on workloads.
 func TestComplete(t *testing.T) {
 	p := programOf(t)
 	explained := func(paths ...string) map[string]bool {
@@ -506,15 +517,15 @@ func TestComplete(t *testing.T) {
 
 var (
 	imageName = regexp.MustCompile(`\b(?:sleep=|image: |IMG=|")((?:[a-z0-9.-]+/)*[a-z-]*(?:busybox|altershield-operator)(?::[\w.-]+)?)\b`)
-	// published are the images that people can pull; of another registry, in examples,
-	// is what they push there. "busybo" is the one that does not exist.
+	// published matches images that can be pulled, and images of examples that users push to a registry of their own.
 	published = regexp.MustCompile(`^(busybox(:1\.3[0-7])?|registry\.example/.*|ghcr\.io/traas-stack/altershield-operator:vX\.Y\.Z)$`)
 )
 
-// Every image that is named can be pulled, or is that of the release.
+// TestImages checks that every image in documents and manifests can be pulled, or is the image of the release.
 func TestImages(t *testing.T) {
 	root := repository(t)
-	released := source(t, "config/manager/kustomization.yaml", `newName: (\S+)`)[0] + ":" + source(t, "config/manager/kustomization.yaml", `newTag: (v\d+\.\d+\.\d+)\n`)[0]
+	const kustomization = "config/manager/kustomization.yaml"
+	released := source(t, kustomization, `newName: (\S+)`)[0] + ":" + source(t, kustomization, `newTag: (v\d+\.\d+\.\d+)\n`)[0]
 	texts := map[string]string{}
 	for _, path := range documents {
 		texts[path] = strings.Join(read(t, path).lines, "\n")
@@ -536,7 +547,7 @@ func TestImages(t *testing.T) {
 	for path, text := range texts {
 		for _, m := range imageName.FindAllStringSubmatch(text, -1) {
 			if seen++; !published.MatchString(m[1]) && m[1] != released {
-				t.Errorf("%s: nobody can pull %s; name a tag that is published, or add it to published", path, m[1])
+				t.Errorf("%s: %s cannot be pulled; name a published tag, or add the image to published", path, m[1])
 			}
 		}
 	}
@@ -545,28 +556,37 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// docs/reference/objects.md has every key that the operator writes or reads, and none that
-// there is not.
+// workloadFields are the fields of workloads that documents may name.
+var workloadFields = []string{
+	"spec.paused", "spec.updateStrategy.type", "spec.updateStrategy.rollingUpdate.partition", "spec.minReadySeconds",
+	"spec.progressDeadlineSeconds", "spec.template",
+}
+
+// TestObjectKeys checks that docs/reference/objects.md has exactly the keys that the operator writes or reads.
 func TestObjectKeys(t *testing.T) {
 	d := read(t, "docs/reference/objects.md")
 	named := map[string]bool{}
 	for _, s := range d.spans {
 		named[s.text] = true
 	}
-	known := map[string]bool{"spec.paused": true, "spec.updateStrategy.type": true, "spec.updateStrategy.rollingUpdate.partition": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true, "spec.template": true, "metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
+	known := map[string]bool{"metadata.managedFields": true, corev1.LastAppliedConfigAnnotation: true}
+	for _, name := range workloadFields {
+		known[name] = true
+	}
 	keys := 0
 	for name, value := range programOf(t).constants {
 		if !strings.HasSuffix(name, "Label") && !strings.HasSuffix(name, "Annotation") {
 			continue
 		}
 		short, own := strings.CutPrefix(value, v1alpha1.SettingAnnotationPrefix)
-		if !own && !strings.HasPrefix(value, v1alpha1.EnrolledLabel) && value != v1alpha1.DeploymentNameLabel && value != v1alpha1.ChangeCauseAnnotation {
-			continue // of others
+		if !own && !strings.HasPrefix(value, v1alpha1.EnrolledLabel) &&
+			value != v1alpha1.DeploymentNameLabel && value != v1alpha1.ChangeCauseAnnotation {
+			continue // a key of others
 		}
 		keys++
 		known[short], known[value] = true, true
 		if !named[short] && !named[value] {
-			t.Errorf("docs/reference/objects.md does not say on what the operator writes %s (%s), when, and how it is taken back", value, name)
+			t.Errorf("docs/reference/objects.md does not have %s (%s); add the object, the time of the write, and the removal", value, name)
 		}
 	}
 	if keys < 25 {
@@ -584,9 +604,8 @@ func TestObjectKeys(t *testing.T) {
 	}
 }
 
-// docs/reference/objects.md has every right to write that the manager's roles give, and no
-// other. That the manager uses each of them, and needs no other, is compared with the
-// audit log of real API servers (test/node).
+// TestObjectRights checks that docs/reference/objects.md has exactly the rights to write of the manager's roles. test/node compares the
+// roles with the audit log of a real API server.
 func TestObjectRights(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(repository(t), "config", "rbac", "role.yaml"))
 	if err != nil {
@@ -630,13 +649,13 @@ func TestObjectRights(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rights to write in config/rbac/role.yaml (-) and in the tables of docs/reference/objects.md (+); say there what each is for:\n%s", diff)
+		t.Errorf("rights to write in config/rbac/role.yaml (-) and in the tables of docs/reference/objects.md (+):\n%s", diff)
 	}
 }
 
 var camelOrWord = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 
-// The log lines of the manager that people are told to look for are in the code.
+// TestLogLines checks that the code has the log lines in docs/reference/altershield-server.md.
 func TestLogLines(t *testing.T) {
 	p := programOf(t)
 	d := read(t, "docs/reference/altershield-server.md")
@@ -663,7 +682,7 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// The documents have what the walkthrough types, and show its denial.
+// TestWalkthrough checks that the documents have the commands of the walkthrough, and show its denial.
 func TestWalkthrough(t *testing.T) {
 	var typed, shown []string
 	for _, path := range []string{tutorial, "docs/concepts/release.md", "docs/concepts/verification.md", "docs/concepts/block.md"} {
@@ -685,9 +704,12 @@ func TestWalkthrough(t *testing.T) {
 
 var field = regexp.MustCompile(`^(?:spec|status)(?:\.[a-zA-Z]+)+$`)
 
-// Every field that is named is one of our kinds, or one of a workload.
+// TestFields checks that our kinds or workloads have every field in documents.
 func TestFields(t *testing.T) {
-	known := map[string]bool{"spec.template": true, "spec.paused": true, "spec.updateStrategy.type": true, "spec.updateStrategy.rollingUpdate.partition": true, "spec.minReadySeconds": true, "spec.progressDeadlineSeconds": true}
+	known := map[string]bool{}
+	for _, name := range workloadFields {
+		known[name] = true
+	}
 	for _, crd := range crds(t) {
 		walk(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, _ *apiextensionsv1.JSONSchemaProps) { known[path] = true })
 	}
@@ -700,7 +722,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// Every field of our kinds has a description: kubectl explain prints it.
+// TestDescriptions checks that every field of our kinds has a description, which kubectl explain prints.
 func TestDescriptions(t *testing.T) {
 	for _, crd := range crds(t) {
 		kind := crd.Spec.Names.Kind

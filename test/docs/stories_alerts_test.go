@@ -21,8 +21,8 @@ import (
 	"strings"
 )
 
-// alertsStories are those of the documents about monitoring, alerts, upgrade and uninstall.
-var alertsStories = map[string]told{
+// alertsStories has the plans of the documents about monitoring, alerts, upgrade and uninstall.
+var alertsStories = map[string]plan{
 	"docs/tasks/monitor.md": {
 		begin: func(s *story) {
 			s.standAlone()
@@ -45,31 +45,44 @@ var alertsStories = map[string]told{
 		end:   (*story).forget,
 		steps: []step{
 			{command: "kubectl get --raw '/api/v1/namespaces/altershieldoperator-system/pods/POD:8081/proxy/readyz?verbose'", skip: needsPods},
-			{command: `kubectl -n altershieldoperator-system logs -l control-plane=controller-manager --tail=-1 | grep '"level":"error"'`, skip: needsPods},
-			{command: `kubectl -n altershieldoperator-system logs -l control-plane=controller-manager --tail=-1 | grep '"logger":"webhooks"'`, skip: needsPods},
+			{
+				command: `kubectl -n altershieldoperator-system logs -l control-plane=controller-manager --tail=-1 | grep '"level":"error"'`,
+				skip:    needsPods,
+			},
+			{
+				command: `kubectl -n altershieldoperator-system logs -l control-plane=controller-manager --tail=-1 | grep '"logger":"webhooks"'`,
+				skip:    needsPods,
+			},
 			{
 				command: "kubectl -n altershieldoperator-system logs -l control-plane=controller-manager --tail=-1 | grep 'did not do as it was asked'",
 				skip:    needsPods,
 			},
 			{
-				command: "kubectl -n altershieldoperator-system describe pods -l control-plane=controller-manager | grep -E '^Name:|ServerHealthChanged'",
-				skip:    needsPods,
+				command: "kubectl -n altershieldoperator-system describe pods -l control-plane=controller-manager " +
+					"| grep -E '^Name:|ServerHealthChanged'",
+				skip: needsPods,
 			},
-			{command: "kubectl -n altershieldoperator-system describe certificate altershieldoperator-webhook-serving-cert", skip: "it needs cert-manager"},
+			{
+				command: "kubectl -n altershieldoperator-system describe certificate altershieldoperator-webhook-serving-cert",
+				skip:    "it needs cert-manager",
+			},
 			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks, after: func(s *story) { s.startManager(false) }},
 			{
 				command: "kubectl get events -A --field-selector reason=ReleaseSuspended",
 				before: func(s *story) {
-					s.do("kubectl delete events -A --all") // of other documents
+					s.do("kubectl delete events -A --all") // events of other documents
 					s.block()
 				},
 			},
 			{command: "kubectl get changepods -A | grep -E 'PreFailed|PreTimeout|PostFailed|PostTimeout'", code: 1},
 			{
 				command: "kubectl patch validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration --type=json -p " +
-					`'[{"op":"replace","path":"/webhooks/1/failurePolicy","value":"Ignore"},{"op":"replace","path":"/webhooks/4/failurePolicy","value":"Ignore"},{"op":"replace","path":"/webhooks/7/failurePolicy","value":"Ignore"}]'`,
+					`'[{"op":"replace","path":"/webhooks/1/failurePolicy","value":"Ignore"},` +
+					`{"op":"replace","path":"/webhooks/4/failurePolicy","value":"Ignore"},` +
+					`{"op":"replace","path":"/webhooks/7/failurePolicy","value":"Ignore"}]'`,
 				after: func(s *story) {
-					s.wait("Ignore Ignore Ignore Ignore Ignore Ignore Ignore Ignore Ignore", "kubectl get validatingwebhookconfiguration altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
+					s.wait(strings.TrimSpace(strings.Repeat("Ignore ", 9)), "kubectl get validatingwebhookconfiguration "+
+						"altershieldoperator-validating-webhook-configuration -o jsonpath='{.webhooks[*].failurePolicy}'")
 				},
 			},
 			{command: "kubectl apply -f quick-start.yaml", before: (*story).removeWebhooks},
@@ -83,7 +96,7 @@ var alertsStories = map[string]told{
 				command: "kubectl -n altershieldoperator-system rollout status deployment/altershieldoperator-controller-manager",
 				after:   func(s *story) { s.startManager(false) },
 			},
-			{command: "kubectl altershield check", skip: "the manager's pods are only played here; test/plugin/check runs it"},
+			{command: "kubectl altershield check", skip: "the manager's pods are only simulated here; test/plugin/check runs it"},
 		},
 	},
 	"docs/tasks/uninstall.md": {
@@ -100,16 +113,18 @@ var alertsStories = map[string]told{
 			},
 			{command: "kubectl get deployments,statefulsets,daemonsets -A -o yaml | grep altershield.defense.antgroup.com/held:", code: 1}, // none
 			{
-				command: "kubectl -n altershieldoperator-system annotate deployment altershieldoperator-controller-manager altershield.defense.antgroup.com/force-uninstall=true",
-				skip:    "the operator was deleted above; internal/errand tests it",
+				command: "kubectl -n altershieldoperator-system annotate deployment altershieldoperator-controller-manager " +
+					"altershield.defense.antgroup.com/force-uninstall=true",
+				skip: "the operator was deleted above; internal/errand tests it",
 			},
 			{
 				command: "kubectl delete mutatingwebhookconfiguration altershieldoperator-mutating-webhook-configuration",
 				before:  (*story).stopManager,
 			},
 			{
-				command: "kubectl label deployment NAME admission-webhook-altershield.antgroup.com/version- altershield.defense.antgroup.com/defense-status-",
-				fill:    named,
+				command: "kubectl label deployment NAME admission-webhook-altershield.antgroup.com/version- " +
+					"altershield.defense.antgroup.com/defense-status-",
+				fill: named,
 			},
 			{
 				command: `kubectl get deployment NAME -o go-template='{{range $key, $_ := .metadata.annotations}}{{$key}}{{"\n"}}{{end}}' ` +

@@ -16,12 +16,12 @@ limitations under the License.
 
 package docs
 
-// holdStories are those of the documents about holds, kinds, objects and settings.
-var holdStories = map[string]told{
+// holdStories has the plans of the documents about holds, kinds, objects and settings.
+var holdStories = map[string]plan{
 	"docs/tasks/hold-rollouts.md": {
 		begin: func(s *story) {
 			s.standAlone()
-			s.policy(system, "default", "Enforce") // what is waited for
+			s.policy(system, "default", "Enforce") // its checks hold rollouts
 			s.fresh()
 		},
 		end: func(s *story) {
@@ -60,7 +60,9 @@ var holdStories = map[string]told{
 				},
 			},
 			{
-				command: `kubectl get deployments,statefulsets -A -o go-template='{{range .items}}{{with .metadata.annotations}}{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} {{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
+				command: `kubectl get deployments,statefulsets -A -o go-template='{{range .items}}{{with .metadata.annotations}}` +
+					`{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} ` +
+					`{{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
 				before: func(s *story) {
 					s.hold()
 					s.stopManager()
@@ -68,18 +70,23 @@ var holdStories = map[string]told{
 				},
 			},
 			{
-				command: `kubectl -n default patch deployment sleep --type=merge -p '{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"minReadySeconds":0,"progressDeadlineSeconds":600}}'`,
+				command: `kubectl -n default patch deployment sleep --type=merge -p ` +
+					`'{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},` +
+					`"spec":{"minReadySeconds":0,"progressDeadlineSeconds":600}}'`,
 				after: func(s *story) {
 					s.notHeld("", "600")
 					s.rolledOut()
 				},
 			},
 			{
-				command: `kubectl -n default patch statefulset NAME --type=merge -p '{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}'`,
-				fill:    ofStatefulSet,
-				before: func(s *story) { // the webhooks are gone, so this is what is left of a hold
+				command: `kubectl -n default patch statefulset NAME --type=merge -p ` +
+					`'{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},` +
+					`"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}'`,
+				fill: ofStatefulSet,
+				before: func(s *story) { // the webhooks are gone, so the test writes the fields of a hold
 					s.applyStatefulSet()
-					s.do(`kubectl annotate statefulset db 'altershield.defense.antgroup.com/held={"release":2,"until":"EveryBatch","partition":0,"set":{"partition":4}}'`)
+					s.do(`kubectl annotate statefulset db ` +
+						`'altershield.defense.antgroup.com/held={"release":2,"until":"EveryBatch","partition":0,"set":{"partition":4}}'`)
 					s.do(`kubectl patch statefulset db --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":4}}}}'`)
 				},
 				after: func(s *story) {
@@ -92,7 +99,7 @@ var holdStories = map[string]told{
 	"docs/concepts/hold.md": {
 		begin: func(s *story) {
 			s.standAlone()
-			s.policy(system, "default", "Enforce") // what is waited for
+			s.policy(system, "default", "Enforce") // its checks hold rollouts
 			s.set("holding", `{"enable":true,"content":"every,atMost=20m"}`)
 			s.hold()
 		},
@@ -110,8 +117,9 @@ var holdStories = map[string]told{
 		end: (*story).forget,
 		steps: []step{
 			{
-				command: "kubectl -n altershieldoperator-system patch oci timeouts --type=merge -p " + `'{"spec":{"content":"wait=30s,pre=60s,post=300s"}}'`,
-				after:   func(s *story) { s.set("timeouts", `{"content":"wait=60s,pre=120s,post=120s,settle=10s"}`) },
+				command: "kubectl -n altershieldoperator-system patch oci timeouts --type=merge -p " +
+					`'{"spec":{"content":"wait=30s,pre=60s,post=300s"}}'`,
+				after: func(s *story) { s.set("timeouts", `{"content":"wait=60s,pre=120s,post=120s,settle=10s"}`) },
 			},
 		},
 	},
@@ -120,10 +128,12 @@ var holdStories = map[string]told{
 	},
 	"docs/concepts/kinds.md": nativeStory(
 		native{
-			kind:    "StatefulSet",
-			spec:    `"serviceName":"db","replicas":0`,
-			halted:  `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2147483647}}}}`,
-			keeping: []string{`kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}'`},
+			kind:   "StatefulSet",
+			spec:   `"serviceName":"db","replicas":0`,
+			halted: `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2147483647}}}}`,
+			keeping: []string{
+				`kubectl patch statefulset/NAME --type=merge -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}'`,
+			},
 		},
 		native{
 			kind:   "DaemonSet",

@@ -20,14 +20,14 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// policiesStories are those of the documents about policies and verification.
-var policiesStories = map[string]told{
+// policiesStories has the plans of the documents about policies and verification.
+var policiesStories = map[string]plan{
 	"docs/tasks/write-policies.md": {
 		begin: func(s *story) {
 			s.standAlone()
-			s.policy(system, "default", "Enforce") // it is there
-			s.fresh()                              // which enrols the namespace
-			// The policy of the operator would fail the pods, too.
+			s.policy(system, "default", "Enforce") // the policy exists
+			s.fresh()                              // enrols the namespace
+			// The default policy would fail the pods, too.
 			s.do(`kubectl -n %s patch defensepolicy default --type merge -p '{"spec":{"mode":"Disabled"}}'`, system)
 			s.policy(system, "default", "Disabled")
 		},
@@ -42,7 +42,7 @@ var policiesStories = map[string]told{
 				command: "kubectl apply -f config/samples/policies/observe.yaml",
 				after: func(s *story) {
 					s.policy("default", "trial", "Observe")
-					s.fresh() // a policy counts for releases that begin later
+					s.fresh() // a policy is in force for later releases
 					s.check(first, "default/trial/one-restart", "Watching", "")
 					s.do("kubectl label pod %s %s=%s", s.podOf(first+"--x--1"), controlplane.BehaviorLabel, controlplane.BehaviorLiveness)
 					s.check(first, "default/trial/one-restart", "Failed", "Restarted")
@@ -53,7 +53,7 @@ var policiesStories = map[string]told{
 				after: func(s *story) {
 					s.wait("true", "kubectl get events --field-selector reason=DryRun | grep -q default/trial/one-restart && echo true")
 					s.wait("", "kubectl get deployment sleep -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
-					s.fresh() // without a pod of the version before that fails in the same way
+					s.fresh() // so that no pod of the previous version fails in the same way
 				},
 			},
 			{
@@ -75,7 +75,7 @@ var policiesStories = map[string]told{
 	"docs/reference/checks.md": {
 		begin: func(s *story) {
 			s.standAlone()
-			s.policy(system, "default", "Enforce") // it counts for releases that begin later
+			s.policy(system, "default", "Enforce") // it is in force for later releases
 			s.fresh()
 		},
 		end: func(s *story) {
@@ -107,7 +107,8 @@ var policiesStories = map[string]told{
 					s.do("kubectl set image deployment/sleep sleep=busybox:1.31")
 					s.check(current(s), "default/rules/containers", "Failed", "RuleFailed")
 					s.state(current(s), "Suspend")
-					s.wait("true", "kubectl get cwl %s -o json | grep -q 'a container has no memory limit; see the handbook of the platform' && echo true", current(s))
+					s.wait("true", "kubectl get cwl %s -o json | "+
+						"grep -q 'a container has no memory limit; see the handbook of the platform' && echo true", current(s))
 					s.do("kubectl delete defensepolicy rules")
 				},
 			},

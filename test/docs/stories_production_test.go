@@ -18,8 +18,8 @@ package docs
 
 import "context"
 
-// productionStories are those of the documents about production.
-var productionStories = map[string]told{
+// productionStories has the plan of the document about production.
+var productionStories = map[string]plan{
 	"docs/tasks/run-in-production.md": {
 		begin: (*story).standAlone,
 		steps: []step{
@@ -34,7 +34,7 @@ var productionStories = map[string]told{
 				after: func(s *story) { s.startManager(false) },
 			},
 			{
-				// The manager that runs is given its certificate.
+				// The manager has a certificate of the test, so it did not create this Secret.
 				command: "kubectl -n altershieldoperator-system delete secret altershieldoperator-webhook-server-cert",
 				before: func(s *story) {
 					s.do("kubectl -n %s create secret generic altershieldoperator-webhook-server-cert", system)

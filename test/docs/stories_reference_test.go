@@ -16,8 +16,8 @@ limitations under the License.
 
 package docs
 
-// referenceStories are those of the documents about states, the API and the plugin.
-var referenceStories = map[string]told{
+// referenceStories has the plans of the documents about states, the API and the plugin.
+var referenceStories = map[string]plan{
 	"docs/reference/plugin.md": {
 		begin: func(s *story) {
 			s.standAlone()
@@ -26,14 +26,14 @@ var referenceStories = map[string]told{
 			s.fresh()
 			s.release("busybox:1.35")
 			name := current(s)
-			s.do(`kubectl patch changepod %s--x--1 --subresource=status --type=merge -p '{"status":{"podResults":[{"pod":"%s","verdict":"unpass","message":"find error"}],"message":"PostFinish"}}'`,
-				name, s.podOf(name+"--x--1"))
+			s.failPod(name + "--x--1")
 			s.state(name, "Suspend")
 		},
 		end: (*story).forget,
 		steps: []step{{
-			command: "kubectl krew install --manifest-url=https://github.com/traas-stack/altershield-operator/releases/latest/download/altershield.yaml",
-			skip:    "krew installs a release that is published: hack/release tests the manifest",
+			command: "kubectl krew install " +
+				"--manifest-url=https://github.com/traas-stack/altershield-operator/releases/latest/download/altershield.yaml",
+			skip: "krew installs a published release; hack/release tests the manifest",
 		}},
 	},
 	"docs/reference/states.md": anyManager,

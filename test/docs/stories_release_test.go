@@ -24,8 +24,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
-// releaseStories are those of the documents about releases, blocks and rollbacks.
-var releaseStories = map[string]told{
+// releaseStories has the plans of the documents about releases, blocks and rollbacks.
+var releaseStories = map[string]plan{
 	"docs/concepts/release.md": {
 		begin: (*story).standAlone,
 		end:   (*story).forget,
@@ -41,7 +41,7 @@ var releaseStories = map[string]told{
 			s.fail()
 		},
 		end:   (*story).forget,
-		steps: waysOut,
+		steps: remedies,
 	},
 	"docs/concepts/block.md": {
 		begin: func(s *story) {
@@ -57,7 +57,7 @@ var releaseStories = map[string]told{
 			{
 				command: "kubectl set image deployment/sleep sleep=busybo",
 				before:  (*story).fresh,
-				after:   (*story).hang,
+				after:   (*story).pullFails,
 			},
 			{command: "kubectl set image deployment/sleep sleep=busybo"},
 		},
@@ -72,12 +72,11 @@ var releaseStories = map[string]told{
 	},
 }
 
-// waysOut are the steps of a release that failed: it is rolled back, a fix passes the block, and
-// fails in its turn.
-var waysOut = []step{
+// remedies are the steps after a failed release: rollbacks, override releases, corrected verdicts, and the end of a quarantine.
+var remedies = []step{
 	{command: "kubectl altershield status deployment/NAME", fill: named},
 	{command: "kubectl describe deployment/NAME", fill: named},
-	{command: "kubectl logs POD --previous", skip: "pods are only played here: they have no logs"},
+	{command: "kubectl logs POD --previous", skip: "pods are only simulated here: they have no logs"},
 	{command: "kubectl altershield rollback deployment/NAME", fill: tried("--dry-run=server")},
 	{
 		command: "kubectl annotate deployment/NAME altershield.defense.antgroup.com/rollback-to=last-success",
@@ -127,7 +126,7 @@ var waysOut = []step{
 		fill:    named,
 		after:   (*story).unblocked,
 	},
-	{command: "kubectl altershield resume deployment/NAME", skip: "the rollout is complete, so nothing halts it: test/plugin does it"},
+	{command: "kubectl altershield resume deployment/NAME", skip: "the rollout is complete, so nothing halts it; test/plugin runs it"},
 	{
 		command: "kubectl rollout resume deployment/NAME",
 		before:  func(s *story) { s.do("kubectl rollout pause deployment/sleep") },
@@ -145,7 +144,7 @@ var waysOut = []step{
 	},
 }
 
-// verdicts are the steps of what fails a pod, of the default policy and of the admission check.
+// verdicts are the steps about failed pods, the default policy and the admission check.
 var verdicts = []step{
 	{
 		command: walkthrough.Verdict.Typed(walkthrough.FailedPod, "sleep-76899dd8f8-gcr9j"),
@@ -161,7 +160,7 @@ var verdicts = []step{
 			s.check(first, staysUp, "Watching", "")
 			s.do("kubectl label deployment sleep leader-elected=true")
 		},
-		// What goes on is canceled, too.
+		// A running check is canceled, too.
 		after: func(s *story) { s.check(first, staysUp, "Canceled", "PolicyRemoved") },
 	},
 	{
@@ -204,7 +203,7 @@ var verdicts = []step{
 	},
 }
 
-// tried fills a command in, and adds a flag: what is only tried changes nothing.
+// tried replaces the placeholders of a command, and adds a flag, for example --dry-run=server.
 func tried(flag string) func(*story, string) string {
 	return func(_ *story, command string) string {
 		filled := strings.NewReplacer("NAME", "sleep", "CONTAINER", "sleep", "IMAGE", "busybox:1.36").Replace(command)
@@ -212,20 +211,25 @@ func tried(flag string) func(*story, string) string {
 	}
 }
 
-// fail fails a pod of the current release by hand, and waits until the workload is blocked.
+// failPod fails a pod of a batch with kubectl.
+func (s *story) failPod(batch string) {
+	s.t.Helper()
+	s.do(`kubectl patch changepod %s --subresource=status --type=merge -p '{"status":{"podResults":[`+
+		`{"pod":"%s","verdict":"unpass","message":"find error"}],"message":"PostFinish"}}'`, batch, s.podOf(batch))
+}
+
+// fail fails a pod of the current release, and waits until the workload is blocked.
 func (s *story) fail() {
 	s.t.Helper()
-	batch := s.lastBatch()
-	s.do(`kubectl patch changepod %s --subresource=status --type merge -p '{"status":{"podResults":[{"pod":"%s","verdict":"unpass","message":"find error"}],"message":"PostFinish"}}'`,
-		batch, s.podOf(batch))
+	s.failPod(s.lastBatch())
 	s.state(current(s), "Suspend")
 	s.wait("true", `kubectl get deployment sleep -o jsonpath='{.metadata.labels}' | grep -q antgroup.com/suspend && echo true`)
 }
 
-// lastBatch is the newest batch of the current release: numbers go on in a new attempt.
+// lastBatch returns the newest batch of the current release. A new attempt continues the numbers.
 func (s *story) lastBatch() string {
 	s.t.Helper()
-	return s.do("kubectl get changepods -o jsonpath='{range .items[*]}{.metadata.name}{\"\\n\"}{end}' | grep ^%s | sort -V | tail -1", current(s))
+	return s.do(`kubectl get changepods -o jsonpath='{range .items[*]}{.metadata.name}{"\n"}{end}' | grep ^%s | sort -V | tail -1`, current(s))
 }
 
 // unblocked waits until the workload is not blocked.

@@ -18,13 +18,13 @@ package docs
 
 import "strings"
 
-// connectedStory begins with a manager that a server knows.
+// connectedStory starts a manager with a server.
 func connectedStory(s *story) {
 	s.startManager(true)
 	s.env = append(s.env, "SERVER_URL="+s.server.URL())
 }
 
-// signing gives the commands of a document the token, and the function that signs.
+// signing provides the token, and the function that signs, to the commands of a document.
 func (s *story) signing() {
 	s.t.Helper()
 	s.write("token", secret)
@@ -37,18 +37,19 @@ func (s *story) signing() {
 	s.t.Fatal("docs/tasks/connect-altershield-server.md has no function sign")
 }
 
-// serverStories are the stories of the documents about AlterShield Server.
-var serverStories = map[string]told{
+// serverStories has the plans of the documents about AlterShield Server.
+var serverStories = map[string]plan{
 	"docs/tasks/connect-altershield-server.md": {
 		begin: connectedStory,
 		end: func(s *story) {
-			s.heard()
+			s.serverTexts()
 			s.forget()
 		},
 		steps: []step{
 			{
-				command: "kubectl annotate namespace shop altershield.defense.antgroup.com/tenant=team-a altershield.defense.antgroup.com/phase=pre_phase",
-				before:  func(s *story) { s.do("kubectl get namespace shop || kubectl create namespace shop") },
+				command: "kubectl annotate namespace shop " +
+					"altershield.defense.antgroup.com/tenant=team-a altershield.defense.antgroup.com/phase=pre_phase",
+				before: func(s *story) { s.do("kubectl get namespace shop || kubectl create namespace shop") },
 			},
 			{
 				command: "head -c 32 /dev/urandom | base64 > token",
@@ -68,13 +69,17 @@ var serverStories = map[string]told{
 				command: "kubectl -n altershieldoperator-system expose service altershieldoperator-callback-service --name=altershield-callbacks " +
 					`--target-port=callbacks --type=LoadBalancer --overrides='{"spec":{"loadBalancerSourceRanges":["192.0.2.10/32"]}}'`,
 				after: func(s *story) {
-					s.wait("192.0.2.10/32 callbacks", "kubectl -n %s get service altershield-callbacks -o 'jsonpath={.spec.loadBalancerSourceRanges[0]} {.spec.ports[0].targetPort}'", system)
+					s.wait("192.0.2.10/32 callbacks", "kubectl -n %s get service altershield-callbacks "+
+						"-o 'jsonpath={.spec.loadBalancerSourceRanges[0]} {.spec.ports[0].targetPort}'", system)
 				},
 			},
 			{command: "curl -s -X POST http://<operator>/openapi/altershield/liveTest", fill: callbacks},
 			{
-				command: `kubectl -n altershieldoperator-system get pods -l control-plane=controller-manager -o custom-columns='POD:.metadata.name,HEALTHY:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].status,MESSAGE:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].message'`,
-				skip:    needsPods,
+				command: `kubectl -n altershieldoperator-system get pods -l control-plane=controller-manager -o custom-columns='` +
+					`POD:.metadata.name,` +
+					`HEALTHY:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].status,` +
+					`MESSAGE:.status.conditions[?(@.type=="app.ops.cloud.alipay.com/ServerHealthy")].message'`,
+				skip: needsPods,
 			},
 			{command: "kubectl get cwl -o wide", before: (*story).fresh},
 		},
@@ -87,8 +92,10 @@ var serverStories = map[string]told{
 		},
 		steps: []step{
 			{
-				command: `ts=$(date +%s%3N); curl -s "http://<operator>/openapi/altershield/suspend/deployment?namespace=default" -H "X-AlterShield-Platform: kubernetes" -H "X-AlterShield-Timestamp: $ts" -H "X-AlterShield-Sign: $(sign "$(head -1 token)" $ts '{"namespace":"default"}')"`,
-				fill:    callbacks,
+				command: `ts=$(date +%s%3N); curl -s "http://<operator>/openapi/altershield/suspend/deployment?namespace=default" ` +
+					`-H "X-AlterShield-Platform: kubernetes" -H "X-AlterShield-Timestamp: $ts" ` +
+					`-H "X-AlterShield-Sign: $(sign "$(head -1 token)" $ts '{"namespace":"default"}')"`,
+				fill: callbacks,
 			},
 		},
 	},

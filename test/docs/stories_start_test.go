@@ -29,8 +29,8 @@ const (
 	manifests = "https://github.com/traas-stack/altershield-operator/releases/latest/download/quick-start.yaml"
 )
 
-// startStories are the stories of the documents about getting started.
-var startStories = map[string]told{
+// startStories has the plans of the documents about getting started.
+var startStories = map[string]plan{
 	"docs/getting-started/install.md": {
 		steps: []step{
 			{command: "kubectl apply -f dist/quick-start.yaml", fill: released},
@@ -38,7 +38,7 @@ var startStories = map[string]told{
 				command: "kubectl -n altershieldoperator-system rollout status deployment/altershieldoperator-controller-manager",
 				after:   func(s *story) { s.startManager(false) },
 			},
-			{command: "kubectl altershield check", skip: "the manager's pods are only played here; test/plugin/check runs it"},
+			{command: "kubectl altershield check", skip: "the manager's pods are only simulated here; test/plugin/check runs it"},
 		},
 	},
 	"README.md": {
@@ -48,10 +48,10 @@ var startStories = map[string]told{
 			{command: "kubectl altershield override deployment/sleep --next", skip: tutorial + " runs it"},
 			{
 				command: "kubectl apply -f " + manifests, fill: released, before: (*story).removeWebhooks,
-				// It is this machine that webhooks are called on.
+				// Webhooks are called on this machine.
 				after: func(s *story) { s.startManager(false) },
 			},
-			{command: "kubectl altershield check", skip: "the manager's pods are only played here; test/plugin/check runs it"},
+			{command: "kubectl altershield check", skip: "the manager's pods are only simulated here; test/plugin/check runs it"},
 			{command: "kubectl altershield enroll shop --mode=observe", skip: "test/plugin runs it"},
 		},
 	},
@@ -61,7 +61,7 @@ var startStories = map[string]told{
 			s.policy(system, "default", "Enforce")
 			s.forget()
 			s.do("kubectl label namespace default admission-webhook-altershield-")
-			// A rollout that was complete may be under way again for a moment, because its pods are down.
+			// A complete rollout may be in progress again for a moment, because its pods are down.
 			s.set("halting", `{"enable":false}`)
 		},
 		end: func(s *story) {
@@ -95,7 +95,7 @@ var startStories = map[string]told{
 	},
 }
 
-// crashAll lets all pods of the current release crash again and again once it has succeeded, and waits until it is suspended.
+// crashAll lets all pods of the current release crash repeatedly after its success, and waits until the release is suspended.
 func (s *story) crashAll() {
 	s.t.Helper()
 	s.rolledOut()
@@ -105,7 +105,7 @@ func (s *story) crashAll() {
 	s.state(release, "Suspend")
 }
 
-// TestExample finds the commands of the example in README.md, and the shown output, in the tutorial, whose commands are run.
+// TestExample checks that the tutorial, whose commands are run, has the commands and outputs of the example in README.md.
 func TestExample(t *testing.T) {
 	whole, found := read(t, tutorial).commands(), 0
 	for _, c := range read(t, "README.md").commands() {

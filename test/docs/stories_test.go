@@ -48,21 +48,22 @@ const (
 	staysUp   = system + "/default/stays-up"
 	secret    = "the token of the stories"
 	admission = "stories.admission"
-	needsPods = "the manager's pods are only played here: nothing listens, and they have no logs"
+	needsPods = "the manager's pods are only simulated here: nothing listens, and they have no logs"
 )
 
-// download is where a manifest of the operator is; a story takes the file of this checkout.
+// download matches the address of a manifest of the operator; a story uses the file of this checkout.
 var download = regexp.MustCompile(`\S*/quick-start\.yaml`)
 
-type told struct {
+// plan says how to run a document: before its first command, after its last command, and at commands that cannot just be run.
+type plan struct {
 	begin, end func(s *story)
 	steps      []step
 }
 
-// stories have a step for each command that cannot just be run.
-var stories = func() map[string]told {
-	all := map[string]told{}
-	for _, of := range []map[string]told{
+// stories has the plans of documents.
+var stories = func() map[string]plan {
+	all := map[string]plan{}
+	for _, of := range []map[string]plan{
 		startStories, releaseStories, alertsStories, productionStories, policiesStories, holdStories, serverStories, referenceStories,
 	} {
 		maps.Copy(all, of)
@@ -70,12 +71,12 @@ var stories = func() map[string]told {
 	return all
 }()
 
-// shownText is a block of neither commands nor their outputs.
+// shownText is a block without commands.
 type shownText struct {
 	document string
-	// begins is how its first line does.
+	// begins is the beginning of its first line, masked.
 	begins string
-	// prints names what prints it, for shows; empty for what is no output.
+	// prints is its name for shows; empty for a block that is no output.
 	prints string
 }
 
@@ -92,16 +93,15 @@ var texts = []shownText{
 	{"docs/reference/altershield-server.md", "The release failed its verification: version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
 }
 
-// heard checks what the server hears and says, and what a manager says that is
-// given a token it cannot use.
-func (s *story) heard() {
+// serverTexts checks the documented requests and journal of the server, and the error of a manager with an unusable token.
+func (s *story) serverTexts() {
 	s.t.Helper()
 	s.write("short", "0123456789")
-	said, err := s.shell("bin/manager --altershield-token-file=short")
+	printed, err := s.shell("bin/manager --altershield-token-file=short")
 	if err == nil {
 		s.t.Errorf("the manager starts with a token of 10 bytes")
 	}
-	s.shows("token", strings.ReplaceAll(said, "short", "/etc/altershield/token"))
+	s.shows("token", strings.ReplaceAll(printed, "short", "/etc/altershield/token"))
 
 	order := s.do("kubectl get cwl %s -o jsonpath={.status.orderId}", first)
 	if err := s.server.WaitFor(s.t.Context(), func(j simulator.Journal) bool { return len(j.Ends(order)) > 0 }); err != nil {
@@ -130,36 +130,42 @@ func (s *story) heard() {
 	s.do("kubectl set image deployment/sleep sleep=busybox:1.32")
 	s.wait("1", "kubectl get cwl | grep -c Suspend")
 	s.poll(func() bool {
-		said, _ = s.shell("kubectl get events --field-selector involvedObject.uid=$(kubectl get deployment sleep -o jsonpath={.metadata.uid}),reason=ReleaseSuspended -o 'jsonpath={.items[*].message}'")
-		return said != ""
+		const uid = "$(kubectl get deployment sleep -o jsonpath={.metadata.uid})"
+		printed, _ = s.shell("kubectl get events --field-selector involvedObject.uid=" + uid + ",reason=ReleaseSuspended " +
+			"-o 'jsonpath={.items[*].message}'")
+		return printed != ""
 	})
-	said += "\n"
+	printed += "\n"
 	for _, e := range s.server.Journal() {
-		said += narrator.Line(e).String() + "\n"
+		printed += narrator.Line(e).String() + "\n"
 	}
-	s.shows("failure", said)
+	s.shows("failure", printed)
 }
 
-// current is the release of the sample that goes on.
+// getVersion prints the version of the sample.
+const getVersion = `kubectl get deployment sleep -o jsonpath='{.metadata.labels.admission-webhook-altershield\.antgroup\.com/version}'`
+
+// current returns the name of the current release of the sample.
 func current(s *story) string {
-	return "sleep--x--" + s.do("kubectl get deployment sleep -o jsonpath='{.metadata.labels.admission-webhook-altershield\\.antgroup\\.com/version}'")
+	return "sleep--x--" + s.do(getVersion)
 }
 
-// policy waits until a policy is in force as it is.
+// policy waits until the operator has accepted a policy in this mode.
 func (s *story) policy(namespace, name, mode string) {
 	s.t.Helper()
 	s.wait("true "+mode, `kubectl -n %s get defensepolicy %s -o go-template='{{$generation := .metadata.generation}}`+
-		`{{range .status.conditions}}{{if eq .type "Accepted"}}{{and (eq .status "True") (eq .observedGeneration $generation)}}{{end}}{{end}} {{.spec.mode}}'`, namespace, name)
+		`{{range .status.conditions}}{{if eq .type "Accepted"}}{{and (eq .status "True") (eq .observedGeneration $generation)}}{{end}}{{end}} `+
+		`{{.spec.mode}}'`, namespace, name)
 }
 
 // check waits until a check of the first batch of a release is in a phase, for a reason.
 func (s *story) check(release, name, phase, reason string) {
 	s.t.Helper()
-	s.wait(strings.TrimSpace(phase+" "+reason), `kubectl get changepod %s--x--1 -o jsonpath='{range .status.checks[?(@.name=="%s")]}{.phase} {.reason}{end}'`, release, name)
+	s.wait(strings.TrimSpace(phase+" "+reason),
+		`kubectl get changepod %s--x--1 -o jsonpath='{range .status.checks[?(@.name=="%s")]}{.phase} {.reason}{end}'`, release, name)
 }
 
-// probed lets pods that the sample selects answer 404, and waits until that is
-// told.
+// probed creates a pod that answers 404 to the probe of the sample policy, and waits for the event about it.
 func (s *story) probed() {
 	s.t.Helper()
 	s.policy("default", "answers", "Observe")
@@ -167,7 +173,7 @@ func (s *story) probed() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	// A server that answers nothing well takes the port of the sample.
+	// A server that answers 404 takes the port of the sample.
 	at := slices.IndexFunc(addresses, func(ip netip.Addr) bool {
 		l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", netip.AddrPortFrom(ip, 8080).String())
 		if err != nil {
@@ -179,26 +185,29 @@ func (s *story) probed() {
 		return true
 	})
 	if at < 0 {
-		s.t.Logf("%s: what the probe does is not looked at: of the addresses of this machine that the operator calls (%v), port 8080 of none is free", s.path, addresses)
+		s.t.Logf("%s: the probe is not tested, because port 8080 is free on none of the addresses that the operator calls (%v)",
+			s.path, addresses)
 		return
 	}
 	s.do("kubectl create deployment web --image=busybox --port=8080")
-	s.do(`kubectl patch deployment web -p '{"spec":{"template":{"metadata":{"annotations":{"%s":"%s"}}}}}'`, controlplane.PodIPAnnotation, addresses[at])
+	s.do(`kubectl patch deployment web -p '{"spec":{"template":{"metadata":{"annotations":{"%s":"%s"}}}}}'`,
+		controlplane.PodIPAnnotation, addresses[at])
 	const check = "default/answers/healthz"
 	for range 4 { // three calls, ten seconds apart
 		if s.poll(func() bool {
-			said, _ := s.shell("kubectl get events --field-selector reason=DryRun,involvedObject.name=web")
-			return strings.Contains(said, check) && strings.Contains(said, "GET /healthz on port 8080 was answered 404, and not 200-399, 3 times in a row")
+			printed, _ := s.shell("kubectl get events --field-selector reason=DryRun,involvedObject.name=web")
+			return strings.Contains(printed, check) &&
+				strings.Contains(printed, "GET /healthz on port 8080 was answered 404, and not 200-399, 3 times in a row")
 		}) {
 			s.wait("", "kubectl get deployment web -o jsonpath='{.metadata.labels.altershield\\.defense\\.antgroup\\.com/suspend}'")
 			return
 		}
 	}
-	s.t.Fatalf("%s: no event tells that %s would fail the pods", s.path, check)
+	s.t.Fatalf("%s: there is no event that %s would fail the pods", s.path, check)
 }
 
-// anyManager is for what is there with a server and without.
-var anyManager = told{begin: func(s *story) {
+// anyManager is the plan of documents that need a manager, with or without a server.
+var anyManager = plan{begin: func(s *story) {
 	if s.manager == nil {
 		s.startManager(false)
 	}
@@ -208,18 +217,18 @@ func released(_ *story, command string) string {
 	return download.ReplaceAllString(command, "quick-start.yaml")
 }
 
-// native is a workload without pods, of a kind that has no pause, which a patch halts.
+// native is a workload without pods, of a kind that cannot be paused. The patch halted halts it.
 type native struct {
 	kind, spec, halted string
-	// left is the patch that gives it back what it was halted by; empty where nothing waits for that.
+	// left is the patch that ends the halt; empty if no command waits for the end.
 	left string
-	// keeping are the commands that keep its pods as they are when it leaves the defense.
+	// keeping are the commands that keep its pods when it is no longer defended.
 	keeping []string
 }
 
-// nativeStory is the story of a page about such kinds.
-func nativeStory(workloads ...native) told {
-	var t told
+// nativeStory returns the plan of a document about such kinds.
+func nativeStory(workloads ...native) plan {
+	var t plan
 	t.begin = func(s *story) {
 		s.standAlone()
 		s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
@@ -242,7 +251,7 @@ END`, n.kind, n.spec)
 	return t
 }
 
-// steps are those of its commands.
+// steps returns the steps of its commands.
 func (n native) steps() []step {
 	lower := strings.ToLower(n.kind)
 	name := func(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
@@ -256,7 +265,7 @@ func (n native) steps() []step {
 				s.do("kubectl patch %s/db --type=merge -p '%s'", lower, n.halted)
 			},
 		},
-		{command: "kubectl altershield resume " + lower + "/NAME", skip: "it has no pods, so nothing halts it: the stories of the kinds do it"},
+		{command: "kubectl altershield resume " + lower + "/NAME", skip: "it has no pods, so nothing halts it; the stories of the kinds run it"},
 	}
 	for i, command := range n.keeping {
 		st := step{command: command, fill: name}
@@ -282,8 +291,7 @@ func (s *story) standAlone() {
 	}
 }
 
-// startManager starts a manager, with a server or without; the one that runs
-// ends.
+// startManager starts a manager with or without a server, in place of the running one.
 func (s *story) startManager(connected bool) {
 	s.t.Helper()
 	s.stopManager()
@@ -323,8 +331,8 @@ func (s *story) stopManager() {
 	}
 }
 
-// removeWebhooks lets others take their place: those of the manifests lead to a
-// Service, those of the test to this machine.
+// removeWebhooks deletes the webhook configurations, so that others can be applied: the webhooks of the manifests lead to a Service, the
+// webhooks of the test to this machine.
 func (s *story) removeWebhooks() {
 	for _, kind := range []string{"mutating", "validating"} {
 		s.do("kubectl delete %[1]swebhookconfiguration altershieldoperator-%[1]s-webhook-configuration --ignore-not-found", kind)
@@ -357,14 +365,14 @@ func (s *story) podOf(batch string) string {
 	return s.do("kubectl get changepod %s -o 'jsonpath={.spec.podInfos[0].pod}'", batch)
 }
 
-// forget removes the Deployment, and what is known of it.
+// forget deletes the sample and its records.
 func (s *story) forget() {
 	s.do("kubectl delete deployment sleep --ignore-not-found --cascade=foreground")
-	// The garbage collector finds out late that there are new kinds.
+	// The garbage collector discovers new kinds late.
 	s.do("kubectl delete cwl,cpd,controllerrevisions --all")
 }
 
-// play plays steps of the walkthrough.
+// play runs steps of the walkthrough.
 func (s *story) play(steps ...walkthrough.Step) {
 	s.t.Helper()
 	scheme := runtime.NewScheme()
@@ -386,7 +394,7 @@ func (s *story) play(steps ...walkthrough.Step) {
 	}
 }
 
-// fresh releases the sample for the first time, and waits until it has succeeded.
+// fresh releases the sample for the first time, and waits for its success.
 func (s *story) fresh() {
 	s.t.Helper()
 	s.forget()
@@ -394,7 +402,7 @@ func (s *story) fresh() {
 	s.rolledOut()
 }
 
-// rolledOut waits until nothing of an older version is left.
+// rolledOut waits until all pods have the current version.
 func (s *story) rolledOut() {
 	s.do("kubectl rollout status deployment/sleep --timeout=60s")
 	s.wait("5", "kubectl get pods -l app=sleep -o name | wc -l")
@@ -405,25 +413,25 @@ func (s *story) release(image string) {
 	s.t.Helper()
 	s.do("kubectl set image deployment/sleep sleep=%s", image)
 	s.rolledOut()
-	s.state("$(kubectl get deployment sleep -o jsonpath='sleep--x--{.metadata.labels.admission-webhook-altershield\\.antgroup\\.com/version}')", "Success")
+	s.state("sleep--x--$("+getVersion+")", "Success")
 }
 
 // restored waits until the first release is restored.
 func (s *story) restored() {
 	s.t.Helper()
-	s.wait(strings.TrimPrefix(first, "sleep--x--"), "kubectl get deployment sleep -o jsonpath='{.metadata.labels.admission-webhook-altershield\\.antgroup\\.com/version}'")
+	s.wait(strings.TrimPrefix(first, "sleep--x--"), getVersion)
 	s.rolledOut()
 	s.state(first, "Success")
 }
 
-// block fails the sample.
+// block releases the sample, and fails a pod, so that the sample is blocked.
 func (s *story) block() {
 	s.t.Helper()
 	s.fresh()
 	s.play(walkthrough.Fail)
 }
 
-// hold releases the sample for the second time, and waits until that is held.
+// hold releases the sample for the second time, and waits until the rollout is held.
 func (s *story) hold() {
 	s.t.Helper()
 	s.fresh()
@@ -431,17 +439,17 @@ func (s *story) hold() {
 	s.wait("600 7 3", "kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.status.readyReplicas} {.status.updatedReplicas}'")
 }
 
-// applyStatefulSet makes a StatefulSet of five pods, which no node takes.
+// applyStatefulSet creates a StatefulSet of five pods that fit no node.
 func (s *story) applyStatefulSet() {
 	s.t.Helper()
 	s.do(`kubectl apply -f - <<'END'
-{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"db"},"spec":{"serviceName":"db","replicas":5,"podManagementPolicy":"Parallel","selector":{"matchLabels":{"app":"db"}},
+{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"db"},
+"spec":{"serviceName":"db","replicas":5,"podManagementPolicy":"Parallel","selector":{"matchLabels":{"app":"db"}},
 "template":{"metadata":{"labels":{"app":"db"}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
 END`)
 }
 
-// holdStatefulSet releases a StatefulSet for the second time, which admission holds: its
-// own partition, put back, changes nothing.
+// holdStatefulSet releases a StatefulSet for the second time. Admission holds the rollout: a patch back to partition 0 has no effect.
 func (s *story) holdStatefulSet() {
 	s.t.Helper()
 	s.applyStatefulSet()
@@ -452,20 +460,21 @@ func (s *story) holdStatefulSet() {
 	}
 }
 
-// partition waits until the StatefulSet has this one, and nothing says that it is held.
+// partition waits until the StatefulSet has this partition, and no annotation of a hold.
 func (s *story) partition(is string) {
 	s.t.Helper()
-	s.wait(is, `kubectl get statefulset db -o jsonpath='{.spec.updateStrategy.rollingUpdate.partition} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
+	s.wait(is, `kubectl get statefulset db -o jsonpath='{.spec.updateStrategy.rollingUpdate.partition} `+
+		`{.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
 }
 
 func ofStatefulSet(_ *story, command string) string { return strings.Replace(command, "NAME", "db", 1) }
 
-// applyHeld applies the fields that a hold changed, server-side, as tools do with what is
-// in Git: nothing conflicts with the operator, nothing differs, and the hold goes on. Who
-// created the sample owns one of the fields until the first apply forces it.
+// applyHeld applies the fields that a hold changed, server-side, as GitOps tools do: the values of the hold stay, and the hold continues.
+// The creator of the sample owns one of the fields, so only the first apply forces conflicts.
 func (s *story) applyHeld() {
 	s.t.Helper()
-	const own = `sed 's/^  replicas: 5/&\n  minReadySeconds: 0\n  progressDeadlineSeconds: 600/; s/image: busybox/&:1.35/' config/samples/sleep.yaml`
+	const own = `sed 's/^  replicas: 5/&\n  minReadySeconds: 0\n  progressDeadlineSeconds: 600/; s/image: busybox/&:1.35/' ` +
+		`config/samples/sleep.yaml`
 	const paced = "-o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds}'"
 	for _, how := range []string{"--server-side --force-conflicts", "--server-side", "--server-side --dry-run=server"} {
 		if got := s.do("%s | kubectl apply %s --field-manager=git -f - %s", own, how, paced); !strings.HasSuffix(got, "600 1800") {
@@ -477,20 +486,22 @@ func (s *story) applyHeld() {
 	}
 }
 
-// notHeld waits until the sample has these values, and nothing says that it is held.
+// notHeld waits until the sample has these values, and no annotation of a hold.
 func (s *story) notHeld(minReady, deadline string) {
 	s.t.Helper()
-	s.wait(strings.TrimSpace(minReady+" "+deadline), `kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds} {.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
+	s.wait(strings.TrimSpace(minReady+" "+deadline),
+		`kubectl get deployment sleep -o jsonpath='{.spec.minReadySeconds} {.spec.progressDeadlineSeconds} `+
+			`{.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
 }
 
-// hang waits until images cannot be pulled, and shortens the time they have.
-func (s *story) hang() {
+// pullFails waits until images cannot be pulled, and lets the operator roll back after a second.
+func (s *story) pullFails() {
 	s.t.Helper()
 	s.wait("3", "kubectl get pods | grep -c -E 'ErrImagePull|ImagePullBackOff'")
 	s.do("kubectl annotate deployment sleep altershield.defense.antgroup.com/rollback=1s")
 }
 
-// set writes a setting, and waits until it is in force.
+// set changes a setting, and waits until it is in force.
 func (s *story) set(name, spec string) {
 	s.t.Helper()
 	s.do(`kubectl -n %s patch oci %s --type=merge -p '{"spec":%s}'`, system, name, spec)

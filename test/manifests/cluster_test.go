@@ -40,8 +40,7 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// cluster is a real API server with real controllers, on which the manager's
-// pods are only played.
+// cluster is a real API server with real controllers. The manager's pods are simulated.
 type cluster struct {
 	*controlplane.ControlPlane
 	root string
@@ -71,7 +70,7 @@ func startCluster(t *testing.T) *cluster {
 	return &cluster{c, root}
 }
 
-// try runs kubectl with a manifest on its standard input, if there is one.
+// try runs kubectl; stdin is a manifest or nil.
 func (c *cluster) try(t *testing.T, stdin []byte, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
@@ -113,8 +112,7 @@ func eventually(t *testing.T, what string, within time.Duration, done func() boo
 	}
 }
 
-// TestCluster installs, uses, upgrades and removes the operator as
-// docs/tasks/run-in-production.md says.
+// TestCluster installs, uses, upgrades and removes the operator.
 func TestCluster(t *testing.T) {
 	c := startCluster(t)
 	t.Run("install", c.testInstall)
@@ -129,7 +127,7 @@ func TestCluster(t *testing.T) {
 	t.Run("manager", c.testManager)
 }
 
-// One file is enough, and the API server takes it without a warning.
+// testInstall installs quick-start.yaml; the API server does not warn.
 func (c *cluster) testInstall(t *testing.T) {
 	out := c.kubectl(t, "apply", "-f", "quick-start.yaml")
 	if strings.Contains(out, "Warning") {
@@ -147,7 +145,8 @@ func (c *cluster) testInstall(t *testing.T) {
 	}
 	for _, service := range []string{"webhook-service", "callback-service", "metrics-service"} {
 		eventually(t, service+" has two endpoints", 30*time.Second, func() bool {
-			out := c.kubectl(t, "-n", namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+prefix+service, "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+			out := c.kubectl(t, "-n", namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+prefix+service,
+				"-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
 			return out == "true true"
 		})
 	}
@@ -156,7 +155,7 @@ func (c *cluster) testInstall(t *testing.T) {
 		c.get(t, &pdb, "-n", namespace, "pdb", managerName)
 		return pdb.Status.DisruptionsAllowed == 1 && pdb.Status.CurrentHealthy == 2
 	})
-	// A single replica, too.
+	// The disruption budget does not block the eviction of a single replica.
 	c.kubectl(t, "-n", namespace, "scale", "deployment/"+managerName, "--replicas=1")
 	eventually(t, "the only pod may be evicted", 30*time.Second, func() bool {
 		var pdb policyv1.PodDisruptionBudget
@@ -165,7 +164,7 @@ func (c *cluster) testInstall(t *testing.T) {
 	})
 }
 
-// The namespace takes no pod that is less restricted.
+// testRestricted checks that the namespace refuses a pod without a security context.
 func (c *cluster) testRestricted(t *testing.T) {
 	out, err := c.try(t, nil, "-n", namespace, "run", "shell", "--image=busybox")
 	if err == nil || !strings.Contains(out, `violates PodSecurity "restricted`) {
@@ -173,9 +172,8 @@ func (c *cluster) testRestricted(t *testing.T) {
 	}
 }
 
-// What may be applied beside it, or instead of it, is accepted: by the real
-// schemas of cert-manager and of the Prometheus Operator, too. A field that is
-// unknown is an error.
+// testAddOns checks that the API server accepts all overlays without a warning, with the schemas of cert-manager and of the Prometheus
+// Operator. An unknown field is an error.
 func (c *cluster) testAddOns(t *testing.T) {
 	if err := c.InstallAddOnKinds(t.Context(), c.root); err != nil {
 		t.Fatal(err)
@@ -190,7 +188,7 @@ func (c *cluster) testAddOns(t *testing.T) {
 	if out := c.kubectl(t, "apply", "-f", token, "--dry-run=server"); strings.Contains(out, "Warning") {
 		t.Errorf("%s: the API server warns:\n%s", token, out)
 	}
-	// The judge is one.
+	// The API server refuses invalid objects.
 	for kind, spoil := range map[string]func(spec map[string]any){
 		"Certificate":    func(spec map[string]any) { delete(spec, "secretName") },
 		"Issuer":         func(spec map[string]any) { spec["selfsigned"] = map[string]any{} },
@@ -201,8 +199,7 @@ func (c *cluster) testAddOns(t *testing.T) {
 	}
 }
 
-// refuses spoils the first object of a kind, and fails unless the API server
-// refuses it.
+// refuses spoils the first object of a kind, and checks that the API server refuses it.
 func (c *cluster) refuses(t *testing.T, kind string, spoil func(spec map[string]any)) {
 	t.Helper()
 	for _, o := range append(objects(t, render(t, "certmanager")), objects(t, render(t, "prometheus"))...) {
@@ -226,8 +223,7 @@ func (c *cluster) refuses(t *testing.T, kind string, spoil func(spec map[string]
 	t.Errorf("no manifest has a %s", kind)
 }
 
-// testDevelopment is make install, twice, and make uninstall: nothing is warned
-// of, and nothing is left.
+// testDevelopment runs make install twice, and make uninstall: the API server does not warn, and no object is left.
 func (c *cluster) testDevelopment(t *testing.T) {
 	run := func(target string) string {
 		cmd := exec.CommandContext(t.Context(), "make", "-s", "-C", c.root, target, "KUBECTL="+c.Kubectl())
@@ -248,7 +244,7 @@ func (c *cluster) testDevelopment(t *testing.T) {
 	c.nothingLeft(t)
 }
 
-// The roles every cluster has give their users what concerns their releases.
+// testUsers checks the rights of users with the roles view, edit and admin.
 func (c *cluster) testUsers(t *testing.T) {
 	c.kubectl(t, "create", "namespace", "shop")
 	for _, role := range []string{"view", "edit", "admin"} {
@@ -289,8 +285,8 @@ func (c *cluster) testUsers(t *testing.T) {
 	}
 }
 
-// With config/admission-policy the operator's account writes only in enrolled namespaces, and
-// elsewhere what gives back, its own kinds and events.
+// testAccount checks config/admission-policy: outside enrolled namespaces, the operator writes only its own kinds, events, and workloads
+// that it blocks, halts or holds.
 func (c *cluster) testAccount(t *testing.T) {
 	c.kubectl(t, "apply", "-k", "config/admission-policy")
 	defer c.kubectl(t, "delete", "-k", "config/admission-policy")
@@ -312,9 +308,10 @@ func (c *cluster) testAccount(t *testing.T) {
 	c.kubectl(t, "label", "namespace", "enrolled", "admission-webhook-altershield=enabled")
 	const refusal = "the AlterShield Operator writes only in enrolled namespaces: left has no label admission-webhook-altershield=enabled"
 	annotate := func(ns, name string) (string, error) {
-		return c.try(t, nil, account, "-n", ns, "patch", "deployment", name, "--type=merge", `-p={"metadata":{"annotations":{"try":"1"}}}`, "--dry-run=server")
+		return c.try(t, nil, account, "-n", ns, "patch", "deployment", name, "--type=merge",
+			`-p={"metadata":{"annotations":{"try":"1"}}}`, "--dry-run=server")
 	}
-	eventually(t, "the policy counts", 30*time.Second, func() bool {
+	eventually(t, "the policy is in force", 30*time.Second, func() bool {
 		out, err := annotate("left", "free")
 		return err != nil && strings.Contains(out, refusal)
 	})
@@ -325,10 +322,12 @@ func (c *cluster) testAccount(t *testing.T) {
 		}
 	}
 	revision := `{"apiVersion":"apps/v1","kind":"ControllerRevision","metadata":{"name":"r"},"data":{},"revision":1}`
-	change := `{"apiVersion":"app.ops.cloud.alipay.com/v1alpha1","kind":"ChangeWorkload","metadata":{"name":"c"},"spec":{"changeWorkloadId":"c","reversion":"` +
-		strings.Repeat("a", 32) + `","countThreshold":1,"waitTimeThreshold":60,"createTime":"2026-01-01 00:00:00","createTimeUnix":1}}`
-	event := `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e"},"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"a/b",
-"reportingInstance":"a","action":"a","reason":"r","type":"Normal","regarding":{"kind":"Deployment","namespace":"%s","name":"free"}}`
+	change := `{"apiVersion":"app.ops.cloud.alipay.com/v1alpha1","kind":"ChangeWorkload","metadata":{"name":"c"},
+"spec":{"changeWorkloadId":"c","reversion":"` + strings.Repeat("a", 32) + `",
+"countThreshold":1,"waitTimeThreshold":60,"createTime":"2026-01-01 00:00:00","createTimeUnix":1}}`
+	event := `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e"},"eventTime":"2026-01-01T00:00:00.000000Z",
+"reportingController":"a/b","reportingInstance":"a","action":"a","reason":"r","type":"Normal",
+"regarding":{"kind":"Deployment","namespace":"%s","name":"free"}}`
 	for _, tc := range []struct {
 		ns, manifest string
 		denied       bool
@@ -343,17 +342,17 @@ func (c *cluster) testAccount(t *testing.T) {
 			t.Errorf("create in %s: %v\n%s\n%s", tc.ns, err, out, tc.manifest)
 		}
 	}
-	// Others are not concerned.
+	// The policy does not affect other users.
 	c.kubectl(t, "-n", "left", "annotate", "deployment", "free", "try=1")
 	c.kubectl(t, "delete", "namespace", "enrolled", "left", "--wait=false")
 }
 
-const sleepDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"sleep","labels":%s},"spec":{"replicas":1,
-"selector":{"matchLabels":{"app":"sleep"}},"template":{"metadata":{"labels":{"app":"sleep"}},"spec":{"containers":[{"name":"sleep","image":"busybox"}]}}}}`
+const sleepDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"sleep","labels":%s},
+"spec":{"replicas":1,"selector":{"matchLabels":{"app":"sleep"}},
+"template":{"metadata":{"labels":{"app":"sleep"}},"spec":{"containers":[{"name":"sleep","image":"busybox"}]}}}}`
 
-// Nobody answers the webhooks here: free Deployments change freely, blocked ones
-// are not released, and where an outage must not touch anything it does not. The
-// API server counts it in the metrics the alerts ask for.
+// testDown checks an outage of the webhooks: releases of blocked Deployments are denied, other releases pass, and excluded namespaces are
+// not affected. The API server counts the outage in the metrics of the alerts.
 func (c *cluster) testDown(t *testing.T) {
 	for _, name := range []string{"shop", "kube-system", "kube-public", namespace} {
 		c.kubectl(t, "label", "namespace", name, "admission-webhook-altershield=enabled")
@@ -375,7 +374,8 @@ func (c *cluster) testDown(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			out, err := c.try(t, nil, "-n", tc.namespace, "patch", "deployment", "sleep", "-p", release)
-			if denied := err != nil && strings.Contains(out, `failed calling webhook "vdeployment.kb.io"`); denied != tc.wantDenied || err != nil && !denied {
+			denied := err != nil && strings.Contains(out, `failed calling webhook "vdeployment.kb.io"`)
+			if denied != tc.wantDenied || err != nil && !denied {
 				t.Errorf("denied %t, want %t: %v\n%s", denied, tc.wantDenied, err, out)
 			}
 			c.kubectl(t, "-n", tc.namespace, "delete", "deployment", "sleep")
@@ -395,7 +395,7 @@ func (c *cluster) testDown(t *testing.T) {
 	}
 }
 
-// hasSeries says whether metrics in text form have a series with these labels.
+// hasSeries reports whether metrics in text form have a series with these labels.
 func hasSeries(text, metric string, labels ...string) bool {
 	for line := range strings.Lines(text) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -407,8 +407,7 @@ func hasSeries(text, metric string, labels ...string) bool {
 	return false
 }
 
-// Applying it again keeps the injected CA, and takes a Deployment back to what it
-// is to be.
+// testUpgrade applies quick-start.yaml again: the injected CA stays, and the Deployment has two replicas again.
 func (c *cluster) testUpgrade(t *testing.T) {
 	ca := "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCi0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K"
 	mutating := "mutatingwebhookconfiguration/" + prefix + "mutating-webhook-configuration"
@@ -430,7 +429,7 @@ func (c *cluster) testUpgrade(t *testing.T) {
 	}
 }
 
-// Nothing hangs, and nothing of ours is left, records included.
+// testUninstall deletes the operator: the deletion ends, and no object of the operator is left.
 func (c *cluster) testUninstall(t *testing.T) {
 	c.kubectl(t, "apply", "-f", "config/samples/opsconfiginfo-branch.yaml")
 	c.kubectl(t, "delete", "-f", "quick-start.yaml", "--timeout=120s")
@@ -439,7 +438,8 @@ func (c *cluster) testUninstall(t *testing.T) {
 
 func (c *cluster) nothingLeft(t *testing.T) {
 	t.Helper()
-	left := c.kubectl(t, "get", "namespaces,crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name")
+	left := c.kubectl(t, "get", "-o", "name",
+		"namespaces,crds,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations")
 	for line := range strings.Lines(left) {
 		if strings.Contains(line, "altershield") || strings.Contains(line, "alipay") {
 			t.Errorf("left: %s", line)
@@ -447,8 +447,7 @@ func (c *cluster) nothingLeft(t *testing.T) {
 	}
 }
 
-// The manager has what alerts and webhook configurations ask for: its metrics, to
-// who may read them only, and its paths.
+// testManager checks that the manager serves the paths of its webhooks, and the metrics of the alerts, to Prometheus only.
 func (c *cluster) testManager(t *testing.T) {
 	build := exec.CommandContext(t.Context(), "make", "-s", "-C", c.root, "build")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -497,19 +496,20 @@ func (c *cluster) testManager(t *testing.T) {
 	if status, _ := request(t, url, "", nil); status != http.StatusUnauthorized {
 		t.Errorf("metrics without a token: %d", status)
 	}
-	if status, _ := request(t, url, token("somebody"), nil); status != http.StatusForbidden {
-		t.Errorf("metrics for somebody: %d", status)
+	if status, _ := request(t, url, token("stranger"), nil); status != http.StatusForbidden {
+		t.Errorf("metrics for an account without a right: %d", status)
 	}
 	prometheus := token("prometheus-k8s")
 	var metrics string
-	eventually(t, "the manager leads, and knows what is enrolled, and that the server is down", time.Minute, func() bool {
+	eventually(t, "the manager leads, counts workloads, and reports the server as down", time.Minute, func() bool {
 		status, body := request(t, url, prometheus, nil)
 		if status != http.StatusOK {
 			t.Fatalf("metrics for Prometheus: %d %s", status, body)
 		}
 		metrics = body
 		return strings.Contains(body, `leader_election_master_status{name="altershield-operator"} 1`) &&
-			strings.Contains(body, `altershield_blocked_workloads{kind="StatefulSet",workload_namespace="monitoring"} 0`) && strings.Contains(body, "\naltershield_server_up 0\n")
+			strings.Contains(body, `altershield_blocked_workloads{kind="StatefulSet",workload_namespace="monitoring"} 0`) &&
+			strings.Contains(body, "\naltershield_server_up 0\n")
 	})
 	for _, a := range alerts(t) {
 		for _, name := range metricsIn(a.Expr) {
@@ -527,12 +527,12 @@ func (c *cluster) testManager(t *testing.T) {
 		{"altershield_server_requests_total", `class="Human"`},
 	} {
 		if !hasSeries(metrics, series[0], series[1:]...) {
-			t.Errorf("%v is not there before it happened once", series)
+			t.Errorf("%v is missing before its first increase", series)
 		}
 	}
 }
 
-// webhooks are the webhook configurations of the cluster, as manifests.
+// webhooks returns the webhook configurations of the cluster, as manifests.
 func (c *cluster) webhooks(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "mutatingwebhookconfiguration", prefix+"mutating-webhook-configuration", "-o", "yaml") + "\n---\n" +
@@ -549,7 +549,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// request posts a body, or gets without one.
+// request sends a POST with a body, or a GET without a body.
 func request(t *testing.T, url, token string, body io.Reader) (int, string) {
 	t.Helper()
 	method := http.MethodGet

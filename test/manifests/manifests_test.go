@@ -41,7 +41,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/options"
 )
 
-// The manager runs hardened, however it is installed.
+// TestHardening checks that the manager is hardened in every installation.
 func TestHardening(t *testing.T) {
 	for _, dir := range []string{"default", "certmanager", "samples/server"} {
 		t.Run(dir, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestHardening(t *testing.T) {
 			}
 			for _, m := range c.VolumeMounts {
 				if !m.ReadOnly || m.SubPath != "" || !slices.Contains(volumes, m.Name) {
-					t.Errorf("mount %s: not of a volume, not read-only, or a subPath, which never changes", m.MountPath)
+					t.Errorf("mount %s: without a volume, not read-only, or a subPath, which is never updated", m.MountPath)
 				}
 			}
 			sleep, grace := int64(0), *pod.TerminationGracePeriodSeconds
@@ -72,33 +72,35 @@ func TestHardening(t *testing.T) {
 			for _, s := range pod.TopologySpreadConstraints {
 				spread[s.TopologyKey] = s.WhenUnsatisfiable == corev1.ScheduleAnyway && selects(s.LabelSelector, d.Spec.Template.Labels) == nil
 			}
+			noCapabilities := corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
 			anti := pod.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 			for what, ok := range map[string]bool{
-				"two replicas":                         *d.Spec.Replicas == 2,
-				"no replica is missed":                 *d.Spec.Strategy.RollingUpdate.MaxUnavailable == intstr.FromInt32(0),
-				"service account":                      pod.ServiceAccountName == managerName,
-				"no priority class":                    pod.PriorityClassName == "",
-				"replaced soon, when its node is gone": leaves(pod.Tolerations, corev1.TaintNodeUnreachable) && leaves(pod.Tolerations, corev1.TaintNodeNotReady),
-				"no service links":                     pod.EnableServiceLinks != nil && !*pod.EnableServiceLinks,
-				"no host":                              !pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
-				"not root":                             *pod.SecurityContext.RunAsNonRoot && *c.SecurityContext.RunAsNonRoot,
-				"the cluster may choose the user":      pod.SecurityContext.RunAsUser == nil && pod.SecurityContext.FSGroup == nil,
-				"seccomp":                              pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
-				"read-only root":                       *c.SecurityContext.ReadOnlyRootFilesystem,
-				"no privilege":                         !*c.SecurityContext.AllowPrivilegeEscalation,
-				"no capability":                        cmp.Equal(c.SecurityContext.Capabilities, &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}),
-				"requests":                             !c.Resources.Requests.Cpu().IsZero() && !c.Resources.Requests.Memory().IsZero(),
-				"memory limit, no CPU limit":           !c.Resources.Limits.Memory().IsZero() && c.Resources.Limits.Cpu().IsZero(),
-				"the runtime knows the limit":          limit.Cmp(*c.Resources.Limits.Memory()) < 0 && limit.Cmp(*c.Resources.Requests.Memory()) > 0,
-				"liveness":                             probes(c.LivenessProbe, "/healthz"),
-				"startup":                              probes(c.StartupProbe, "/healthz"),
-				"readiness":                            probes(c.ReadinessProbe, "/readyz"),
-				"endpoints go before the server":       sleep >= 10,
-				"time to end":                          grace >= sleep+30,
-				"spread over zones":                    spread[corev1.LabelTopologyZone],
-				"spread over nodes":                    spread[corev1.LabelHostname],
-				"apart":                                len(anti) == 1 && selects(anti[0].PodAffinityTerm.LabelSelector, d.Spec.Template.Labels) == nil,
-				"selects its pods":                     selects(d.Spec.Selector, d.Spec.Template.Labels) == nil,
+				"two replicas":                    *d.Spec.Replicas == 2,
+				"no replica is missing":           *d.Spec.Strategy.RollingUpdate.MaxUnavailable == intstr.FromInt32(0),
+				"service account":                 pod.ServiceAccountName == managerName,
+				"no priority class":               pod.PriorityClassName == "",
+				"leaves an unreachable node":      leaves(pod.Tolerations, corev1.TaintNodeUnreachable),
+				"leaves a node that is not ready": leaves(pod.Tolerations, corev1.TaintNodeNotReady),
+				"no service links":                pod.EnableServiceLinks != nil && !*pod.EnableServiceLinks,
+				"no host":                         !pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
+				"not root":                        *pod.SecurityContext.RunAsNonRoot && *c.SecurityContext.RunAsNonRoot,
+				"the cluster may choose the user": pod.SecurityContext.RunAsUser == nil && pod.SecurityContext.FSGroup == nil,
+				"seccomp":                         pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
+				"read-only root":                  *c.SecurityContext.ReadOnlyRootFilesystem,
+				"no privilege":                    !*c.SecurityContext.AllowPrivilegeEscalation,
+				"no capability":                   cmp.Equal(c.SecurityContext.Capabilities, &noCapabilities),
+				"requests":                        !c.Resources.Requests.Cpu().IsZero() && !c.Resources.Requests.Memory().IsZero(),
+				"memory limit, no CPU limit":      !c.Resources.Limits.Memory().IsZero() && c.Resources.Limits.Cpu().IsZero(),
+				"the runtime knows the limit":     limit.Cmp(*c.Resources.Limits.Memory()) < 0 && limit.Cmp(*c.Resources.Requests.Memory()) > 0,
+				"liveness":                        probes(c.LivenessProbe, "/healthz"),
+				"startup":                         probes(c.StartupProbe, "/healthz"),
+				"readiness":                       probes(c.ReadinessProbe, "/readyz"),
+				"endpoints go before the server":  sleep >= 10,
+				"time to end":                     grace >= sleep+30,
+				"spread over zones":               spread[corev1.LabelTopologyZone],
+				"spread over nodes":               spread[corev1.LabelHostname],
+				"replicas on different nodes":     len(anti) == 1 && selects(anti[0].PodAffinityTerm.LabelSelector, d.Spec.Template.Labels) == nil,
+				"selects its pods":                selects(d.Spec.Selector, d.Spec.Template.Labels) == nil,
 			} {
 				if !ok {
 					t.Errorf("missing: %s", what)
@@ -108,13 +110,16 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// leaves says that a pod with these tolerations leaves a node with a taint within half
-// a minute, but not at once.
+// leaves reports whether a pod with these tolerations leaves a node with a taint after 10 to 30 seconds.
 func leaves(tolerations []corev1.Toleration, taint string) bool {
 	i := slices.IndexFunc(tolerations, func(t corev1.Toleration) bool {
 		return t.Key == taint && t.Operator == corev1.TolerationOpExists && t.Effect == corev1.TaintEffectNoExecute
 	})
-	return i >= 0 && tolerations[i].TolerationSeconds != nil && *tolerations[i].TolerationSeconds >= 10 && *tolerations[i].TolerationSeconds <= 30
+	if i < 0 || tolerations[i].TolerationSeconds == nil {
+		return false
+	}
+	seconds := *tolerations[i].TolerationSeconds
+	return seconds >= 10 && seconds <= 30
 }
 
 func probes(p *corev1.Probe, path string) bool {
@@ -130,7 +135,7 @@ func envOf(c corev1.Container, name string) string {
 	return ""
 }
 
-// The flags are flags of the manager, and agree with the ports.
+// TestFlags checks that the manager has the flags of its Deployment, and that they match its ports.
 func TestFlags(t *testing.T) {
 	want := map[string]map[string]string{
 		"default": {
@@ -149,16 +154,17 @@ func TestFlags(t *testing.T) {
 			if diff := cmp.Diff(wantFlags, flagsOf(d)); diff != "" {
 				t.Errorf("flags (-want +got):\n%s", diff)
 			}
-			// Files that are not here are refused later than a flag that is none.
+			// Parse refuses unknown flags before it refuses the files, which do not exist here.
 			_, err := options.Parse(d.Spec.Template.Spec.Containers[0].Args)
-			if errors.Is(err, flag.ErrHelp) || err != nil && strings.Contains(err.Error(), "flag provided but not defined") {
-				t.Errorf("the manager does not take its flags: %v", err)
+			if errors.Is(err, flag.ErrHelp) || err != nil && strings.Contains(err.Error(), "flag provided") {
+				t.Errorf("the manager does not accept its flags: %v", err)
 			}
 			for port, flagName := range map[string]string{
-				"webhooks": "webhook-port", "callbacks": "callback-bind-address", "metrics": "metrics-bind-address", "health": "health-probe-bind-address",
+				"webhooks": "webhook-port", "callbacks": "callback-bind-address",
+				"metrics": "metrics-bind-address", "health": "health-probe-bind-address",
 			} {
 				if got, want := containerPort(d, port), strings.TrimPrefix(wantFlags[flagName], ":"); strconv.Itoa(int(got)) != want {
-					t.Errorf("port %s is %d, --%s says %s", port, got, flagName, want)
+					t.Errorf("port %s is %d, but --%s is %s", port, got, flagName, want)
 				}
 			}
 			fields := map[string]string{}
@@ -176,12 +182,12 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Everything is in the namespace and has the prefix, so that nothing is in
-// anybody's way.
+// TestNames checks that every object is in the namespace and has the prefix, so that it conflicts with no object of others.
 func TestNames(t *testing.T) {
 	clusterScoped := map[string]bool{
 		"Namespace": true, "CustomResourceDefinition": true, "ClusterRole": true, "ClusterRoleBinding": true,
-		"MutatingWebhookConfiguration": true, "ValidatingWebhookConfiguration": true, "ValidatingAdmissionPolicy": true, "ValidatingAdmissionPolicyBinding": true,
+		"MutatingWebhookConfiguration": true, "ValidatingWebhookConfiguration": true,
+		"ValidatingAdmissionPolicy": true, "ValidatingAdmissionPolicyBinding": true,
 	}
 	for _, dir := range []string{"default", "certmanager", "prometheus", "network-policy", "admission-policy", "samples/server"} {
 		t.Run(dir, func(t *testing.T) {
@@ -195,7 +201,7 @@ func TestNames(t *testing.T) {
 				switch {
 				case o.GetKind() == "CustomResourceDefinition":
 					if !strings.HasSuffix(o.GetName(), ".app.ops.cloud.alipay.com") {
-						t.Errorf("%s is not of our group", id)
+						t.Errorf("%s is not in our group", id)
 					}
 				case o.GetKind() == "Namespace":
 					if o.GetName() != namespace {
@@ -212,7 +218,7 @@ func TestNames(t *testing.T) {
 					t.Errorf("%s is in namespace %q, want %q", id, o.GetNamespace(), wantNamespace)
 				}
 				if o.GetLabels()["app.kubernetes.io/name"] != "altershield-operator" {
-					t.Errorf("%s has no label that says whose it is", id)
+					t.Errorf("%s has no label app.kubernetes.io/name=altershield-operator", id)
 				}
 			}
 		})
@@ -231,7 +237,7 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// Services, disruption budget and network policies are about the manager's pods.
+// TestSelectors checks that Services, disruption budget and network policies select the manager's pods.
 func TestSelectors(t *testing.T) {
 	manifests := render(t, "default")
 	d := managerOf(t, manifests)
@@ -262,15 +268,16 @@ func TestSelectors(t *testing.T) {
 		t.Errorf("disruption budget and Deployment select differently:\n%s", diff)
 	}
 	if pdb.Spec.MinAvailable != nil || pdb.Spec.MaxUnavailable.IntValue() != 1 {
-		t.Error("the disruption budget would keep a single replica on its node")
+		t.Error("the disruption budget would block the eviction of a single replica")
 	}
 	open := map[int32]string{}
 	for _, p := range all[networkingv1.NetworkPolicy](t, render(t, "network-policy"), "NetworkPolicy") {
 		if err := selects(&p.Spec.PodSelector, pod); err != nil {
 			t.Errorf("NetworkPolicy %s: %v", p.Name, err)
 		}
-		if !cmp.Equal(p.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) || len(p.Spec.Ingress) != 1 || len(p.Spec.Ingress[0].Ports) != 1 {
-			t.Fatalf("NetworkPolicy %s: want one rule of one port for what comes in", p.Name)
+		ingress := slices.Equal(p.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress})
+		if !ingress || len(p.Spec.Ingress) != 1 || len(p.Spec.Ingress[0].Ports) != 1 {
+			t.Fatalf("NetworkPolicy %s: want one ingress rule with one port", p.Name)
 		}
 		from := "everywhere"
 		if peers := p.Spec.Ingress[0].From; len(peers) == 1 {
@@ -285,8 +292,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// The webhooks lead to the Service, and leave out the namespaces an outage must
-// not touch.
+// TestWebhooks checks that webhooks call the Service, and exclude the namespaces that an outage must not affect.
 func TestWebhooks(t *testing.T) {
 	for _, dir := range []string{"default", "certmanager"} {
 		t.Run(dir, func(t *testing.T) {
@@ -299,7 +305,7 @@ func TestWebhooks(t *testing.T) {
 				}
 				paths[w.config+" "+w.name] = *s.Path
 				if w.selector.MatchLabels["admission-webhook-altershield"] != "enabled" {
-					t.Errorf("%s is about namespaces that are not enrolled", w.name)
+					t.Errorf("%s selects namespaces that are not enrolled", w.name)
 				}
 				var excluded []string
 				for _, e := range w.selector.MatchExpressions {
@@ -311,10 +317,10 @@ func TestWebhooks(t *testing.T) {
 					t.Errorf("%s excludes (-want +got):\n%s", w.name, diff)
 				}
 				if len(w.client.CABundle) > 0 {
-					t.Errorf("%s brings a CA along", w.name)
+					t.Errorf("%s has a CA", w.name)
 				}
 			}
-			// Whether the manager serves them is for TestCluster.
+			// TestCluster checks that the manager serves these paths.
 			want := map[string]string{}
 			for _, kind := range []string{"deployment", "statefulset", "daemonset"} {
 				want[prefix+"mutating-webhook-configuration m"+kind+".kb.io"] = "/mutate-apps-v1-" + kind
@@ -329,14 +335,13 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// cert-manager's certificate is the one that is mounted and injected, for the
-// name the API server calls.
+// TestCertManager checks that the certificate of cert-manager is mounted, injected, and valid for the Service.
 func TestCertManager(t *testing.T) {
 	manifests := render(t, "certmanager")
 	d := managerOf(t, manifests)
 	secret := d.Spec.Template.Spec.Volumes[0].Secret.SecretName
 	if secret == prefix+"webhook-server-cert" {
-		t.Error("the Secret is the one that the manager makes itself")
+		t.Error("the Secret has the manager's own certificate")
 	}
 	if flagsOf(d)["webhook-cert-path"] != d.Spec.Template.Spec.Containers[0].VolumeMounts[0].MountPath {
 		t.Error("--webhook-cert-path is not where the Secret is mounted")
@@ -376,8 +381,7 @@ func TestCertManager(t *testing.T) {
 	}
 }
 
-// Roles of users add to the roles every cluster has, and hold nothing of ours
-// that the manager depends on.
+// TestUserRoles checks that no role has a wildcard, and that roles for users have rights on our kinds only.
 func TestUserRoles(t *testing.T) {
 	for _, r := range all[rbacv1.ClusterRole](t, render(t, "default"), "ClusterRole") {
 		aggregates := slices.ContainsFunc(slices.Collect(maps.Keys(r.Labels)), func(k string) bool {
@@ -396,25 +400,24 @@ func TestUserRoles(t *testing.T) {
 	}
 }
 
-// quick-start.yaml is what config/default renders to.
+// TestQuickStart checks that quick-start.yaml is the rendered config/default.
 func TestQuickStart(t *testing.T) {
 	got, err := os.ReadFile(filepath.Join(repository(t), "quick-start.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, got, _ = bytes.Cut(got, []byte("\n")) // the comment that says where it is from
+	_, got, _ = bytes.Cut(got, []byte("\n")) // the comment about its origin
 	if diff := cmp.Diff(string(render(t, "default")), string(got)); diff != "" {
 		t.Errorf("run: make build-installer (-want +got):\n%s", diff)
 	}
 	image := managerOf(t, got).Spec.Template.Spec.Containers[0].Image
 	name, tag, ok := strings.Cut(image, ":")
 	if !ok || name != "ghcr.io/traas-stack/altershield-operator" || tag == "latest" {
-		t.Errorf("image %s is none of a release", image)
+		t.Errorf("image %s is not the image of a release", image)
 	}
 }
 
-// The kustomize of the Makefile renders what that of kubectl does, so that it does
-// not matter how people apply a directory.
+// TestKustomize checks that kustomize and kubectl render the same objects.
 func TestKustomize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds kustomize")
@@ -424,7 +427,8 @@ func TestKustomize(t *testing.T) {
 		t.Fatalf("make bin/kustomize: %v\n%s", err, out)
 	}
 	for _, dir := range append([]string{"crd", "dev"}, overlays...) {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "kustomize"), "build", filepath.Join(root, "config", filepath.FromSlash(dir))).Output()
+		path := filepath.Join(root, "config", filepath.FromSlash(dir))
+		out, err := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "kustomize"), "build", path).Output()
 		if err != nil {
 			t.Errorf("kustomize build config/%s: %v", dir, err)
 			continue
@@ -435,8 +439,7 @@ func TestKustomize(t *testing.T) {
 	}
 }
 
-// To deploy, kustomize is enough: no control plane is built, whether there is a
-// kubectl or not.
+// TestDeployNeedsKustomizeOnly checks that make builds no control plane to deploy, with or without a kubectl.
 func TestDeployNeedsKustomizeOnly(t *testing.T) {
 	for _, target := range []string{"install", "deploy", "undeploy", "deployYaml", "uninstall"} {
 		for _, kubectl := range []string{"kubectl", "bin/k8s/kubectl", "bin/kubectl"} {
@@ -451,13 +454,14 @@ func TestDeployNeedsKustomizeOnly(t *testing.T) {
 	}
 }
 
-// Who creates webhook configurations may have any webhook called for any request: only
-// an overlay lets the manager, and no other right is in it.
+// TestCreatesNoWebhookConfigurations checks that only the overlay samples/restore lets the manager create webhook configurations, and that
+// the overlay gives no other right. With this right, an account can add a webhook for any request.
 func TestCreatesNoWebhookConfigurations(t *testing.T) {
 	creates := func(dir string) (names []string) {
 		for _, r := range all[rbacv1.ClusterRole](t, render(t, dir), "ClusterRole") {
 			for _, rule := range r.Rules {
-				if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") && (slices.Contains(rule.Verbs, "create") || len(rule.ResourceNames) == 0) {
+				registration := slices.Contains(rule.APIGroups, "admissionregistration.k8s.io")
+				if registration && (slices.Contains(rule.Verbs, "create") || len(rule.ResourceNames) == 0) {
 					names = append(names, r.Name)
 				}
 			}
@@ -475,9 +479,10 @@ func TestCreatesNoWebhookConfigurations(t *testing.T) {
 	binding := all[rbacv1.ClusterRoleBinding](t, overlay, "ClusterRoleBinding")[0]
 	role := all[rbacv1.ClusterRole](t, overlay, "ClusterRole")[0]
 	if binding.RoleRef.Name != role.Name || len(role.Rules) != 1 || !slices.Equal(role.Rules[0].Verbs, []string{"create"}) {
-		t.Errorf("%+v is not bound alone: %+v", role.Rules, binding.RoleRef)
+		t.Errorf("want one rule to create, bound by the overlay: %+v, %+v", role.Rules, binding.RoleRef)
 	}
-	if want := (rbacv1.Subject{Kind: "ServiceAccount", Name: managerName, Namespace: namespace}); !slices.Equal(binding.Subjects, []rbacv1.Subject{want}) {
+	want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: managerName, Namespace: namespace}}
+	if !slices.Equal(binding.Subjects, want) {
 		t.Errorf("bound to %v", binding.Subjects)
 	}
 }

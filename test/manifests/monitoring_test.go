@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
-	// Each registers metrics of its own; the webhooks' come with the first.
+	// The packages controllers and webhooks register metrics.
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	_ "github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
@@ -46,7 +46,7 @@ const (
 	runbooks  = "https://github.com/traas-stack/altershield-operator/blob/main/docs/tasks/respond-to-an-alert.md#"
 )
 
-// foreign metrics are none of the manager's.
+// foreign are metrics of Prometheus and the API server.
 var foreign = []string{
 	"up",
 	"apiserver_admission_webhook_fail_open_count",
@@ -94,7 +94,7 @@ var (
 	identifier = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*\b\s*\(?`)
 )
 
-// metricsIn are the names of metrics in a PromQL expression.
+// metricsIn returns the names of metrics in a PromQL expression.
 func metricsIn(expr string) []string {
 	expr = groupings.ReplaceAllString(ranges.ReplaceAllString(matchers.ReplaceAllString(expr, " "), " "), " ")
 	var names []string
@@ -107,13 +107,14 @@ func metricsIn(expr string) []string {
 }
 
 func TestMetricsIn(t *testing.T) {
-	got := metricsIn(`histogram_quantile(0.99, sum by (le, webhook) (rate(a_seconds_bucket{job="x"}[5m]))) > 1 unless (sum(b offset 10m) == bool 0 or time() - c{name=~"y"} < 3 * 86400)`)
+	got := metricsIn(`histogram_quantile(0.99, sum by (le, webhook) (rate(a_seconds_bucket{job="x"}[5m]))) > 1 ` +
+		`unless (sum(b offset 10m) == bool 0 or time() - c{name=~"y"} < 3 * 86400)`)
 	if want := []string{"a_seconds_bucket", "b", "c"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
-// metric is one of the manager's, as it is registered.
+// metric is a registered metric of the manager.
 type metric struct {
 	name   string
 	labels []string
@@ -124,7 +125,7 @@ var (
 	descLabels = regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
 )
 
-// metricsOf are the metrics of the manager.
+// metricsOf returns the metrics of the manager.
 func metricsOf(t *testing.T) (found []metric) {
 	t.Helper()
 	counted := func() (map[operatormetrics.Of]int, error) {
@@ -138,7 +139,7 @@ func metricsOf(t *testing.T) (found []metric) {
 	}
 	registry, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
-		t.Fatal("the registry does not say what it has")
+		t.Fatal("the registry cannot describe its metrics")
 	}
 	descs := make(chan *prometheus.Desc)
 	go func() { registry.Describe(descs); close(descs) }()
@@ -155,7 +156,7 @@ func metricsOf(t *testing.T) (found []metric) {
 	return found
 }
 
-// registered are the names of the series of the manager.
+// registered returns the names of the series of the manager.
 func registered(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -167,7 +168,7 @@ func registered(t *testing.T) map[string]bool {
 	return names
 }
 
-// once lets each metric have a series, so that its type is known.
+// once gives each metric a series, so that its type is known.
 func once() {
 	operatormetrics.ServerCall(altershield.Call{Action: altershield.ActionStartBatch, Attempts: 1})
 	operatormetrics.ServerHeartbeat(true, time.Unix(1, 0))
@@ -185,10 +186,10 @@ func once() {
 	operatormetrics.WebhookConfigurationMissing("MutatingWebhookConfiguration", false)
 }
 
-// row is a row of the table in docs/reference/metrics.md: what has to be said of a metric.
+// row is a row of the table in docs/reference/metrics.md.
 type row struct{ kind, labels, unit, meaning string }
 
-// documented is that table, by metric.
+// documented returns the table in docs/reference/metrics.md, by metric.
 func documented(t *testing.T) map[string]row {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(repository(t), "docs", "reference", "metrics.md"))
@@ -208,7 +209,7 @@ func documented(t *testing.T) map[string]row {
 // labelIn finds the names of labels in a cell: `name`, or `name`: `value`, `value`; and so on.
 var labelIn = regexp.MustCompile("(?:^|;)\\s*`([a-z_]+)`")
 
-// Every metric is documented as it is registered, and nothing else is.
+// TestMetricsDocumented checks that docs/reference/metrics.md has exactly the registered metrics, with their labels and types.
 func TestMetricsDocumented(t *testing.T) {
 	once()
 	rows := documented(t)
@@ -260,7 +261,7 @@ func TestMetricsDocumented(t *testing.T) {
 	}
 }
 
-// checkValue: where the values of a label are listed, each series has one of them.
+// checkValue checks that a value of a label is listed, if the cell lists values of the label.
 func checkValue(t *testing.T, metric, label, value, cell string) {
 	t.Helper()
 	for part := range strings.SplitSeq(cell, ";") {
@@ -271,7 +272,7 @@ func checkValue(t *testing.T, metric, label, value, cell string) {
 	}
 }
 
-// Alerts and dashboard are about metrics that there are, of this operator only.
+// TestMonitoringMetrics checks that alerts and dashboard use registered metrics, of this operator only.
 func TestMonitoringMetrics(t *testing.T) {
 	known := registered(t)
 	for _, name := range foreign {
@@ -287,7 +288,7 @@ func TestMonitoringMetrics(t *testing.T) {
 	for where, expr := range used {
 		names := metricsIn(expr)
 		if len(names) == 0 {
-			t.Errorf("%s asks for no metric", where)
+			t.Errorf("%s uses no metric", where)
 		}
 		for _, name := range names {
 			if !known[name] {
@@ -296,7 +297,7 @@ func TestMonitoringMetrics(t *testing.T) {
 		}
 		for _, m := range matchers.FindAllString(expr, -1) {
 			if !strings.Contains(m, `job="`+scrapeJob+`"`) && !strings.Contains(m, `(daemonset|deployment|statefulset).kb.io`) {
-				t.Errorf("%s: %s is about any operator", where, m)
+				t.Errorf("%s: %s selects any operator", where, m)
 			}
 		}
 		if n := len(names); n != len(matchers.FindAllString(expr, -1)) {
@@ -337,7 +338,7 @@ func dashboardExprs(t *testing.T) []string {
 	return exprs
 }
 
-// anchors of the headings of a document, as GitHub makes them.
+// anchors returns the anchors of the headings of a document, as GitHub creates them.
 func anchors(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(repository(t), filepath.FromSlash(path)))
@@ -370,7 +371,7 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s: severity %q", a.Alert, a.Labels["severity"])
 		}
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
-			t.Errorf("%s does not say what it is about", a.Alert)
+			t.Errorf("%s has no summary or no description", a.Alert)
 		}
 		anchor, ok := strings.CutPrefix(a.Annotations["runbook_url"], runbooks)
 		if !ok || anchor != strings.ToLower(a.Alert) || !described[anchor] {
@@ -378,13 +379,14 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	for anchor := range described {
-		if strings.HasPrefix(anchor, "altershield") && anchor != "altershield-server" && !slices.ContainsFunc(alerts(t), func(a alert) bool { return strings.ToLower(a.Alert) == anchor }) {
-			t.Errorf("docs/tasks/respond-to-an-alert.md#%s is about no alert", anchor)
+		about := func(a alert) bool { return strings.ToLower(a.Alert) == anchor }
+		if strings.HasPrefix(anchor, "altershield") && anchor != "altershield-server" && !slices.ContainsFunc(alerts(t), about) {
+			t.Errorf("docs/tasks/respond-to-an-alert.md#%s is the section of no alert", anchor)
 		}
 	}
 }
 
-// What is scraped is the metrics Service, by somebody who may.
+// TestServiceMonitor checks that Prometheus scrapes the metrics Service, with a token and over TLS.
 func TestServiceMonitor(t *testing.T) {
 	var monitor struct {
 		Spec struct {
@@ -422,13 +424,14 @@ func TestServiceMonitor(t *testing.T) {
 		}
 	}
 	if !slices.Equal(scraped, []string{scrapeJob}) {
-		t.Errorf("scraped are %v, want %s", scraped, scrapeJob)
+		t.Errorf("the scraped Services are %v, want %s", scraped, scrapeJob)
 	}
 	if e.Scheme != "https" || e.Path != "/metrics" || e.BearerTokenFile == "" {
 		t.Errorf("%+v is not authenticated over TLS", e)
 	}
 	binding := all[rbacv1.ClusterRoleBinding](t, manifests, "ClusterRoleBinding")[0]
-	if !slices.ContainsFunc(all[rbacv1.ClusterRole](t, installed, "ClusterRole"), func(r *rbacv1.ClusterRole) bool { return r.Name == binding.RoleRef.Name }) {
+	bound := func(r *rbacv1.ClusterRole) bool { return r.Name == binding.RoleRef.Name }
+	if !slices.ContainsFunc(all[rbacv1.ClusterRole](t, installed, "ClusterRole"), bound) {
 		t.Errorf("there is no ClusterRole %s", binding.RoleRef.Name)
 	}
 }

@@ -14,8 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package manifests checks what is installed: the rendered manifests, and what an
-// API server makes of them.
+// Package manifests checks the rendered manifests, and applies them to a real API server.
 package manifests
 
 import (
@@ -48,7 +47,7 @@ const (
 	managerName = prefix + "controller-manager"
 )
 
-// overlays are the directories of config/ that people apply.
+// overlays are the directories of config/ that users apply.
 var overlays = []string{"default", "certmanager", "prometheus", "network-policy", "admission-policy", "samples", "samples/server"}
 
 func repository(t *testing.T) string {
@@ -60,7 +59,7 @@ func repository(t *testing.T) string {
 	return root
 }
 
-// render is what kustomize makes of a directory in config/.
+// render renders a directory of config/ with kubectl kustomize.
 func render(t *testing.T, dir string) []byte {
 	t.Helper()
 	root := repository(t)
@@ -81,7 +80,7 @@ func render(t *testing.T, dir string) []byte {
 	return out
 }
 
-// objects of rendered manifests.
+// objects decodes rendered manifests.
 func objects(t *testing.T, manifests []byte) []unstructured.Unstructured {
 	t.Helper()
 	var all []unstructured.Unstructured
@@ -104,7 +103,7 @@ var strict = func() runtime.Decoder {
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }()
 
-// decode reads a manifest into its Go type: a field it does not have is an error.
+// decode decodes a manifest into its Go type; an unknown field is an error.
 func decode(t *testing.T, data []byte) runtime.Object {
 	t.Helper()
 	o, _, err := strict.Decode(data, nil, nil)
@@ -114,7 +113,7 @@ func decode(t *testing.T, data []byte) runtime.Object {
 	return o
 }
 
-// all objects of a type in rendered manifests, strictly decoded.
+// all returns the objects of a kind in rendered manifests, strictly decoded.
 func all[T any](t *testing.T, manifests []byte, kind string) []*T {
 	t.Helper()
 	var found []*T
@@ -147,20 +146,20 @@ func managerOf(t *testing.T, manifests []byte) *appsv1.Deployment {
 	return d[0]
 }
 
-// selects says whether labels that an object selects by are those of an object.
+// selects returns an error unless a selector of labels selects set.
 func selects(selector *metav1.LabelSelector, set map[string]string) error {
 	if len(selector.MatchLabels) == 0 || len(selector.MatchExpressions) > 0 {
-		return fmt.Errorf("the selector %v is not one of labels", selector)
+		return fmt.Errorf("the selector %v does not have labels only", selector)
 	}
 	for k, v := range selector.MatchLabels {
 		if set[k] != v {
-			return fmt.Errorf("the selector %v does not fit %v", selector.MatchLabels, set)
+			return fmt.Errorf("the selector %v does not select %v", selector.MatchLabels, set)
 		}
 	}
 	return nil
 }
 
-// webhook is what mutating and validating webhooks have in common.
+// webhook has the common fields of mutating and validating webhooks.
 type webhook struct {
 	name     string
 	config   string

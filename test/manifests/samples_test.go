@@ -31,7 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// The samples are what they say, every setting has one, and each is accepted.
+// TestSamples checks that every setting has a sample, and that the operator accepts each sample.
 func TestSamples(t *testing.T) {
 	dir := filepath.Join(repository(t), "config", "samples")
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
@@ -58,7 +58,7 @@ func TestSamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !strings.HasPrefix(string(data), "# ") {
-				t.Error("the sample does not say what it is")
+				t.Error("the sample does not begin with a comment")
 			}
 			switch o := decode(t, data).(type) {
 			case *v1alpha1.OpsConfigInfo:
@@ -66,7 +66,7 @@ func TestSamples(t *testing.T) {
 					t.Errorf("%s: %s", a.Reason, a.Message)
 				}
 				if o.Namespace != namespace || name != "opsconfiginfo-"+o.Name+".yaml" {
-					t.Errorf("%s/%s is not the setting of this file, or not where it counts", o.Namespace, o.Name)
+					t.Errorf("%s/%s is not the setting of this file, or not in the namespace of the operator", o.Namespace, o.Name)
 				}
 				if !slices.Contains(kustomization.Resources, name) {
 					t.Error("it is not in kustomization.yaml")
@@ -78,10 +78,10 @@ func TestSamples(t *testing.T) {
 				}
 			case *corev1.Secret:
 				if o.Name != "altershield-token" || o.Namespace != namespace || len(o.StringData["token"]) >= 16 {
-					t.Error("want a Secret altershield-token whose token nobody can use as it is")
+					t.Error("want a Secret altershield-token with a placeholder that is too short for a token")
 				}
 			default:
-				t.Errorf("%T is no sample", o)
+				t.Errorf("no sample has the type %T", o)
 			}
 		})
 	}

@@ -192,7 +192,7 @@ func TestOverride(t *testing.T) {
 	// The label for the next release, set with kubectl.
 	p.kubectl("label", "deployment", "sleep", v1alpha1.IgnoredSuspendLabel+"=true")
 	p.fails("sleep")
-	p.until("the label does not count", func() error {
+	p.until("the label has no effect", func() error {
 		if annotations := p.workload("sleep").Annotations; annotations[v1alpha1.OverrideStaleAnnotation] == "" {
 			return fmt.Errorf("annotations %v", annotations)
 		}
@@ -403,7 +403,7 @@ func TestEnroll(t *testing.T) {
 		append(warnings, "observe created (server dry run)", "labeled (server dry run)")...)
 	p.acts([]string{"enroll", "--mode=observe"}, append(warnings, "observe created", "namespace/"+p.namespace+" labeled")...)
 	p.acts([]string{"enroll"}, "is enrolled already", "in observe mode, because of the OpsConfigInfo")
-	p.until("it is observed", func() error {
+	p.until("the setting observe is accepted", func() error {
 		if out := p.kubectl("get", "oci", "observe", "-o", "jsonpath={.status.conditions[?(@.type=='Accepted')].status}"); out != "True" {
 			return fmt.Errorf("accepted: %q", out)
 		}

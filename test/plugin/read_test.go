@@ -168,7 +168,7 @@ func TestNotDefended(t *testing.T) {
 	p.says([]string{"status", "deployments.apps", "sleep"}, "kubectl altershield enroll deployment/sleep -n "+p.namespace)
 }
 
-func TestObserved(t *testing.T) {
+func TestObserveMode(t *testing.T) {
 	p := begin(t, true)
 	p.deploy("sleep", 1, "busybox:1")
 	p.reaches("sleep", v1alpha1.ChangeWorkloadSuccess)

@@ -39,7 +39,7 @@ const (
 )
 
 // TestCheck checks an installation while it becomes healthy, and then breaks it in one way after the other: the check names
-// each problem with its remedy, and passes when the problem is repaired.
+// each problem with its remedy, and passes when the problem is gone.
 func TestCheck(t *testing.T) {
 	w := start(t)
 	w.subtest("nothing is installed", w.testAbsent)
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	w.subtest("the manager crashes", w.testCrash)
 }
 
-// subtest fails alone.
+// subtest runs a subtest whose failure does not end the test.
 func (w *world) subtest(name string, do func(t *testing.T)) {
 	whole := w.t
 	defer func() { w.t = whole }()
@@ -144,11 +144,11 @@ func (w *world) testUsers(t *testing.T) {
 // breakage is a problem of an installation, with the checks that find it.
 type breakage struct {
 	name string
-	// do causes the problem, and returns the repair.
-	do func(w *world) (repair func())
+	// do causes the problem, and returns a function that undoes it.
+	do func(w *world) (undo func())
 	// want are the checks that do not pass, with words of their messages.
 	want map[string]string
-	// status of these checks.
+	// status is the status of these checks.
 	status installation.Status
 	// remedy has words of their remedies.
 	remedy string
@@ -185,7 +185,7 @@ var breakages = []breakage{
 		},
 	},
 	{
-		name: "observing", status: installation.Warning, remedy: "unless that is on purpose",
+		name: "observe mode", status: installation.Warning, remedy: "unless that is on purpose",
 		want: map[string]string{"settings.defense": "observe is on"},
 		do: func(w *world) func() {
 			setting := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "observe"}}
@@ -193,7 +193,7 @@ var breakages = []breakage{
 		},
 	},
 	{
-		name: "the default policy only observes", status: installation.Warning, remedy: `patch defensepolicy default`,
+		name: "the default policy is in observe mode", status: installation.Warning, remedy: `patch defensepolicy default`,
 		want: map[string]string{"policies.default": "its mode is Observe"},
 		do: func(w *world) func() {
 			policy := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
@@ -242,8 +242,8 @@ func edit[T client.Object](w *world, o T, change func(T)) (undo func()) {
 }
 
 func (w *world) testBroken(t *testing.T, b breakage) {
-	repair := sync.OnceFunc(b.do(w))
-	defer repair()
+	undo := sync.OnceFunc(b.do(w))
+	defer undo()
 	w.eventually("the check finds it", func() string {
 		r, _ := w.report()
 		return unfound(&r, b)
@@ -253,7 +253,7 @@ func (w *world) testBroken(t *testing.T, b breakage) {
 	if failed := b.status == installation.Failed; (printed.code == 1) != failed {
 		t.Errorf("exit code %d, of a check that is %s", printed.code, b.status)
 	}
-	repair()
+	undo()
 	w.healthy()
 }
 
