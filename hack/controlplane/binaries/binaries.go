@@ -66,6 +66,9 @@ const (
 	kwok       = "sigs.k8s.io/kwok"
 )
 
+// VersionVariable names the environment variable that chooses another minor release of Kubernetes than the pinned one, such as 1.33.
+const VersionVariable = "K8S_VERSION"
+
 var binaries = []binary{
 	{"etcd", etcd, "server", etcd, []string{"--version"}},
 	{"kube-apiserver", kubernetes + "/cmd/kube-apiserver", "kube-apiserver", kubernetes, []string{"--version"}},
@@ -95,15 +98,43 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// Dir returns the directory of the binaries of the repository at root. It is also a
-// BinaryAssetsDirectory of envtest: etcd, kube-apiserver and kubectl have the names
-// that envtest expects.
+// Dir returns the directory of the binaries of the repository at root, one for each
+// release of Kubernetes. It is also a BinaryAssetsDirectory of envtest: etcd,
+// kube-apiserver and kubectl have the names that envtest expects.
 func Dir(root string) string {
+	if v := os.Getenv(VersionVariable); v != "" {
+		return filepath.Join(root, "bin", "k8s-"+v)
+	}
 	return filepath.Join(root, "bin", "k8s")
 }
 
+// pinsOf returns the directories of the modules that pin the programs, by the
+// modules of the programs. VersionVariable chooses the programs of Kubernetes;
+// etcd and kwok are the same for all.
+func pinsOf(root string) (map[string]string, error) {
+	pins := filepath.Join(root, "hack", "controlplane", "pins")
+	dirs := map[string]string{etcd: pins, kwok: pins, kubernetes: pins}
+	v := os.Getenv(VersionVariable)
+	if v == "" {
+		return dirs, nil
+	}
+	dirs[kubernetes] = filepath.Join(pins, "v"+v)
+	if _, err := os.Stat(dirs[kubernetes]); err == nil {
+		return dirs, nil
+	}
+	others, err := filepath.Glob(filepath.Join(pins, "v*"))
+	if err != nil {
+		return nil, err
+	}
+	for i, dir := range others {
+		others[i] = strings.TrimPrefix(filepath.Base(dir), "v")
+	}
+	return nil, fmt.Errorf("%s is %q: leave it empty, or set it to one of %s", VersionVariable, v, strings.Join(others, ", "))
+}
+
 // Build brings the binaries of the control plane into Dir(root), and returns that
-// directory. They have the versions pinned in hack/controlplane/pins, or are
+// directory. They have the versions pinned in hack/controlplane/pins, or, with
+// VersionVariable, in its directory of that release, or are
 // installed ones of the same minor version. It does nothing if a stamp has the same
 // pins, flags and toolchain. The first build on a machine takes minutes; out gets
 // its progress. Concurrent calls, also of other processes, wait for each other. An
@@ -146,14 +177,21 @@ func Begin(ctx context.Context, root string, out io.Writer) error {
 	}
 	p.lookAround(ctx)
 	fmt.Fprintln(out, p.announcement())
-	// The command outlives this process. Build repeats it and reports its errors.
-	list := p.goCommand(context.WithoutCancel(ctx), append([]string{"list", "-deps"}, p.packages()...)...)
-	return list.Start()
+	// The commands outlive this process. Build repeats them and reports their errors.
+	for dir, packages := range p.packages() {
+		list := goCommand(context.WithoutCancel(ctx), dir, append([]string{"list", "-deps"}, packages...)...)
+		if err := list.Start(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // plan is the work of Build.
 type plan struct {
-	pins, dir string
+	dir string
+	// pins are the directories of the modules that pin the programs, by the modules of the programs.
+	pins map[string]string
 	// versions are the versions of the pinned modules, flags the flags of the linker.
 	versions     map[string]string
 	flags, stamp string
@@ -164,23 +202,30 @@ type plan struct {
 }
 
 func newPlan(ctx context.Context, root string) (*plan, error) {
-	p := &plan{pins: filepath.Join(root, "hack", "controlplane", "pins"), dir: Dir(root)}
-	goMod, err := os.ReadFile(filepath.Join(p.pins, "go.mod"))
+	pins, err := pinsOf(root)
 	if err != nil {
 		return nil, err
 	}
-	goSum, err := os.ReadFile(filepath.Join(p.pins, "go.sum"))
-	if err != nil {
-		return nil, err
+	p := &plan{pins: pins, dir: Dir(root), versions: map[string]string{}}
+	var inputs [][]byte
+	for _, module := range []string{kubernetes, etcd, kwok} {
+		dir := pins[module]
+		for _, file := range []string{"go.mod", "go.sum"} {
+			content, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil {
+				return nil, err
+			}
+			inputs = append(inputs, content)
+		}
+		required, err := goCommand(ctx, dir, "mod", "edit", "-json").Output()
+		if err != nil {
+			return nil, fmt.Errorf("go mod edit in %s: %w", dir, err)
+		}
+		if p.versions[module], err = pinned(required, module); err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
 	}
-	required, err := p.goCommand(ctx, "mod", "edit", "-json").Output()
-	if err != nil {
-		return nil, fmt.Errorf("go mod edit: %w", err)
-	}
-	if p.versions, err = pinned(required); err != nil {
-		return nil, err
-	}
-	environment, err := p.goCommand(ctx, "env", "GOVERSION", "GOOS", "GOARCH", "GOMODCACHE").Output()
+	environment, err := goCommand(ctx, pins[kubernetes], "env", "GOVERSION", "GOOS", "GOARCH", "GOMODCACHE").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
@@ -189,14 +234,14 @@ func newPlan(ctx context.Context, root string) (*plan, error) {
 	_, err = os.Stat(filepath.Join(cache, kubernetes+"@"+p.versions[kubernetes]))
 	p.warm = err == nil
 	p.flags = linkerFlags(p.versions)
-	p.stamp = stamp(goMod, goSum, []byte(p.flags), []byte(toolchain))
+	p.stamp = stamp(append(inputs, []byte(p.flags), []byte(toolchain))...)
 	return p, nil
 }
 
-// goCommand returns a command of the go tool in the module of the pins.
-func (p *plan) goCommand(ctx context.Context, args ...string) *exec.Cmd {
+// goCommand returns a command of the go tool in a module of pins.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = p.pins
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
 	return cmd
 }
@@ -212,11 +257,11 @@ func (p *plan) missing() []binary {
 	return all
 }
 
-// packages returns the packages of the binaries to build.
-func (p *plan) packages() []string {
-	var all []string
+// packages returns the packages of the binaries to build, by the directory of the module that pins them.
+func (p *plan) packages() map[string][]string {
+	all := map[string][]string{}
 	for _, b := range p.missing() {
-		all = append(all, b.pkg)
+		all[p.pins[b.module]] = append(all[p.pins[b.module]], b.pkg)
 	}
 	return all
 }
@@ -261,13 +306,12 @@ func (p *plan) build(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	missing := p.missing()
-	if len(missing) > 0 {
-		if err := p.compile(ctx, out, temp); err != nil {
+	for pins, packages := range p.packages() {
+		if err := p.compile(ctx, out, pins, packages, temp); err != nil {
 			return err
 		}
 	}
-	for _, b := range missing {
+	for _, b := range p.missing() {
 		if err := os.Rename(filepath.Join(temp, b.output), filepath.Join(temp, b.name)); err != nil {
 			return err
 		}
@@ -288,12 +332,11 @@ func (p *plan) build(ctx context.Context, out io.Writer) error {
 	return os.Rename(filepath.Join(temp, stampFile), stampPath)
 }
 
-// compile builds the missing programs with one command: packages are compiled once,
-// and while one program is linked, others are compiled.
-func (p *plan) compile(ctx context.Context, out io.Writer, dir string) error {
-	packages := p.packages()
+// compile builds the missing programs of one module with one command: packages are
+// compiled once, and while one program is linked, others are compiled.
+func (p *plan) compile(ctx context.Context, out io.Writer, pins string, packages []string, dir string) error {
 	var sources bytes.Buffer
-	list := p.goCommand(ctx, append([]string{"list", "-deps"}, packages...)...)
+	list := goCommand(ctx, pins, append([]string{"list", "-deps"}, packages...)...)
 	list.Stdout = &sources
 	if err := runGo(ctx, list, out, func() string { return "downloading sources" }); err != nil {
 		return err
@@ -301,7 +344,7 @@ func (p *plan) compile(ctx context.Context, out io.Writer, dir string) error {
 	total := bytes.Count(sources.Bytes(), []byte("\n"))
 
 	args := []string{"build", "-v", "-trimpath", "-ldflags", p.flags, "-o", dir + string(filepath.Separator)}
-	build := p.goCommand(ctx, append(args, packages...)...)
+	build := goCommand(ctx, pins, append(args, packages...)...)
 	// With -v the go command prints each package that it compiles.
 	var compiled counter
 	build.Stderr = &compiled
@@ -337,25 +380,24 @@ func runGo(ctx context.Context, cmd *exec.Cmd, out io.Writer, state func() strin
 	return nil
 }
 
-// pinned returns the versions of the modules of our programs, from the output of
-// `go mod edit -json`.
-func pinned(goMod []byte) (map[string]string, error) {
+// pinned returns the version of a module, from the output of `go mod edit -json`.
+func pinned(goMod []byte, module string) (string, error) {
 	var file struct {
 		Require []struct{ Path, Version string }
 	}
 	if err := json.Unmarshal(goMod, &file); err != nil {
-		return nil, err
+		return "", err
 	}
-	versions := map[string]string{}
+	version := ""
 	for _, r := range file.Require {
-		versions[r.Path] = r.Version
-	}
-	for _, module := range []string{kubernetes, etcd, kwok} {
-		if minor(versions[module]) == "" {
-			return nil, fmt.Errorf("pins/go.mod requires no release of %s but %q", module, versions[module])
+		if r.Path == module {
+			version = r.Version
 		}
 	}
-	return versions, nil
+	if minor(version) == "" {
+		return "", fmt.Errorf("go.mod requires no release of %s but %q", module, version)
+	}
+	return version, nil
 }
 
 // linkerFlags returns the -ldflags of every binary: the versions that the release

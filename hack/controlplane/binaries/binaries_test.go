@@ -31,9 +31,13 @@ import (
 func TestPinned(t *testing.T) {
 	const all = `{"Require":[{"Path":"k8s.io/kubernetes","Version":"v1.36.3"},{"Path":"sigs.k8s.io/kwok","Version":"v0.8.0"},` +
 		`{"Path":"go.etcd.io/etcd/server/v3","Version":"v3.6.8"}]}`
-	versions, err := pinned([]byte(all))
-	if err != nil {
-		t.Fatal(err)
+	versions := map[string]string{}
+	for _, module := range []string{kubernetes, etcd, kwok} {
+		version, err := pinned([]byte(all), module)
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions[module] = version
 	}
 	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" +
 		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
@@ -43,13 +47,38 @@ func TestPinned(t *testing.T) {
 		t.Errorf("flags (-want +got):\n%s", diff)
 	}
 	for name, bad := range map[string]string{
-		"no kwok":         strings.Replace(all, "sigs.k8s.io/kwok", "example.com/kwok", 1),
+		"no Kubernetes":   strings.Replace(all, "k8s.io/kubernetes", "example.com/kubernetes", 1),
 		"not JSON":        "module m",
 		"not of releases": strings.Replace(all, "v1.36.3", "v1.36.3-alpha.1", 1),
 	} {
-		if _, err := pinned([]byte(bad)); err == nil {
+		if _, err := pinned([]byte(bad), kubernetes); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// TestVersionVariable reads the pins of each release that can be chosen, and asks for one that has none.
+func TestVersionVariable(t *testing.T) {
+	root, err := Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []string{"", "1.33", "1.35"} {
+		t.Setenv(VersionVariable, v)
+		p, err := newPlan(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := minor(p.versions[kubernetes]); v != "" && got != v {
+			t.Errorf("%s chooses Kubernetes %s", v, got)
+		}
+		if filepath.Base(p.dir) == "k8s" != (v == "") {
+			t.Errorf("release %q is built into %s", v, p.dir)
+		}
+	}
+	t.Setenv(VersionVariable, "1.12")
+	if _, err := newPlan(t.Context(), root); err == nil || !strings.Contains(err.Error(), "leave it empty, or set it to one of 1.33, 1.35") {
+		t.Errorf("1.12: %v", err)
 	}
 }
 
