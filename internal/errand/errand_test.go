@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -434,6 +435,24 @@ func TestParseSettings(t *testing.T) {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})
+	}
+}
+
+// TestWaitReadsNothing checks that an errand whose time ends before its first read reports the error, and not that no workload is left.
+func TestWaitReadsNothing(t *testing.T) {
+	inner := fake.NewClientBuilder().WithScheme(scheme()).WithObjects(marked3("a")).Build()
+	l := &leaving{
+		Client: interceptor.NewClient(inner, interceptor.Funcs{
+			List: func(ctx context.Context, _ client.WithWatch, _ client.ObjectList, _ ...client.ListOption) error {
+				return ctx.Err()
+			},
+		}),
+		namespace: ours, deployment: "manager", kinds: workload.Defended(), out: io.Discard,
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if left, err := l.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait() = %v, %v, want the error of the read", left, err)
 	}
 }
 

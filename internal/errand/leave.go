@@ -308,18 +308,18 @@ func ownerReference(d *appsv1.Deployment) metav1.OwnerReference {
 // wait waits until the operator has taken back all its changes, or cannot, or the context
 // ends. It returns the workloads that were still marked at the last read.
 func (l *leaving) wait(ctx context.Context) (left []marked, err error) {
-	for clean, said := 0, -1; ; {
+	for clean, said, read := 0, -1, false; ; {
 		begin := time.Now()
 		found, works, failed := l.load(ctx)
 		// To list all workloads of a large cluster is expensive.
 		pause := max(pollInterval, restsFor*time.Since(begin))
 		switch {
-		case failed != nil && ctx.Err() != nil:
+		case failed != nil && ctx.Err() != nil && read:
 			return left, err
 		case failed != nil:
 			err, clean = failed, 0
 		default:
-			left, err = found, nil
+			left, err, read = found, nil, true
 			if len(left) > 0 && len(left) != said {
 				said = len(left)
 				l.say("%d workloads are blocked, paused or held by the operator", said)
