@@ -104,7 +104,8 @@ func (h heldSets) split(w *world.World) (current, old []*corev1.Pod) {
 func (h heldSets) keeps(w *world.World, partition int) {
 	_, old := h.split(w)
 	if is := h.partition(w); h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] == "" || is != int32(partition) || len(old) != partition {
-		w.Failf("partition %d with %d old pods, want %d; held: %q", is, len(old), partition, h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation])
+		w.Failf("partition %d with %d old pods, want %d; held: %q", is, len(old), partition,
+			h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation])
 	}
 }
 
@@ -115,7 +116,10 @@ func (h heldSets) given(w *world.World, partition int32, reason string) {
 		w.Failf("the partition is %d, want %d", is, partition)
 	}
 	if reason != "" {
-		w.Until("the hold ended by "+reason, func() bool { c := h.change(w); return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason })
+		w.Until("the hold ended by "+reason, func() bool {
+			c := h.change(w)
+			return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason
+		})
 	}
 }
 
@@ -136,7 +140,9 @@ func (h heldSets) setPartition(w *world.World, to int) {
 
 func atPartition(p int32) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
-		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &p}}
+		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{
+			Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &p},
+		}
 	}
 }
 
@@ -151,7 +157,8 @@ func partitionStories() []world.Story {
 			five.second(w)
 			for kept := 4; kept > 0; kept-- {
 				five.keeps(w, kept)
-				if c := five.change(w); !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld) || conditionOf(c, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRollingOut {
+				if c := five.change(w); !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld) ||
+					conditionOf(c, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRollingOut {
 					w.Failf("the release says %+v", c.Status.Conditions)
 				}
 				w.Until("the next wave is let go on", func() bool { return five.partition(w) != int32(kept) })
@@ -194,26 +201,27 @@ func partitionStories() []world.Story {
 			five.setPartition(w, 0)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "fail with the second wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}), Run: func(w *world.World) {
-			five.second(w)
-			w.Until("the second wave", func() bool { return five.partition(w) == 3 })
-			five.judged(w)
-			judge(w, five.change(w), "unpass")
-			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
-			if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || a[v1alpha1.HaltedFromAnnotation] != "" {
-				w.Failf("halted from %q because of %q", a[v1alpha1.HaltedFromAnnotation], a[v1alpha1.HaltedAnnotation])
-			}
-			if _, old := five.split(w); len(old) != 3 {
-				w.Failf("%d old pods are left", len(old))
-			}
-			five.override(w, "repair")
-			if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || five.partition(w) != 4 {
-				w.Failf("the repair is not held: partition %d, %v", five.partition(w), a)
-			}
-			five.is(w, v1alpha1.ChangeWorkloadSuccess)
-			five.given(w, 0, v1alpha1.ReasonHoldVerified)
-		}},
+		{Name: "fail with the second wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}),
+			Run: func(w *world.World) {
+				five.second(w)
+				w.Until("the second wave", func() bool { return five.partition(w) == 3 })
+				five.judged(w)
+				judge(w, five.change(w), "unpass")
+				five.is(w, v1alpha1.ChangeWorkloadSuspend)
+				five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
+				if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+					w.Failf("halted from %q because of %q", a[v1alpha1.HaltedFromAnnotation], a[v1alpha1.HaltedAnnotation])
+				}
+				if _, old := five.split(w); len(old) != 3 {
+					w.Failf("%d old pods are left", len(old))
+				}
+				five.override(w, "repair")
+				if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || five.partition(w) != 4 {
+					w.Failf("the repair is not held: partition %d, %v", five.partition(w), a)
+				}
+				five.is(w, v1alpha1.ChangeWorkloadSuccess)
+				five.given(w, 0, v1alpha1.ReasonHoldVerified)
+			}},
 		{Name: "fail at a user's partition", Options: every(), Run: func(w *world.World) {
 			five.second(w, atPartition(2))
 			five.crashes(w)
@@ -254,11 +262,12 @@ func partitionStories() []world.Story {
 			five.given(w, 0, v1alpha1.ReasonHoldEdited)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
-			five.second(w)
-			five.crashes(w)
-			five.given(w, 0, v1alpha1.ReasonVerificationFailed)
-		}},
+		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}),
+			Run: func(w *world.World) {
+				five.second(w)
+				five.crashes(w)
+				five.given(w, 0, v1alpha1.ReasonVerificationFailed)
+			}},
 		{Name: "fail, and roll back", Options: every(on(settings.NameSelfHealing, "")), Run: func(w *world.World) {
 			five.second(w)
 			judge(w, five.change(w), "unpass")
@@ -361,14 +370,15 @@ func partitionStories() []world.Story {
 			}
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "run out where silence fails", Options: heldNatives("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")), Run: func(w *world.World) {
-			five.second(w)
-			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
-			if _, old := five.split(w); len(old) != 4 {
-				w.Failf("%d old pods are left", len(old))
-			}
-		}},
+		{Name: "run out where silence fails", Options: heldNatives("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")),
+			Run: func(w *world.World) {
+				five.second(w)
+				five.is(w, v1alpha1.ChangeWorkloadSuspend)
+				five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
+				if _, old := five.split(w); len(old) != 4 {
+					w.Failf("%d old pods are left", len(old))
+				}
+			}},
 		{Name: "opt out", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			five.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
@@ -461,7 +471,8 @@ func partitionStories() []world.Story {
 			n.is(w, v1alpha1.ChangeWorkloadSuccess)
 			n.patch(w, templatePatch("second"))
 			n.is(w, v1alpha1.ChangeWorkloadSuccess)
-			if c := conditionOf(n.change(w), v1alpha1.ConditionHeld); c != "" && c != v1alpha1.ReasonNotHeld || n.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
+			if c := conditionOf(n.change(w), v1alpha1.ConditionHeld); c != "" && c != v1alpha1.ReasonNotHeld ||
+				n.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
 				w.Failf("Held says %q", c)
 			}
 		}},
@@ -479,7 +490,10 @@ func TestHeldSets(t *testing.T) {
 
 // TestHeldSetsSweep has the manager die before and after each of its writes.
 func TestHeldSetsSweep(t *testing.T) {
-	swept := []string{"in batches", "fail at a user's partition", "what admission did not", "scale down", "release again", "enforced removed past admission while held"}
+	swept := []string{
+		"in batches", "fail at a user's partition", "what admission did not", "scale down", "release again",
+		"enforced removed past admission while held",
+	}
 	for _, s := range partitionStories() {
 		if !slices.Contains(swept, s.Name) {
 			continue

@@ -36,10 +36,11 @@ import (
 // held are settings by which rollouts wait for their verdicts, and a check that is waited
 // for as long as that.
 func held(content string, verdictAfter time.Duration, more ...map[string]v1alpha1.OpsConfigValue) world.Options {
-	o := world.Options{Settings: on(settings.NameHolding, content), Policies: []v1alpha1.DefensePolicy{noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
-		p.Spec.Checks[0].PodHealth.Duration = &metav1.Duration{Duration: verdictAfter}
-		p.Spec.Checks[0].Deadline = &metav1.Duration{Duration: time.Hour}
-	})}}
+	o := world.Options{Settings: on(settings.NameHolding, content),
+		Policies: []v1alpha1.DefensePolicy{noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
+			p.Spec.Checks[0].PodHealth.Duration = &metav1.Duration{Duration: verdictAfter}
+			p.Spec.Checks[0].Deadline = &metav1.Duration{Duration: time.Hour}
+		})}}
 	for _, m := range more {
 		maps.Copy(o.Settings, m)
 	}
@@ -99,7 +100,8 @@ func givenBack(w *world.World, minReady, deadline int32) {
 	w.Until("the hold is over", func() bool { return w.Deployment("web").Annotations[v1alpha1.HeldAnnotation] == "" })
 	d := w.Deployment("web")
 	if d.Spec.MinReadySeconds != minReady || *d.Spec.ProgressDeadlineSeconds != deadline {
-		w.Failf("minReadySeconds is %d and progressDeadlineSeconds %d, want %d and %d", d.Spec.MinReadySeconds, *d.Spec.ProgressDeadlineSeconds, minReady, deadline)
+		w.Failf("minReadySeconds is %d and progressDeadlineSeconds %d, want %d and %d", d.Spec.MinReadySeconds, *d.Spec.ProgressDeadlineSeconds,
+			minReady, deadline)
 	}
 }
 
@@ -115,7 +117,10 @@ func isHeld(w *world.World, old int) {
 }
 
 func endedBy(w *world.World, reason string) {
-	w.Until("the hold ended by "+reason, func() bool { c := w.Change("web"); return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason })
+	w.Until("the hold ended by "+reason, func() bool {
+		c := w.Change("web")
+		return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason
+	})
 }
 
 // heldLate is the first wave held for a minute, where the pods of an image take longer to be Ready.
@@ -166,7 +171,8 @@ var holdStories = []world.Story{
 			c := w.Change("web")
 			return c != nil && c.Spec.Release == 2 && meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld)
 		})
-		if said := meta.FindStatusCondition(w.Change("web").Status.Conditions, v1alpha1.ConditionHeld).Message; strings.Contains(said, "are verified; the next") {
+		if said := meta.FindStatusCondition(w.Change("web").Status.Conditions,
+			v1alpha1.ConditionHeld).Message; strings.Contains(said, "are verified; the next") {
 			w.Failf("nothing is verified yet, and Held says %q", said)
 		}
 		waveJudged(w)
@@ -213,30 +219,32 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 20, 100)
 	}},
-	{Name: "hold, and fail", Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}), Run: func(w *world.World) {
-		heldRelease(w, 8)
-		current, _ := podsOf(w)
-		crash(w, current[0])
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		givenBack(w, 0, 600)
-		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 6 {
-			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
-		}
-		endedBy(w, v1alpha1.ReasonVerificationFailed)
-		override(w, "repair")
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		givenBack(w, 0, 600)
-	}},
-	{Name: "hold, and fail while blocking is off", Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
-		heldRelease(w, 4)
-		current, _ := podsOf(w)
-		crash(w, current[0])
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		givenBack(w, 0, 600)
-		if w.Deployment("web").Spec.Paused {
-			w.Failf("it is paused")
-		}
-	}},
+	{Name: "hold, and fail", Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}),
+		Run: func(w *world.World) {
+			heldRelease(w, 8)
+			current, _ := podsOf(w)
+			crash(w, current[0])
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			givenBack(w, 0, 600)
+			if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 6 {
+				w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+			}
+			endedBy(w, v1alpha1.ReasonVerificationFailed)
+			override(w, "repair")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			givenBack(w, 0, 600)
+		}},
+	{Name: "hold, and fail while blocking is off",
+		Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
+			heldRelease(w, 4)
+			current, _ := podsOf(w)
+			crash(w, current[0])
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			givenBack(w, 0, 600)
+			if w.Deployment("web").Spec.Paused {
+				w.Failf("it is paused")
+			}
+		}},
 	{Name: "hold, and apply again what was before", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		before := w.Deployment("web").Generation
@@ -299,14 +307,15 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
-	{Name: "hold, and never start", Options: held("every", 90*time.Second, on(settings.NameRollback, "after=10s,slow=20s")), Run: func(w *world.World) {
-		create(w, web(4))
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		patch(w, imagePatch("bad"))
-		w.Until("it is rolled back", func() bool { return quarantined(w) == 1 })
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		givenBack(w, 0, 600)
-	}},
+	{Name: "hold, and never start", Options: held("every", 90*time.Second, on(settings.NameRollback, "after=10s,slow=20s")),
+		Run: func(w *world.World) {
+			create(w, web(4))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			patch(w, imagePatch("bad"))
+			w.Until("it is rolled back", func() bool { return quarantined(w) == 1 })
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			givenBack(w, 0, 600)
+		}},
 	{Name: "hold what admission did not", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		create(w, probed(4).MinReadySeconds(10).Obj())
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -321,7 +330,8 @@ var holdStories = []world.Story{
 		heldRelease(w, 4)
 		w.Stop()
 		// As kubectl rollout undo does: the annotations are those of the ReplicaSet.
-		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
+		patch(w,
+			`{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
 		w.For(time.Minute)
 		w.Start()
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -330,7 +340,8 @@ var holdStories = []world.Story{
 	{Name: "hold, and release while nobody looks", Options: held("every", 60*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.Stop()
-		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":"{\"release\":1,\"until\":\"EveryBatch\",\"minReadySeconds\":0,\"progressDeadlineSeconds\":600,\"set\":{\"minReadySeconds\":300,\"progressDeadlineSeconds\":2400}}"}},"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)
+		patch(w,
+			`{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":"{\"release\":1,\"until\":\"EveryBatch\",\"minReadySeconds\":0,\"progressDeadlineSeconds\":600,\"set\":{\"minReadySeconds\":300,\"progressDeadlineSeconds\":2400}}"}},"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)
 		w.For(time.Minute)
 		w.Start()
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -373,14 +384,15 @@ var holdStories = []world.Story{
 		givenBack(w, 0, 600)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "hold, and run out where silence fails", Options: held("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")), Run: func(w *world.World) {
-		heldRelease(w, 4)
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		givenBack(w, 0, 600)
-		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) == 0 {
-			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
-		}
-	}},
+	{Name: "hold, and run out where silence fails", Options: held("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")),
+		Run: func(w *world.World) {
+			heldRelease(w, 4)
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			givenBack(w, 0, 600)
+			if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) == 0 {
+				w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+			}
+		}},
 	{Name: "hold the first wave, which is not Ready in time", Options: heldLate(), Run: func(w *world.World) {
 		startsTooLate(w)
 		endedBy(w, v1alpha1.ReasonHoldRanOut)
@@ -444,7 +456,8 @@ var holdStories = []world.Story{
 
 // TestHoldTakesFewWrites: the operator patches a held Deployment at most twice for each wave, and once to give back.
 func TestHoldTakesFewWrites(t *testing.T) {
-	for name, waves := range map[string]int{"hold every wave": 2, "hold every wave, with quick verdicts": 3, "hold, with values of its own": 3} {
+	for name, waves := range map[string]int{"hold every wave": 2, "hold every wave, with quick verdicts": 3,
+		"hold, with values of its own": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			story := holdStories[slices.IndexFunc(holdStories, func(s world.Story) bool { return s.Name == name })]

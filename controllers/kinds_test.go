@@ -76,11 +76,13 @@ func repairFleet(w *world.World) {
 	crew(w, "second", "")
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 	c := changeOfFleet(w)
-	if ref := c.Spec.WorkloadRef; ref == nil || ref.Kind != "Fleet" || ref.Name != "web" || c.Status.PassCount != 3 || !strings.HasPrefix(c.Name, "web--x--fleet-") {
+	if ref := c.Spec.WorkloadRef; ref == nil || ref.Kind != "Fleet" || ref.Name != "web" || c.Status.PassCount != 3 ||
+		!strings.HasPrefix(c.Name, "web--x--fleet-") {
 		w.Failf("released as %s: %+v, %d pods passed", c.Name, c.Spec, c.Status.PassCount)
 	}
 	for _, pod := range w.Pods() {
-		if metav1.IsControlledBy(pod, w.Fleet("web")) && (pod.Labels[v1alpha1.OperateFinishedLabel] == "" || pod.Labels[v1alpha1.VersionLabel] != c.Spec.Reversion) {
+		if metav1.IsControlledBy(pod, w.Fleet("web")) &&
+			(pod.Labels[v1alpha1.OperateFinishedLabel] == "" || pod.Labels[v1alpha1.VersionLabel] != c.Spec.Reversion) {
 			w.Failf("the pod %s is not labelled", pod.Name)
 		}
 	}
@@ -156,7 +158,8 @@ func changeOfFleet(w *world.World) *v1alpha1.ChangeWorkload {
 func fleetIs(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	w.Until("the release of the fleet is "+string(state), func() bool {
 		c := changeOfFleet(w)
-		return c != nil && c.Status.Status == state && fmt.Sprint(c.Status.ObservedRelease) == w.Fleet("web").Annotations[v1alpha1.ReleaseAnnotation]
+		return c != nil && c.Status.Status == state &&
+			fmt.Sprint(c.Status.ObservedRelease) == w.Fleet("web").Annotations[v1alpha1.ReleaseAnnotation]
 	})
 	w.For(10 * time.Second)
 }

@@ -86,7 +86,9 @@ var lifeStories = []world.Story{
 			w.Failf("its pods have the version %s, and had none", version)
 		}
 	}},
-	{Name: "settings change while it runs", Options: world.Options{Nodes: 3, Images: map[string]world.Image{"late": {Ready: 30 * time.Second}}}, Run: func(w *world.World) {
+	{Name: "settings change while it runs", Options: world.Options{
+		Nodes: 3, Images: map[string]world.Image{"late": {Ready: 30 * time.Second}},
+	}, Run: func(w *world.World) {
 		w.Set(settings.NameBranch, true, "3")
 		w.Set(settings.NameTimeouts, true, "wait=90s,pre=120s,post=120s")
 		create(w, web(7))
@@ -98,7 +100,8 @@ var lifeStories = []world.Story{
 			}
 		}
 		if c.Spec.CountThreshold != 3 || c.Spec.WaitTimeThreshold != 90 || full == 0 || c.Status.PassCount != 7 {
-			w.Failf("%d batches of 3 pods, %d pods passed, thresholds %d and %d", full, c.Status.PassCount, c.Spec.CountThreshold, c.Spec.WaitTimeThreshold)
+			w.Failf("%d batches of 3 pods, %d pods passed, thresholds %d and %d", full, c.Status.PassCount, c.Spec.CountThreshold,
+				c.Spec.WaitTimeThreshold)
 		}
 		w.Set(settings.NameTimeouts, true, "wait=2s,pre=120s,post=120s")
 		patch(w, imagePatch("late"))
@@ -128,7 +131,8 @@ var lifeStories = []world.Story{
 		create(w, web(3))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		c := w.Change("web")
-		if said := conditionIn(c.Status.OrderSteps, v1alpha1.StepAccepted); c.Status.OrderStage != v1alpha1.OrderSubmitting || said != v1alpha1.ReasonUnreachable {
+		if said := conditionIn(c.Status.OrderSteps, v1alpha1.StepAccepted); c.Status.OrderStage != v1alpha1.OrderSubmitting ||
+			said != v1alpha1.ReasonUnreachable {
 			w.Failf("the order is %s, and accepted is %q", c.Status.OrderStage, said)
 		}
 		for _, b := range w.Batches(c) {
@@ -136,7 +140,7 @@ var lifeStories = []world.Story{
 				w.Failf("batch %s says %q", b.Name, b.Status.Message)
 			}
 		}
-		if told(w, v1alpha1.EventReleaseUnverified) == 0 || told(w, v1alpha1.EventCheckError) == 0 {
+		if eventsOf(w, v1alpha1.EventReleaseUnverified) == 0 || eventsOf(w, v1alpha1.EventCheckError) == 0 {
 			w.Failf("no event says that nothing was verified")
 		}
 		if calls, most := len(w.Server().Journal()), 40+2*int(time.Since(began).Seconds()); calls > most {
@@ -165,13 +169,17 @@ var lifeStories = []world.Story{
 		for _, e := range journal.BatchStarts(order) {
 			var r altershield.StartBatchRequest
 			must(w, e.Decode(&r))
-			starts = append(starts, fmt.Sprintf("%d of %d, %s, %d pods", r.BatchNo, r.TotalBatchNum, r.IsLastBatchTag, len(r.EffectiveTargetLocations)))
+			starts = append(starts,
+				fmt.Sprintf("%d of %d, %s, %d pods", r.BatchNo, r.TotalBatchNum, r.IsLastBatchTag, len(r.EffectiveTargetLocations)))
 		}
 		slices.Sort(starts)
 		if diff := cmp.Diff([]string{"0 of 3, not_last, 2 pods", "1 of 3, not_last, 2 pods", "2 of 3, last, 1 pods"}, starts); diff != "" {
 			w.Failf("batches, -want +got:\n%s", diff)
 		}
-		requests := []int{len(journal.Requests(altershield.ActionSubmitOrder)), len(journal.OrderStarts(order)), len(journal.Finishes(order)), len(journal.Ends(order))}
+		requests := []int{
+			len(journal.Requests(altershield.ActionSubmitOrder)), len(journal.OrderStarts(order)), len(journal.Finishes(order)),
+			len(journal.Ends(order)),
+		}
 		if diff := cmp.Diff([]int{1, 1, 4, 1}, requests); diff != "" {
 			w.Failf("orders, starts, finishes and ends, -want +got:\n%s", diff)
 		}

@@ -38,7 +38,9 @@ func TestLimits(t *testing.T) {
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}
 	for _, s := range []world.Story{
-		{Name: "some pods come up, and some do not", Options: world.Options{Nodes: 5, Images: map[string]world.Image{"pulled": {Pull: time.Minute}}}, Run: func(w *world.World) {
+		{Name: "some pods come up, and some do not", Options: world.Options{
+			Nodes: 5, Images: map[string]world.Image{"pulled": {Pull: time.Minute}},
+		}, Run: func(w *world.World) {
 			d := probed(5).Obj()
 			rolling("100%", "0")(d)
 			create(w, d.DeepCopy())
@@ -123,7 +125,9 @@ func TestLimits(t *testing.T) {
 			for _, pod := range w.Pods() {
 				if pod.UID != before {
 					w.SetPod(pod, &corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-						Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull\x1b[31m", Message: "\x1b[31mno such image\u202e"}},
+						Name: "main", State: corev1.ContainerState{
+							Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull\x1b[31m", Message: "\x1b[31mno such image\u202e"},
+						},
 					}}})
 				}
 			}

@@ -69,11 +69,16 @@ func rolling(kind string, pods int) *midway {
 	web.SetCreationTimestamp(metav1.NewTime(m.began))
 	web.SetLabels(map[string]string{v1alpha1.VersionLabel: workload.Version(template("b"))})
 	half := int64(pods / 2)
-	status := map[string]any{"desiredNumberScheduled": int64(pods), "currentNumberScheduled": int64(pods), "updatedNumberScheduled": half, "numberAvailable": int64(pods)}
+	status := map[string]any{
+		"desiredNumberScheduled": int64(pods), "currentNumberScheduled": int64(pods), "updatedNumberScheduled": half,
+		"numberAvailable": int64(pods),
+	}
 	mark := func(hash string) string { return hash }
 	if kind == "StatefulSet" {
 		mark = func(hash string) string { return "web-" + hash }
-		status = map[string]any{"replicas": int64(pods), "updatedReplicas": half, "availableReplicas": int64(pods), "updateRevision": mark("bbbb")}
+		status = map[string]any{
+			"replicas": int64(pods), "updatedReplicas": half, "availableReplicas": int64(pods), "updateRevision": mark("bbbb"),
+		}
 	}
 	web.Object["status"] = status
 	m.objects = append(m.objects, web)
@@ -93,7 +98,8 @@ func rolling(kind string, pods int) *midway {
 	for i := range pods {
 		n := fmt.Sprintf("web-%05d", i)
 		of := hashes[i*2/pods]
-		pod := wrappers.MakePod("ns", n).UID(uidOf(n)).Created(m.began).Ready(m.began).Label(appsv1.ControllerRevisionHashLabelKey, mark(of)).Obj()
+		pod := wrappers.MakePod("ns", n).UID(uidOf(n)).Created(m.began).Ready(m.began).Label(appsv1.ControllerRevisionHashLabelKey, mark(of)).
+			Obj()
 		pod.OwnerReferences = []metav1.OwnerReference{ref}
 		m.objects = append(m.objects, pod)
 		if of == "aaaa" {

@@ -59,14 +59,19 @@ func natives() []native {
 func template() corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "main", Image: "good", ReadinessProbe: &corev1.Probe{}}}},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyAlways,
+			Containers:    []corev1.Container{{Name: "main", Image: "good", ReadinessProbe: &corev1.Probe{}}},
+		},
 	}
 }
 
 func makeSet(replicas int32) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "web"},
-		Spec:       appsv1.StatefulSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template()},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template(),
+		},
 	}
 }
 
@@ -202,7 +207,8 @@ func (n native) change(w *world.World) *v1alpha1.ChangeWorkload {
 func (n native) is(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	w.Until(fmt.Sprintf("the release of the %s is %s", n.name, state), func() bool {
 		c := n.change(w)
-		return c != nil && c.Status.Status == state && fmt.Sprint(c.Status.ObservedRelease) == n.stored(w).GetAnnotations()[v1alpha1.ReleaseAnnotation]
+		return c != nil && c.Status.Status == state &&
+			fmt.Sprint(c.Status.ObservedRelease) == n.stored(w).GetAnnotations()[v1alpha1.ReleaseAnnotation]
 	})
 	w.For(10 * time.Second)
 }
@@ -211,7 +217,9 @@ func (n native) is(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 func (n native) progress(w *world.World, reason string) {
 	w.Until(fmt.Sprintf("the rollout of the %s is %s", n.name, reason), func() bool {
 		c := n.change(w)
-		return c != nil && slices.ContainsFunc(c.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionProgressing && c.Reason == reason })
+		return c != nil && slices.ContainsFunc(c.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == v1alpha1.ConditionProgressing && c.Reason == reason
+		})
 	})
 }
 
@@ -271,7 +279,8 @@ func (n native) repair(w *world.World) {
 	n.patch(w, templatePatch("second"))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	c := n.change(w)
-	if ref := c.Spec.WorkloadRef; ref == nil || strings.ToLower(ref.Kind) != n.name || c.Status.PassCount != int32(n.pods) || c.Name != "web--x--"+n.name+"-"+c.Spec.Reversion {
+	if ref := c.Spec.WorkloadRef; ref == nil || strings.ToLower(ref.Kind) != n.name || c.Status.PassCount != int32(n.pods) ||
+		c.Name != "web--x--"+n.name+"-"+c.Spec.Reversion {
 		w.Failf("released as %s: %+v, %d pods passed", c.Name, c.Spec, c.Status.PassCount)
 	}
 	if _, stamped := templateOfNative(n.stored(w)).Labels[v1alpha1.VersionLabel]; stamped {
@@ -287,7 +296,8 @@ func (n native) repair(w *world.World) {
 	w.Until("it is blocked", func() bool { return n.labelled(w, v1alpha1.SuspendLabel) })
 	w.For(10 * time.Second)
 	err := w.PatchObject(n.make(), templatePatch("refused"))
-	if want := fmt.Sprintf(`"v%s.kb.io" denied the request: %s web is suspended`, n.name, n.name); err == nil || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf(`"v%s.kb.io" denied the request: %s web is suspended`, n.name, n.name); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		w.Failf("a blocked %s was released: %v", n.name, err)
 	}
 	n.override(w, "repair")
@@ -451,7 +461,8 @@ func (n native) quota(w *world.World) {
 	if took := time.Since(began); took > time.Minute {
 		w.Failf("it was told after %s", took)
 	}
-	if said := meta.FindStatusCondition(n.change(w).Status.Conditions, v1alpha1.ConditionProgressing).Message; !strings.Contains(said, "1 of 3 pods cannot be created: create Pod failed error: pods are forbidden: exceeded quota") {
+	if said := meta.FindStatusCondition(n.change(w).Status.Conditions, v1alpha1.ConditionProgressing).Message; !strings.Contains(said,
+		"1 of 3 pods cannot be created: create Pod failed error: pods are forbidden: exceeded quota") {
 		w.Failf("it says %q", said)
 	}
 	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
@@ -490,7 +501,8 @@ func (n native) leaves(w *world.World) {
 	w.Until("every pod is replaced", func() bool {
 		return len(n.podsOf(w)) == n.pods && !slices.ContainsFunc(n.podsOf(w), func(p *corev1.Pod) bool { return p.Labels["test"] != "second" })
 	})
-	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" ||
+		a[v1alpha1.HaltedFromAnnotation] != "" {
 		w.Failf("it still has %v %v", n.stored(w).GetLabels(), a)
 	}
 }
@@ -533,7 +545,8 @@ func (n native) userResumesUnseen(w *world.World) {
 func (n native) goesOn(w *world.World) {
 	w.Until("every pod is replaced", func() bool { return len(n.podsOf(w)) == n.pods && n.newPods(w) == n.pods })
 	w.For(10 * time.Minute)
-	if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
+	if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" ||
+		strategyOf(n.stored(w)) != n.run {
 		w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
 	}
 }
@@ -563,7 +576,8 @@ func (n native) slipsObserved(w *world.World) {
 		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun })
 	})
 	w.For(10 * time.Minute)
-	if a := n.stored(w).GetAnnotations(); a[v1alpha1.ReleaseAnnotation] != "2" || n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
+	if a := n.stored(w).GetAnnotations(); a[v1alpha1.ReleaseAnnotation] != "2" || n.labelled(w, v1alpha1.SuspendLabel) ||
+		a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
 		w.Failf("it is not only recorded: %v %v", n.stored(w).GetLabels(), a)
 	}
 }
@@ -600,12 +614,15 @@ func (n native) owned(w *world.World) {
 	judge(w, n.change(w), "unpass")
 	n.is(w, v1alpha1.ChangeWorkloadSuspend)
 	w.For(10 * time.Minute)
-	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
+	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" ||
+		a[v1alpha1.QuarantinedAnnotation] != "" {
 		w.Failf("it is not in observe mode: %v %v", n.stored(w).GetLabels(), a)
 	}
 	n.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)
 	w.Until("the request is refused", func() bool {
-		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return strings.Contains(e.Message, "because the prometheus k8s owns it") })
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool {
+			return strings.Contains(e.Message, "because the prometheus k8s owns it")
+		})
 	})
 
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`"}}}`)
@@ -619,7 +636,9 @@ func (n native) owned(w *world.World) {
 func prometheus(w *world.World) []metav1.OwnerReference {
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "k8s"}}
 	must(w, w.Create(owner))
-	return []metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)}}
+	return []metav1.OwnerReference{
+		{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)},
+	}
 }
 
 // defended has another object own a workload that is defended all the same.
@@ -662,7 +681,8 @@ func (n native) ownedWhileHalted(late bool) func(*world.World) {
 			return len(n.podsOf(w)) == n.pods && !slices.ContainsFunc(n.podsOf(w), func(p *corev1.Pod) bool { return p.Labels["test"] != "second" })
 		})
 		w.For(10 * time.Minute)
-		if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.SuspendedByAnnotation] == "" || a[v1alpha1.HaltedAnnotation] != "" ||
+		if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.SuspendedByAnnotation] == "" ||
+			a[v1alpha1.HaltedAnnotation] != "" ||
 			a[v1alpha1.HaltedFromAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
 			w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
 		}
@@ -689,7 +709,8 @@ func (n native) clonedWhileHalted(w *world.World) {
 	}
 	must(w, w.Create(clone))
 	stored := world.Stored(w, clone)
-	if a := stored.GetAnnotations(); strategyOf(stored) != n.run || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+	if a := stored.GetAnnotations(); strategyOf(stored) != n.run || a[v1alpha1.HaltedAnnotation] != "" ||
+		a[v1alpha1.HaltedFromAnnotation] != "" {
 		w.Failf("the clone has %v, and the update strategy %s", a, strategyOf(stored))
 	}
 }
@@ -700,7 +721,8 @@ func deploymentIsLetGo(w *world.World, become string) {
 	patch(w, become)
 	w.Until("it is resumed", func() bool { return !w.Deployment("web").Spec.Paused })
 	w.Until("every pod is replaced", func() bool { current, old := podsOf(w); return len(current) == 3 && len(old) == 0 })
-	if d := w.Deployment("web"); d.Annotations[v1alpha1.HaltedAnnotation] != "" || d.Annotations[v1alpha1.SuspendedByAnnotation] == "" || !labelled(w, v1alpha1.SuspendLabel) {
+	if d := w.Deployment("web"); d.Annotations[v1alpha1.HaltedAnnotation] != "" || d.Annotations[v1alpha1.SuspendedByAnnotation] == "" ||
+		!labelled(w, v1alpha1.SuspendLabel) {
 		w.Failf("it has %v %v", d.Labels, d.Annotations)
 	}
 	w.Stop()
@@ -752,7 +774,8 @@ func haltedAtPartition(w *world.World) {
 	w.Until("a batch is done", func() bool { return batchDone(w, n.change(w)) })
 	judge(w, n.change(w), "unpass")
 	at(math.MaxInt32)
-	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)
+	n.patch(w,
+		`{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)
 	at(1)
 	if a := n.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
 		w.Failf("it still says that it is halted: %v", a)

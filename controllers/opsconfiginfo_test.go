@@ -54,13 +54,17 @@ func TestHoldingLowered(t *testing.T) {
 		steps    []v1alpha1.OpsConfigValue
 		want     []string // events
 	}{
-		"off":                             {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseChanged"}},
-		"off and on again":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseChanged", "DefenseChanged"}},
-		"on, and then off":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseChanged"}},
-		"on":                              {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on}, nil},
-		"off, as the operator has it":     {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{off}, nil},
-		"on and off where it is off":      {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{on, off}, nil},
-		"off, but the operator's is kept": {holding(operator).On("every").With(func(o *v1alpha1.OpsConfigInfo) { o.Spec.Locked = true }), []v1alpha1.OpsConfigValue{off}, nil},
+		"off": {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseChanged"}},
+		"off and on again": {
+			holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseChanged", "DefenseChanged"},
+		},
+		"on, and then off":            {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseChanged"}},
+		"on":                          {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on}, nil},
+		"off, as the operator has it": {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{off}, nil},
+		"on and off where it is off":  {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{on, off}, nil},
+		"off, but the operator's is kept": {holding(operator).On("every").With(func(o *v1alpha1.OpsConfigInfo) {
+			o.Spec.Locked = true
+		}), []v1alpha1.OpsConfigValue{off}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -116,7 +120,8 @@ func TestNoteKinds(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	began := clock.Now()
 	for _, kinds := range []*workload.Registry{ // of versions that follow one another
-		workload.NewRegistry(workload.Deployment{}), workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}), workload.Defended(), workload.Defended(),
+		workload.NewRegistry(workload.Deployment{}), workload.NewRegistry(workload.Deployment{},
+			workload.StatefulSet{}), workload.Defended(), workload.Defended(),
 	} {
 		r := &OpsConfigInfoReconciler{Cluster: &cluster.Cluster{
 			View: cluster.View{Cached: c, Live: c, Kinds: kinds, Operator: operator}, Client: c, Recorder: events.NewFakeRecorder(10), Clock: clock,

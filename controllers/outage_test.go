@@ -146,7 +146,8 @@ func outage(w *world.World) {
 	f := &fleet{w: w, manifests: map[string]*appsv1.Deployment{}, denied: map[string]string{}}
 	for i := range 20 {
 		name := fmt.Sprintf("web-%02d", i)
-		f.manifests[name] = wrappers.MakeDeployment(world.Namespace, name).Replicas(int32(2 + i%4)).Image("good").With(strategies[i%len(strategies)]).Obj()
+		f.manifests[name] = wrappers.MakeDeployment(world.Namespace, name).Replicas(int32(2 + i%4)).Image("good").
+			With(strategies[i%len(strategies)]).Obj()
 		create(w, f.manifests[name].DeepCopy())
 	}
 	w.Until("all run", func() bool { return len(f.each(f.runs)) == 20 })

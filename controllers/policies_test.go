@@ -47,7 +47,9 @@ func podHealth(name string, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.Defe
 // byRule is a policy of the workload's namespace with one check by a rule.
 func byRule(rule string, with ...func(*v1alpha1.DefensePolicy)) v1alpha1.DefensePolicy {
 	p := podHealth("policy")
-	p.Spec.Checks = []v1alpha1.PolicyCheck{{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule, Message: "it breaks a rule"}}}}}
+	p.Spec.Checks = []v1alpha1.PolicyCheck{
+		{Name: "rule", Cel: &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: rule, Message: "it breaks a rule"}}}},
+	}
 	for _, f := range with {
 		f(&p)
 	}
@@ -130,7 +132,9 @@ func outOfMemory(w *world.World, pod *corev1.Pod) {
 
 // unready lets a pod cease to be Ready, or be so again.
 func unready(w *world.World, pod *corev1.Pod, ready corev1.ConditionStatus) {
-	setPod(w, pod, ready, corev1.ContainerStatus{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(-time.Hour)}}})
+	setPod(w, pod, ready, corev1.ContainerStatus{
+		Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: stamp(-time.Hour)}},
+	})
 }
 
 func stamp(after time.Duration) metav1.Time {
@@ -236,11 +240,12 @@ var policyStories = []world.Story{
 		w.For(6 * time.Minute)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "crash after it succeeded, and heal", Options: world.Options{Settings: on(settings.NameSelfHealing, "")}, Run: func(w *world.World) {
-		crash(w, second(w, 2))
-		w.Until("it goes back", func() bool { return quarantined(w) == 1 })
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-	}},
+	{Name: "crash after it succeeded, and heal", Options: world.Options{Settings: on(settings.NameSelfHealing, "")},
+		Run: func(w *world.World) {
+			crash(w, second(w, 2))
+			w.Until("it goes back", func() bool { return quarantined(w) == 1 })
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+		}},
 	{Name: "all crash soon after it succeeded, and it goes back", Run: downAfterSuccess(time.Minute)},
 	{Name: "all crash four minutes after it succeeded, and it goes back", Run: downAfterSuccess(4 * time.Minute)},
 	{Name: "all crash four minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downAfterSuccess(4 * time.Minute)},
@@ -275,7 +280,8 @@ var policyStories = []world.Story{
 		create(w, web(1))
 		w.Until("the check goes on", func() bool { c := checkOf(w, health); return c != nil && c.Phase == v1alpha1.CheckRunning })
 		until(w, v1alpha1.ChangeWorkloadSuspend)
-		if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckError || !strings.Contains(c.Message, "none of its containers declares port 1") {
+		if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckError ||
+			!strings.Contains(c.Message, "none of its containers declares port 1") {
 			w.Failf("the check is %+v", c)
 		}
 	}},
@@ -315,29 +321,33 @@ var ruleStories = []world.Story{
 			w.Failf("the check is %+v", c)
 		}
 	}},
-	{Name: "a rule that is false", Options: withPolicies(byRule("has(pod.metadata.annotations) && 'team' in pod.metadata.annotations", delayed), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
-		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
-	}},
-	{Name: "a rule that is false after it succeeded", Options: withPolicies(byRule("pod.metadata.name == ''", inBackground), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
-	}},
-	{Name: "a rule that is false of the batch", Options: withPolicies(byRule("size(pods) > 1 || pods.exists(p, p.metadata.name == '')", delayed, func(p *v1alpha1.DefensePolicy) {
-		p.Spec.Checks[0].Cel.ForEach = v1alpha1.CelPerBatch
-	}), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		for _, b := range w.Batches(w.Change("web")) {
-			if c := b.Status.Checks; len(c) > 0 && c[len(c)-1].Phase == v1alpha1.CheckFailed && b.Status.PodResults[0].Verdict != "fail" {
-				w.Failf("a batch failed, and its pods are %+v", b.Status.PodResults)
+	{Name: "a rule that is false",
+		Options: withPolicies(byRule("has(pod.metadata.annotations) && 'team' in pod.metadata.annotations", delayed),
+			noDefault()), Run: func(w *world.World) {
+			create(w, web(1))
+			suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+		}},
+	{Name: "a rule that is false after it succeeded", Options: withPolicies(byRule("pod.metadata.name == ''", inBackground), noDefault()),
+		Run: func(w *world.World) {
+			create(w, web(1))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+		}},
+	{Name: "a rule that is false of the batch",
+		Options: withPolicies(byRule("size(pods) > 1 || pods.exists(p, p.metadata.name == '')", delayed, func(p *v1alpha1.DefensePolicy) {
+			p.Spec.Checks[0].Cel.ForEach = v1alpha1.CelPerBatch
+		}), noDefault()), Run: func(w *world.World) {
+			create(w, web(1))
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			for _, b := range w.Batches(w.Change("web")) {
+				if c := b.Status.Checks; len(c) > 0 && c[len(c)-1].Phase == v1alpha1.CheckFailed && b.Status.PodResults[0].Verdict != "fail" {
+					w.Failf("a batch failed, and its pods are %+v", b.Status.PodResults)
+				}
 			}
-		}
-		if c := checkOf(w, rule); c == nil || len(c.FailedPods) > 0 {
-			w.Failf("the check is %+v", c)
-		}
-	}},
+			if c := checkOf(w, rule); c == nil || len(c.FailedPods) > 0 {
+				w.Failf("the check is %+v", c)
+			}
+		}},
 	{Name: "a false rule of a check in observe mode", Options: withPolicies(
 		byRule("false", func(p *v1alpha1.DefensePolicy) { p.Spec.Checks[0].Mode = v1alpha1.ModeObserve }), noDefault(),
 	), Run: func(w *world.World) {
@@ -346,21 +356,24 @@ var ruleStories = []world.Story{
 		w.For(time.Minute)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "a rule that cannot be evaluated", Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilencePasses)), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
-		began := time.Now()
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		if took := time.Since(began); took < time.Minute {
-			w.Failf("it was given up after %s", took)
-		}
-		if c := checkOf(w, rule); c == nil || c.Phase != v1alpha1.CheckError || c.OnSilence != v1alpha1.SilencePasses || !strings.Contains(c.Message, "no such key: no") {
-			w.Failf("the check is %+v", c)
-		}
-	}},
-	{Name: "a rule that cannot be evaluated, which fails", Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-	}},
+	{Name: "a rule that cannot be evaluated",
+		Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilencePasses)), noDefault()), Run: func(w *world.World) {
+			create(w, web(1))
+			began := time.Now()
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			if took := time.Since(began); took < time.Minute {
+				w.Failf("it was given up after %s", took)
+			}
+			if c := checkOf(w, rule); c == nil || c.Phase != v1alpha1.CheckError || c.OnSilence != v1alpha1.SilencePasses ||
+				!strings.Contains(c.Message, "no such key: no") {
+				w.Failf("the check is %+v", c)
+			}
+		}},
+	{Name: "a rule that cannot be evaluated, which fails",
+		Options: withPolicies(byRule("pod.spec.no.such == 1", onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
+			create(w, web(1))
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+		}},
 	{Name: "a release that admission did not see, which a policy refuses", Options: withPolicies(atAdmission(
 		"oldObject == null || object.metadata.name == request.name && request.operation == 'UPDATE' && namespaceObject.metadata.name == request.namespace && "+
 			"object.spec.template.metadata.?labels.test.orValue('') != 'second'"), noDefault(),
@@ -371,7 +384,8 @@ var ruleStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuspend)
 		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
 		c := record.FindCheck(w.Change("web").Status.Checks, rule)
-		if c == nil || c.Phase != v1alpha1.CheckFailed || c.Stage != v1alpha1.StageReleasePre || !strings.Contains(c.Message, "it breaks a rule") {
+		if c == nil || c.Phase != v1alpha1.CheckFailed || c.Stage != v1alpha1.StageReleasePre ||
+			!strings.Contains(c.Message, "it breaks a rule") {
 			w.Failf("the check is %+v", c)
 		}
 	}},
@@ -432,7 +446,8 @@ func failsWhole(w *world.World) {
 	release(w, "second")
 	until(w, v1alpha1.ChangeWorkloadSuspend)
 	w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
-	if c := ofRelease(w, rule); c == nil || c.Phase != v1alpha1.CheckFailed || c.Reason != v1alpha1.ReasonRuleFailed || c.Message != "it breaks a rule" {
+	if c := ofRelease(w, rule); c == nil || c.Phase != v1alpha1.CheckFailed || c.Reason != v1alpha1.ReasonRuleFailed ||
+		c.Message != "it breaks a rule" {
 		w.Failf("the check is %+v", c)
 	}
 }
@@ -452,24 +467,29 @@ var batchPreStories = []world.Story{
 			w.Failf("the check in the background is %+v", c)
 		}
 	}},
-	{Name: "a rule before other checks is false", Options: withPolicies(byRule("pod.metadata.name == ''", first, onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
-		suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
-		if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckCanceled || c.StartTime != nil {
-			w.Failf("the check that had not begun is %+v", c)
-		}
-	}},
+	{Name: "a rule before other checks is false",
+		Options: withPolicies(byRule("pod.metadata.name == ''", first, onError(v1alpha1.SilenceFails)), noDefault()), Run: func(w *world.World) {
+			create(w, web(1))
+			suspendedBy(w, rule, v1alpha1.ReasonRuleFailed)
+			if c := checkOf(w, health); c == nil || c.Phase != v1alpha1.CheckCanceled || c.StartTime != nil {
+				w.Failf("the check that had not begun is %+v", c)
+			}
+		}},
 }
 
 // releaseStories are those of checks of the release as a whole.
 var releaseStories = []world.Story{
-	{Name: "a rule at the beginning is false", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: failsWhole},
-	{Name: "a rule at the end is false", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePost)), noDefault()), Run: func(w *world.World) {
-		failsWhole(w)
-		if n := w.Change("web").Status.PassCount; n != 1 {
-			w.Failf("%d pods had passed", n)
-		}
-	}},
+	{
+		Name: "a rule at the beginning is false", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()),
+		Run: failsWhole,
+	},
+	{Name: "a rule at the end is false", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePost)), noDefault()),
+		Run: func(w *world.World) {
+			failsWhole(w)
+			if n := w.Change("web").Status.PassCount; n != 1 {
+				w.Failf("%d pods had passed", n)
+			}
+		}},
 	{Name: "a rule at the beginning is false, with a server", Options: world.Options{
 		Server: true, Policies: []v1alpha1.DefensePolicy{byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()},
 	}, Run: failsWhole},
@@ -493,26 +513,28 @@ var releaseStories = []world.Story{
 			w.Failf("%d batches, and the check is %+v", n, ofRelease(w, rule))
 		}
 	}},
-	{Name: "a Service at the end that cannot be called, and must", Options: withPolicies(noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
-		c := &p.Spec.Checks[0]
-		c.Stage, c.PodHealth = v1alpha1.StageReleasePost, nil
-		c.Probe = &v1alpha1.ProbeCheck{Target: v1alpha1.ProbeService, Service: "web", TCP: &v1alpha1.TCPProbe{Port: 1}, Successes: 3, Failures: 1}
-		c.OnError, c.Deadline = v1alpha1.SilenceFails, &metav1.Duration{Duration: 2 * time.Minute}
-	})), Run: func(w *world.World) {
-		create(w, web(2))
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		if c := ofRelease(w, health); c == nil || c.Phase != v1alpha1.CheckError || !strings.Contains(c.Message, "there is no such Service") {
-			w.Failf("the check is %+v", c)
-		}
-	}},
-	{Name: "a rule at the beginning is false, and is corrected", Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: func(w *world.World) {
-		failsWhole(w)
-		checks := w.Change("web").DeepCopy().Status.Checks
-		record.FindCheck(checks, rule).Phase = v1alpha1.CheckPassed
-		must(w, w.PatchStatus(w.Change("web"), map[string]any{"checks": checks}))
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
-	}},
+	{Name: "a Service at the end that cannot be called, and must",
+		Options: withPolicies(noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
+			c := &p.Spec.Checks[0]
+			c.Stage, c.PodHealth = v1alpha1.StageReleasePost, nil
+			c.Probe = &v1alpha1.ProbeCheck{Target: v1alpha1.ProbeService, Service: "web", TCP: &v1alpha1.TCPProbe{Port: 1}, Successes: 3, Failures: 1}
+			c.OnError, c.Deadline = v1alpha1.SilenceFails, &metav1.Duration{Duration: 2 * time.Minute}
+		})), Run: func(w *world.World) {
+			create(w, web(2))
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			if c := ofRelease(w, health); c == nil || c.Phase != v1alpha1.CheckError || !strings.Contains(c.Message, "there is no such Service") {
+				w.Failf("the check is %+v", c)
+			}
+		}},
+	{Name: "a rule at the beginning is false, and is corrected",
+		Options: withPolicies(byRule(notSecond, atStage(v1alpha1.StageReleasePre)), noDefault()), Run: func(w *world.World) {
+			failsWhole(w)
+			checks := w.Change("web").DeepCopy().Status.Checks
+			record.FindCheck(checks, rule).Phase = v1alpha1.CheckPassed
+			must(w, w.PatchStatus(w.Change("web"), map[string]any{"checks": checks}))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+		}},
 }
 
 // TestNoWritesOfRules: a rule in the background that is true writes nothing.

@@ -87,7 +87,9 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
 	}},
-	{Name: "fail while blocking is off", Options: world.Options{Settings: map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}}, Run: func(w *world.World) {
+	{Name: "fail while blocking is off", Options: world.Options{
+		Settings: map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}},
+	}, Run: func(w *world.World) {
 		create(w, web(2))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		verdict(w, "unpass")
@@ -105,7 +107,8 @@ var stories = []world.Story{
 		failInFlight(w, slow(3))
 		w.Until("it is halted, and says so", func() bool {
 			d := w.Deployment("web")
-			said := d.Annotations[v1alpha1.HaltedAnnotation] == version(w) && conditionOf(w.Change("web"), v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutHalted
+			said := d.Annotations[v1alpha1.HaltedAnnotation] == version(w) && conditionOf(w.Change("web"),
+				v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutHalted
 			return d.Spec.Paused && labelled(w, v1alpha1.SuspendLabel) && said
 		})
 		verdict(w, "pass")
@@ -129,10 +132,13 @@ var stories = []world.Story{
 		w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
 		release(w, "first")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Until("it is neither blocked nor halted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+		w.Until("it is neither blocked nor halted", func() bool {
+			return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused
+		})
 		w.Until("the version that was left is in quarantine, and its release says so", func() bool {
 			said := func(c *v1alpha1.ChangeWorkload) bool {
-				return c.Status.Status == v1alpha1.ChangeWorkloadRollback && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonVerificationFailed
+				return c.Status.Status == v1alpha1.ChangeWorkloadRollback &&
+					conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonVerificationFailed
 			}
 			return quarantined(w) == 1 && slices.ContainsFunc(slices.Collect(maps.Values(w.Changes("web"))), said)
 		})
@@ -178,7 +184,8 @@ var stories = []world.Story{
 	{Name: "count to the end while opted out", Run: func(w *world.World) {
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"9223372036854775807"}}}`)
+		patch(w,
+			`{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"9223372036854775807"}}}`)
 		w.Rest()
 		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -310,7 +317,8 @@ var stories = []world.Story{
 	{Name: "only observe a release that never starts", Run: func(w *world.World) {
 		d := slow(2)
 		d.Annotations = map[string]string{
-			v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s", v1alpha1.SettingAnnotationPrefix + settings.NameObserve: settings.Enabled,
+			v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s", v1alpha1.SettingAnnotationPrefix +
+				settings.NameObserve: settings.Enabled,
 		}
 		create(w, d)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -327,7 +335,8 @@ var stories = []world.Story{
 	}},
 	{Name: "override a quarantine", Run: func(w *world.World) {
 		releaseStuck(w)
-		patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
+		patch(w,
+			`{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
 		w.Until("it is told", func() bool {
 			c := w.Change("web")
 			return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonRollbackRefused
@@ -482,7 +491,9 @@ var serverStories = []world.Story{
 	{Name: "passes a held rollout after its policy does", Options: heldByServer(nil), Run: func(w *world.World) {
 		create(w, web(3))
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Server().Script(simulator.Script{Delay: time.Minute, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		w.Server().Script(simulator.Script{
+			Delay: time.Minute, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+		})
 		release(w, "second")
 		waveJudged(w)
 		w.For(15 * time.Second) // the policy has passed them
@@ -540,7 +551,9 @@ func failing(of altershield.CheckType, stage altershield.Stage) func(w *world.Wo
 		create(w, web(1))
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 		// Not while a process is down that died of the call itself.
-		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second, Match: simulator.Match{CheckType: of, Stage: stage}})
+		w.Server().Script(simulator.Script{
+			Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second, Match: simulator.Match{CheckType: of, Stage: stage},
+		})
 		release(w, "bad")
 		heard(w)
 	}
@@ -614,13 +627,16 @@ func unchanged(w *world.World, manifest string) {
 func applyStripped(w *world.World) {
 	create(w, stripped(web(2)))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
-	if c := w.Change("web"); c.Spec.Release != 1 || c.Status.Attempt != 1 || w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation] == "unknown" {
-		w.Failf("the first release is number %d, attempt %d, by %s", c.Spec.Release, c.Status.Attempt, w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation])
+	if c := w.Change("web"); c.Spec.Release != 1 || c.Status.Attempt != 1 ||
+		w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation] == "unknown" {
+		w.Failf("the first release is number %d, attempt %d, by %s", c.Spec.Release, c.Status.Attempt,
+			w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation])
 	}
 	unchanged(w, strippedField)
 	block(w)
 	unchanged(w, strippedField)
-	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadSuspend || c.Status.FailCount != 1 || !labelled(w, v1alpha1.SuspendLabel) {
+	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadSuspend || c.Status.FailCount != 1 ||
+		!labelled(w, v1alpha1.SuspendLabel) {
 		w.Failf("applying an unchanged manifest made the failed release %s, with %d failures", c.Status.Status, c.Status.FailCount)
 	}
 	if err := w.Patch("web", templatePatch("refused")); err == nil {
@@ -663,7 +679,9 @@ func rollBackStripped(w *world.World) {
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	good := version(w)
 	apply := func(image string) error {
-		return w.Patch("web", fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"},"containers":[{"name":"main","image":%q}]}}}}`, image))
+		return w.Patch("web",
+			fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"},"containers":[{"name":"main","image":%q}]}}}}`,
+				image))
 	}
 	must(w, apply(world.BadImage))
 	w.Until("it is rolled back", func() bool { return version(w) == good && quarantined(w) == 1 })
@@ -708,7 +726,9 @@ func release(w *world.World, value string) {
 
 // override releases a template past the block.
 func override(w *world.World, value string) {
-	patch(w, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel, value))
+	patch(w,
+		fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel,
+			value))
 }
 
 // asked asks for a rollback at this moment, as the managed fields say.

@@ -98,9 +98,10 @@ func recreated(d *appsv1.Deployment) {
 // rolling replaces so many pods at a time.
 func rolling(surge, unavailable string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) {
-		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
-			MaxSurge: new(intstr.Parse(surge)), MaxUnavailable: new(intstr.Parse(unavailable)),
-		}}
+		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{
+				MaxSurge: new(intstr.Parse(surge)), MaxUnavailable: new(intstr.Parse(unavailable)),
+			}}
 	}
 }
 
@@ -131,7 +132,9 @@ func stuckStories() map[string]stuckStory {
 		"a node died just before, which the first new pod goes to": {replicas: 4, strategy: rolling("1", "0"), to: of("good:2"),
 			before: func(w *world.World) { w.KillNode(5) }, meanwhile: at(4*time.Minute, func(w *world.World) { waitsFor(w, "node-5") })},
 		"a node died just before, and returns": {replicas: 4, strategy: rolling("1", "0"), to: of("good:2"),
-			before: func(w *world.World) { w.KillNode(5) }, meanwhile: at(4*time.Minute, func(w *world.World) { waitsFor(w, "node-5"); w.BootNode(5) })},
+			before: func(w *world.World) {
+				w.KillNode(5)
+			}, meanwhile: at(4*time.Minute, func(w *world.World) { waitsFor(w, "node-5"); w.BootNode(5) })},
 		"a node returns while pods of the version are on it": {replicas: 6, strategy: rolling("1", "0"), to: of("pulled"),
 			meanwhile: at(50*time.Second, func(w *world.World) {
 				w.KillNode(3)

@@ -262,7 +262,9 @@ func TestABatchFromAStaleView(t *testing.T) {
 	story := stories[0]
 	reference := world.Reference(t, story)
 	made := slices.IndexFunc(reference.Writes, func(write string) bool { return strings.HasPrefix(write, "create ChangePod") })
-	told := slices.IndexFunc(reference.Writes[made:], func(write string) bool { return strings.HasPrefix(write, "update status of ChangeWorkload") })
+	told := slices.IndexFunc(reference.Writes[made:], func(write string) bool {
+		return strings.HasPrefix(write, "update status of ChangeWorkload")
+	})
 	o := story.Options
 	o.Lag = map[string]time.Duration{"ChangePod": 5 * time.Second}
 	o.Fault = world.Fault{Kind: world.DiesAfter, At: made + told + 1}
@@ -282,7 +284,7 @@ func sweptStories() []world.Story {
 
 // allStories are those of all kinds of workloads.
 func allStories() []world.Story {
-	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), repairStories())
+	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories())
 }
 
 // luck names the stories whose endings may differ in a test, with the reasons. Such a story must still go well, and break no

@@ -90,7 +90,8 @@ func TestTrace(t *testing.T) {
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			once(w, v1alpha1.EventOptedOut)
 			previous := w.Change("web").Status.PreviousReleases
-			if len(previous) != 1 || previous[0].OptedOut == nil || previous[0].OptedOut.User != world.User || previous[0].OptedOut.While != v1alpha1.WhileBlocked {
+			if len(previous) != 1 || previous[0].OptedOut == nil || previous[0].OptedOut.User != world.User ||
+				previous[0].OptedOut.While != v1alpha1.WhileBlocked {
 				w.Failf("the next release knows of %+v", previous)
 			}
 		}},
@@ -153,7 +154,9 @@ func TestTrace(t *testing.T) {
 			release(w, "second")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			w.Rest()
-			if events := slices.DeleteFunc(slices.Clone(w.Events()), func(e world.Event) bool { return e.Reason != v1alpha1.EventUnknownMetadata }); len(events) != 2 {
+			if events := slices.DeleteFunc(slices.Clone(w.Events()), func(e world.Event) bool {
+				return e.Reason != v1alpha1.EventUnknownMetadata
+			}); len(events) != 2 {
 				w.Failf("not one event for each: %v", events)
 			}
 		}},
@@ -263,7 +266,8 @@ func TestTrace(t *testing.T) {
 			told(w, v1alpha1.EventDeletedWhileBlocked, world.User+" created the deployment again", "its releases were blocked")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			twice := slices.DeleteFunc(w.Events(), func(e world.Event) bool { return e.Reason != v1alpha1.EventDeletedWhileBlocked })
-			if len(twice) != 2 || strings.Contains(twice[0].Message, "created the deployment again") || !strings.Contains(twice[1].Message, "created the deployment again") {
+			if len(twice) != 2 || strings.Contains(twice[0].Message, "created the deployment again") ||
+				!strings.Contains(twice[1].Message, "created the deployment again") {
 				w.Failf("events %v, want one of the deletion and one of the creation", twice)
 			}
 		}},
