@@ -55,8 +55,8 @@ func evictionStories() []world.Story {
 		{Name: "opted out", Options: off, Run: stuckAndOptedOut},
 		{Name: "halted by its user", Options: off, Run: stuckAndPaused},
 		{Name: "pods made all at once", Options: nativeOptions(), Run: parallelNeverStarts},
-		{Name: "no place for a partition", Options: healing, Run: recreated},
-		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastRecreated},
+		{Name: "no place for a partition", Options: healing, Run: podRecreated},
+		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastPodRecreated},
 		{Name: "fixed forward", Options: unrolled, Run: fixedForward},
 		{Name: "fixed forward from the first version", Options: unrolled, Run: firstFixedForward},
 		{Name: "fixed forward after it was halted", Options: nativeOptions(), Run: haltedFixedForward},
@@ -132,7 +132,7 @@ func healed(w *world.World, n native, want int) {
 		}
 	}
 	if said := blockedBy(n, w); strings.HasPrefix(said, "True") {
-		w.Failf("it still says %s", said)
+		w.Failf("EvictionBlocked is still %s", said)
 	}
 	if got := evictions(w); got != want {
 		w.Failf("%d pods were evicted", got)
@@ -349,8 +349,8 @@ func (n native) allAre(w *world.World, version string) {
 
 const explicit = `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`
 
-// recreated: an eviction would only recreate the pod, from the same version.
-func recreated(w *world.World) {
+// podRecreated: an eviction would only recreate the pod, from the same version.
+func podRecreated(w *world.World) {
 	n := failsAfterAll(w, "web-0")
 	w.Until("EvictionBlocked is reported", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonRecreated+": ") })
 	if said := blockedBy(n, w); !strings.HasSuffix(said, "kubectl patch statefulset/web --type=merge -p '"+explicit+"' -n "+world.Namespace) {
@@ -365,8 +365,8 @@ func recreated(w *world.World) {
 	n.allAre(w, "")
 }
 
-// lastRecreated: the pod is recreated because its controller has not yet noticed its end.
-func lastRecreated(w *world.World) {
+// lastPodRecreated: the pod is recreated because its controller has not yet noticed its end.
+func lastPodRecreated(w *world.World) {
 	n := failsAfterAll(w, "web-2")
 	failed := n.podNamed(w, "web-2").UID
 	fails := func() {

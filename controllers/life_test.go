@@ -34,8 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// inTheMiddle lets something happen while the second of three pods of a second version comes up, and
-// waits until the release is verified.
+// inTheMiddle calls happen while the second of three pods of a second version comes up, and waits until the release is verified.
 func inTheMiddle(happen func(w *world.World)) func(w *world.World) {
 	return func(w *world.World) {
 		create(w, slow(3))
@@ -50,11 +49,11 @@ func inTheMiddle(happen func(w *world.World)) func(w *world.World) {
 	}
 }
 
-// lifeStories are played once each, without a fault: others are swept that make the same writes.
+// lifeStories are played once each, without a fault: swept stories make the same writes.
 var lifeStories = []world.Story{
 	{Name: "paused and resumed by its user", Run: inTheMiddle(func(w *world.World) {
 		patch(w, `{"spec":{"paused":true}}`)
-		w.Until("the release says so", func() bool {
+		w.Until("the release reports it", func() bool {
 			return conditionOf(w.Change("web"), v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutPaused
 		})
 		patch(w, `{"spec":{"paused":null}}`)
@@ -80,10 +79,10 @@ var lifeStories = []world.Story{
 		w.Until("it is rolled back", func() bool { return quarantined(w) == 1 })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		if diff := cmp.Diff(before, podUIDs(w)); diff != "" {
-			w.Failf("other pods run than before, -before +after:\n%s", diff)
+			w.Failf("the pods changed, -before +after:\n%s", diff)
 		}
 		if version := w.Deployment("web").Spec.Template.Labels[v1alpha1.VersionLabel]; version != "" {
-			w.Failf("its pods have the version %s, and had none", version)
+			w.Failf("its pods have the version %s, want none", version)
 		}
 	}},
 	{Name: "settings change while it runs", Options: world.Options{
@@ -137,11 +136,11 @@ var lifeStories = []world.Story{
 		}
 		for _, b := range w.Batches(c) {
 			if b.Status.Message != string(v1alpha1.ChangePodPreFailed) {
-				w.Failf("batch %s says %q", b.Name, b.Status.Message)
+				w.Failf("the message of batch %s is %q", b.Name, b.Status.Message)
 			}
 		}
 		if eventsOf(w, v1alpha1.EventReleaseUnverified) == 0 || eventsOf(w, v1alpha1.EventCheckError) == 0 {
-			w.Failf("no event says that nothing was verified")
+			w.Failf("no event reports the missing verdicts")
 		}
 		if calls, most := len(w.Server().Journal()), 40+2*int(time.Since(began).Seconds()); calls > most {
 			w.Failf("%d calls, at most %d", calls, most)
@@ -186,7 +185,7 @@ var lifeStories = []world.Story{
 	}},
 }
 
-// keeps waits until the history has the templates with these labels, and nothing else of the pods.
+// keeps waits until the history has exactly the templates with these labels.
 func keeps(w *world.World, want ...string) {
 	w.Until(fmt.Sprintf("the history has %q", want), func() bool {
 		var kept []string

@@ -30,8 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// TestLimits plays short stories that do not check themselves what the observer judges. The
-// mutants of the invariants need them.
+// TestLimits plays short stories in which only the observer can find a mistake. The mutants of the invariants need them.
 func TestLimits(t *testing.T) {
 	rolledBack := func(w *world.World, good string) {
 		w.Until("it is rolled back", func() bool { return version(w) == good })

@@ -125,7 +125,7 @@ func nativeStories() (all []world.Story) {
 			d := slow(3)
 			defended(prometheus(w), d)
 			failInFlight(w, d)
-			deploymentIsLetGo(w, undefended)
+			deploymentIsLetGo(w, notDefended)
 		}},
 		{Name: "a Deployment: adopted while halted", Options: world.Options{Verbose: *verbose}, Run: func(w *world.World) {
 			failInFlight(w, slow(3))
@@ -139,7 +139,7 @@ func nativeStories() (all []world.Story) {
 			release(w, "second")
 			waveJudged(w)
 			isHeld(w, 6)
-			w.Unseen(func() { patch(w, undefended) })
+			w.Unseen(func() { patch(w, notDefended) })
 			givenBack(w, 0, 600)
 			endedBy(w, v1alpha1.ReasonReleaseEnded)
 			patch(w, `{"spec":{"minReadySeconds":7}}`)
@@ -647,9 +647,9 @@ func defended(by []metav1.OwnerReference, o client.Object) {
 	o.SetLabels(map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseEnforced})
 }
 
-// undefended takes away the label by which a workload is defended although another object
+// notDefended takes away the label by which a workload is defended although another object
 // owns it.
-const undefended = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
+const notDefended = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
 
 // adopted has another object own a workload.
 func adopted(w *world.World) string {
@@ -662,7 +662,7 @@ func adopted(w *world.World) string {
 // object owns it by now, or it is not defended all the same any more. The block stays.
 func (n native) ownedWhileHalted(late bool) func(*world.World) {
 	return func(w *world.World) {
-		n, become := n, undefended
+		n, become := n, notDefended
 		if late {
 			n.failUnderWay(w)
 			become = adopted(w)
