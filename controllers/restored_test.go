@@ -107,7 +107,7 @@ func blockStays(w *world.World) {
 // overrideFails plays an override release that fails while its pods are replaced. It is halted, although the block comes from an earlier
 // release.
 func overrideFails(w *world.World) {
-	// The next pod is replaced only after a process that died is back.
+	// With minReadySeconds 30, no second pod comes up while a process is down.
 	d := slow(3)
 	d.Spec.MinReadySeconds = 30
 	failInFlight(w, d)
