@@ -46,8 +46,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// looker is a verifier that looks at each batch so many times, and then says what
-// it has to say. It knows nothing but what is written.
+// looker is a verifier that reads each batch several times and then returns its result. It keeps its state in the batch's status.
 type looker struct {
 	looks   int
 	says    v1alpha1.CheckPhase
@@ -71,7 +70,7 @@ func (l *looker) Next(_ context.Context, s checks.Subject) (checks.Step, error) 
 		next.Message = known.Message
 	}
 	if next.Message += "look "; len(next.Message) > l.looks*len("look ") {
-		next.Phase, next.Message, next.FailedPods = l.says, "that is what it saw", l.pods
+		next.Phase, next.Message, next.FailedPods = l.says, "its result", l.pods
 	}
 	return checks.Step{Lasting: l.lasting, Written: func() { l.written++ }, Write: func(s checks.Subject) checks.Decision {
 		status := s.Batch.Status.DeepCopy()
@@ -80,9 +79,8 @@ func (l *looker) Next(_ context.Context, s checks.Subject) (checks.Step, error) 
 	}}, nil
 }
 
-// TestOrderOfAReleaseThatLeaves: nothing is written about a release that left the
-// defense, so that nothing but the run itself goes on from the end of the node of its
-// order to that of the order.
+// TestOrderOfAReleaseThatLeaves: the records of a release that is no longer defended are not written. So one reconcile has to end
+// both the order entry and the order.
 func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 	for name, leaves := range map[string]func(web *appsv1.Deployment, ns *corev1.Namespace){
 		"opted out": func(web *appsv1.Deployment, _ *corev1.Namespace) {
@@ -96,13 +94,18 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(sim.Shutdown)
-			calls, err := altershield.New(altershield.Options{URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{"a-token-of-the-tests"}})
+			calls, err := altershield.New(altershield.Options{
+				URL: sim.URL(), Platform: altershield.DefaultPlatform, Tokens: altershield.StaticTokens{"a-token-of-the-tests"},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(calls.Close)
 			const version = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-			asked := &verify.Server{Client: calls, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd, TargetType: altershield.DefaultTargetType}
+			asked := &verify.Server{
+				Client: calls, Cluster: "cluster-uid", Tenant: altershield.DefaultTenant, Scene: altershield.DefaultScene, Phase: altershield.PhaseProd,
+				TargetType: altershield.DefaultTargetType,
+			}
 			ns := wrappers.MakeNamespace("ns").Enrolled().Obj()
 			web := wrappers.MakeDeployment("ns", "web").UID("web-uid").Label("app", "web")
 			order := server.OrderID(asked.Cluster, "web-uid", version, 1, 1, "release-uid")
@@ -113,8 +116,10 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 				WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
 				WithIndex(&v1alpha1.ChangePod{}, workload.IndexByNode, workload.NodeOf).
 				WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByNode, workload.NodeOf).Build()
-			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api,
-				Clock: clocktesting.NewFakePassiveClock(time.Now())}
+			c := &cluster.Cluster{
+				View:   cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"},
+				Client: api, Clock: clocktesting.NewFakePassiveClock(time.Now()),
+			}
 			r := newOrderReconciler(c, verify.NewAlterShield(c, asked, nil))
 			key := client.ObjectKeyFromObject(release.Obj())
 			reconcile := func() {
@@ -135,25 +140,25 @@ func TestOrderOfAReleaseThatLeaves(t *testing.T) {
 			if got.Status.OrderStage != v1alpha1.OrderPreSubmitted {
 				t.Fatalf("order %s: %+v\n%s", got.Status.OrderStage, got.Status.Conditions, sim.Journal())
 			}
-			// The PRE check is over at the server, of which nobody hears.
+			// The server ends the PRE check, but its callback is lost.
 			must(sim.WaitFor(t.Context(), func(j simulator.Journal) bool { return len(j.Callbacks()) > 0 }))
 			left := web.Obj()
 			must(api.Get(t.Context(), client.ObjectKeyFromObject(left), left))
 			leaves(left, ns)
 			must(api.Update(t.Context(), left))
 			must(api.Update(t.Context(), ns))
-			got.Status.Status, got.Status.OrderEnd, got.Status.OrderEndDueTimeUnix = v1alpha1.ChangeWorkloadCanceled, v1alpha1.FinishCancel, c.Clock.Now().Unix()
+			got.Status.Status, got.Status.OrderEnd = v1alpha1.ChangeWorkloadCanceled, v1alpha1.FinishCancel
+			got.Status.OrderEndDueTimeUnix = c.Clock.Now().Unix()
 			must(api.Status().Update(t.Context(), &got))
 			reconcile()
 			if ends := sim.Journal().Ends(order); len(sim.Journal().Requests(altershield.ActionFinishNode)) != 1 || len(ends) != 1 {
-				t.Errorf("want one end of the node, and then one of the order:\n%s", sim.Journal())
+				t.Errorf("want one end of the order entry, and then one end of the order:\n%s", sim.Journal())
 			}
 		})
 	}
 }
 
-// TestTwoVerifiers: AlterShield Server is one verifier, here without a server, and
-// another one verifies the same batches.
+// TestTwoVerifiers: AlterShield Server, which is not configured here, and another verifier check the same batches.
 func TestTwoVerifiers(t *testing.T) {
 	for name, test := range map[string]struct {
 		looker    looker
@@ -161,11 +166,15 @@ func TestTwoVerifiers(t *testing.T) {
 		defended  bool
 		want      map[string]string
 	}{
-		"passes":                {looker{looks: 2, says: v1alpha1.CheckPassed}, 0, true, map[string]string{"a": "pass", "b": "pass"}},
-		"fails at once":         {looker{says: v1alpha1.CheckFailed}, 0, true, map[string]string{"a": "fail", "b": "fail"}},
-		"fails one pod later":   {looker{looks: 3, says: v1alpha1.CheckFailed, pods: []string{"b"}}, 0, true, map[string]string{"a": "none", "b": "fail"}},
-		"cannot be done again":  {looker{looks: 1, says: v1alpha1.CheckFailed, lasting: true}, 2, true, map[string]string{"a": "fail", "b": "fail"}},
-		"is out of the defense": {looker{says: v1alpha1.CheckFailed}, 0, false, map[string]string{}},
+		"passes":        {looker{looks: 2, says: v1alpha1.CheckPassed}, 0, true, map[string]string{"a": "pass", "b": "pass"}},
+		"fails at once": {looker{says: v1alpha1.CheckFailed}, 0, true, map[string]string{"a": "fail", "b": "fail"}},
+		"fails one pod later": {
+			looker{looks: 3, says: v1alpha1.CheckFailed, pods: []string{"b"}}, 0, true, map[string]string{"a": "none", "b": "fail"},
+		},
+		"cannot be repeated": {
+			looker{looks: 1, says: v1alpha1.CheckFailed, lasting: true}, 2, true, map[string]string{"a": "fail", "b": "fail"},
+		},
+		"is not defended": {looker{says: v1alpha1.CheckFailed}, 0, false, map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := wrappers.MakeNamespace("ns").Enrolled()
@@ -173,7 +182,8 @@ func TestTwoVerifiers(t *testing.T) {
 				ns.WithoutLabel(v1alpha1.EnrolledLabel)
 			}
 			web := wrappers.MakeDeployment("ns", "web").UID("web-uid")
-			release := wrappers.MakeChangeWorkload("ns", "web--x--1").UID("release-uid").Of(web.Obj()).Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning)
+			release := wrappers.MakeChangeWorkload("ns", "web--x--1").UID("release-uid").Of(web.Obj()).Release(1).Attempt(1).
+				State(v1alpha1.ChangeWorkloadRunning)
 			batch := wrappers.MakeChangePod("ns", "web--x--1--x--1").UID("batch-uid").Of(release.Obj()).Attempt(1, 1).Pods("a", "b")
 			asked := batch.Obj()
 			asked.Status.Checks = []v1alpha1.CheckStatus{{Name: "looker", Phase: v1alpha1.CheckPending}}
@@ -181,7 +191,8 @@ func TestTwoVerifiers(t *testing.T) {
 			api := fake.NewClientBuilder().WithScheme(NewScheme()).
 				WithObjects(ns.Obj(), web.Obj(), release.Obj(), asked).WithStatusSubresource(release.Obj(), batch.Obj()).
 				WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).
-				WithInterceptorFuncs(interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				WithInterceptorFuncs(interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+					opts ...client.SubResourceUpdateOption) error {
 					if conflicts > 0 {
 						conflicts--
 						return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), o.GetName(), nil)
@@ -189,7 +200,10 @@ func TestTwoVerifiers(t *testing.T) {
 					return c.SubResource(sub).Update(ctx, o, opts...)
 				}}).Build()
 			clock := clocktesting.NewFakePassiveClock(time.Unix(1_800_000_000, 0))
-			c := &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}, Client: api, Clock: clock}
+			c := &cluster.Cluster{
+				View:   cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"},
+				Client: api, Clock: clock,
+			}
 			second := &test.looker
 			r := newChangePodReconciler(c, 1, verify.NewAlterShield(c, nil, nil), second)
 			key := client.ObjectKeyFromObject(batch.Obj())
@@ -214,13 +228,13 @@ func TestTwoVerifiers(t *testing.T) {
 				t.Errorf("done: %t, forgotten: %v; want %t", done, second.forgot, test.defended)
 			}
 			if test.looker.lasting != (second.written > 0) {
-				t.Errorf("said to be written %d times", second.written)
+				t.Errorf("Written was called %d times", second.written)
 			}
 		})
 	}
 }
 
-// watcher is a verifier that has nothing to write, and looks again after a while.
+// watcher is a verifier that writes nothing and runs again after a while.
 type watcher struct {
 	looker
 	after time.Duration
@@ -236,7 +250,7 @@ func (*broken) Next(context.Context, checks.Subject) (checks.Step, error) {
 	return checks.Step{}, errors.New("a cache is not there")
 }
 
-// TestOneVerifierFails: the others are asked all the same, and the error comes back.
+// TestOneVerifierFails: the other verifiers run, and the error is returned.
 func TestOneVerifierFails(t *testing.T) {
 	w := &watcher{after: time.Minute}
 	asked := 0
@@ -258,8 +272,7 @@ func (f providerFunc) Next(ctx context.Context, s checks.Subject) (checks.Step, 
 	return f(ctx, s)
 }
 
-// TestForget: what is remembered of a batch that is done is kept while a check in the
-// background goes on.
+// TestForget: a verifier forgets a batch that is done only after its last background check.
 func TestForget(t *testing.T) {
 	w := &watcher{after: time.Minute}
 	c := &checker{providers: []checks.Provider{w}}
@@ -272,7 +285,7 @@ func TestForget(t *testing.T) {
 		w.after = test.after
 		result, err := c.run(t.Context(), checks.Subject{Batch: done})
 		if err != nil || result.RequeueAfter != test.after || len(w.forgot) != test.forgot {
-			t.Errorf("again after %s: %v, %v, forgotten: %v", test.after, result, err, w.forgot)
+			t.Errorf("to run again after %s: %v, %v, forgotten: %v", test.after, result, err, w.forgot)
 		}
 	}
 }

@@ -31,37 +31,42 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestCopiedIDs: whoever may write the status of the records of one workload copies
-// the ids of another's into them. That steals no verdict, and neither finishes nor
-// cancels anything, and the copies are told of.
+// TestCopiedIDs: a user who may write the records of one workload copies ids from another workload's records into their status.
+// The copies steal no verdict, finish and cancel nothing, and are reported.
 func TestCopiedIDs(t *testing.T) {
 	finishes := map[string]any{"status": "PostWait", "postSubmitTimeUnix": 0}
 	for name, test := range map[string]struct {
-		// release and batch are what is copied into the records beside the ids; nil
-		// for nothing.
+		// release and batch are the fields written beside the ids; nil writes nothing, not even the ids.
 		release, batch map[string]any
-		// removed: the release with the copy is deleted then.
+		// removed: the release with the copy is deleted afterwards.
 		removed bool
-		// restarted: the process that started the node has died.
+		// restarted: the process that started the order entry has died.
 		restarted bool
-		told      string
+		// reported is a part of the message that reports the copy.
+		reported string
 	}{
-		"to steal its verdicts":                     {release: map[string]any{}, batch: map[string]any{}, told: "which does not belong to this"},
-		"of a batch, to steal its verdict":          {batch: map[string]any{}, told: "which does not belong to this batch"},
-		"to finish its order":                       {release: map[string]any{"orderStage": "PostWait", "orderPostDueTimeUnix": 1}, told: "which does not belong to this release"},
-		"to finish its batch":                       {batch: finishes, told: "which does not belong to this batch"},
-		"of its node, to finish it":                 {batch: with(finishes, "orderId", ""), told: "in the status of another record"},
-		"of its node, to finish it after a restart": {batch: with(finishes, "orderId", ""), restarted: true, told: "in the status of another record"},
-		"to cancel its order":                       {release: map[string]any{"orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, told: "which does not belong to this release"},
-		"to cancel its order, and is removed":       {release: map[string]any{}, removed: true},
-		"of its node, to end it without success": {
+		"to steal its verdicts":            {release: map[string]any{}, batch: map[string]any{}, reported: "which does not belong to this"},
+		"of a batch, to steal its verdict": {batch: map[string]any{}, reported: "which does not belong to this batch"},
+		"to finish its order": {
+			release: map[string]any{"orderStage": "PostWait", "orderPostDueTimeUnix": 1}, reported: "which does not belong to this release",
+		},
+		"to finish its batch":              {batch: finishes, reported: "which does not belong to this batch"},
+		"of its order entry, to finish it": {batch: with(finishes, "orderId", ""), reported: "in the status of another record"},
+		"of its order entry, to finish it after a restart": {
+			batch: with(finishes, "orderId", ""), restarted: true, reported: "in the status of another record",
+		},
+		"to cancel its order": {
+			release: map[string]any{"orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, reported: "which does not belong to this release",
+		},
+		"to cancel its order, and is removed": {release: map[string]any{}, removed: true},
+		"of its order entry, to end it without success": {
 			release: map[string]any{"orderId": "", "orderStage": "PostWait", "orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}},
-		"of its node, to end it without success after a restart": {
+		"of its order entry, to end it without success after a restart": {
 			release: map[string]any{"orderId": "", "orderStage": "PostWait", "orderEnd": "CANCEL", "orderEndDueTimeUnix": 9e9}, restarted: true},
-		"of its node, to end it, and is removed": {release: map[string]any{"orderId": "", "orderStage": "PostWait"}, removed: true},
+		"of its order entry, to end it, and is removed": {release: map[string]any{"orderId": "", "orderStage": "PostWait"}, removed: true},
 		"to end its batch without success": {
 			batch: map[string]any{"status": "ExecuteDone", "endDueTimeUnix": 9e9}},
-		"of its batch's node, to end it without success": {
+		"of its batch's order entry, to end it without success": {
 			batch: map[string]any{"orderId": "", "status": "ExecuteDone", "endDueTimeUnix": 9e9}, restarted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,27 +102,27 @@ func TestCopiedIDs(t *testing.T) {
 				until(w, v1alpha1.ChangeWorkloadSuspend)
 				theirs := w.Server().Journal().Filter(func(e simulator.Entry) bool {
 					if finish, ok := e.Request.(*altershield.FinishNodeRequest); ok && strings.HasPrefix(finish.Msg, "the PRE check failed") {
-						return false // their own
+						return false // sent for the victim itself
 					}
 					return e.Action == altershield.ActionEndOrder && e.Order == victim.Status.OrderID ||
 						e.Action == altershield.ActionFinishNode && (e.Node == node || e.Node == victim.Status.OrderNodeID)
 				})
 				if len(theirs) > 0 {
-					w.Failf("the victim's order was touched:\n%s", theirs)
+					w.Failf("the victim's order was changed:\n%s", theirs)
 				}
 				if c := w.Change("copy"); c != nil && c.Status.Status == v1alpha1.ChangeWorkloadSuspend {
 					w.Failf("the verdict was stolen")
 				}
-				told := test.told == "" || slices.ContainsFunc(w.Events(), func(e world.Event) bool {
-					return e.Name == "copy" && e.Reason == v1alpha1.EventForeignID && strings.Contains(e.Message, test.told)
+				reported := test.reported == "" || slices.ContainsFunc(w.Events(), func(e world.Event) bool {
+					return e.Name == "copy" && e.Reason == v1alpha1.EventForeignID && strings.Contains(e.Message, test.reported)
 				})
 				for _, b := range world.List[*v1alpha1.ChangePod](w, "ChangePod") {
 					for _, c := range b.Status.Conditions {
-						told = told || strings.HasPrefix(b.Name, "copy--x--") && strings.Contains(c.Message, test.told)
+						reported = reported || strings.HasPrefix(b.Name, "copy--x--") && strings.Contains(c.Message, test.reported)
 					}
 				}
-				if !told {
-					w.Failf("nobody is told of the copy: %v", w.Events())
+				if !reported {
+					w.Failf("the copy is not reported: %v", w.Events())
 				}
 			}}
 			e := world.Play(t, story, world.Options{Server: true, Verbose: *verbose})
@@ -128,7 +133,7 @@ func TestCopiedIDs(t *testing.T) {
 	}
 }
 
-// checked is the batch of a workload whose PRE check runs; nil when there is none.
+// checked returns the batch of a workload whose PRE check runs, or nil.
 func checked(w *world.World, name string) *v1alpha1.ChangePod {
 	c := w.Change(name)
 	if c == nil {
@@ -146,7 +151,7 @@ func with(m map[string]any, key string, value any) map[string]any {
 	return merge(m, map[string]any{key: value}, "")
 }
 
-// merge adds to a map; an empty order is the one of the copy's own.
+// merge merges two maps. An empty orderId becomes own, the order of the copy.
 func merge(m, more map[string]any, own string) map[string]any {
 	all := map[string]any{}
 	for _, part := range []map[string]any{m, more} {

@@ -58,18 +58,17 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// cached is a cache as the manager has it, with its indexes and what it drops, of
-// objects that are not on any API server.
+// cached is the manager's cache, with its indexes and transforms, of objects that are on no API server.
 type cached struct {
 	cache.Cache
 	scheme  *apiruntime.Scheme
 	sources map[schema.GroupVersionKind]*source.FakeControllerSource
-	// writes counts the writes of a status, which took so much of the processors in all.
+	// writes is the number of status writes, writing the CPU time that they took.
 	writes  int
 	writing time.Duration
 }
 
-// managing is a manager with such a cache.
+// managing is a manager with that cache.
 type managing struct {
 	ctrl.Manager
 	*cached
@@ -80,7 +79,7 @@ func (m managing) GetCache() cache.Cache                { return m.Cache }
 func (m managing) GetScheme() *apiruntime.Scheme        { return m.scheme }
 func (m managing) Start(ctx context.Context) error      { return m.Cache.Start(ctx) }
 
-// newCached has these objects.
+// newCached returns a filled cache of the objects.
 func newCached(tb testing.TB, objects ...client.Object) *cached {
 	tb.Helper()
 	logf.SetLogger(logr.Discard())
@@ -96,7 +95,8 @@ func newCached(tb testing.TB, objects ...client.Object) *cached {
 	kinds := workload.Defended()
 	options := CacheOptions(kinds, operatorNamespace)
 	options.Scheme, options.Mapper, options.HTTPClient = c.scheme, mapper, &http.Client{}
-	options.NewInformer = func(_ toolscache.ListerWatcher, o apiruntime.Object, every time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
+	options.NewInformer = func(_ toolscache.ListerWatcher, o apiruntime.Object, every time.Duration,
+		by toolscache.Indexers) toolscache.SharedIndexInformer {
 		return toolscache.NewSharedIndexInformer(c.source(o), o, every, by)
 	}
 	var err error
@@ -117,12 +117,12 @@ func newCached(tb testing.TB, objects ...client.Object) *cached {
 	}()
 	tb.Cleanup(func() { cancel(); <-stopped })
 	if !c.WaitForCacheSync(ctx) {
-		tb.Fatal("the cache is not filled")
+		tb.Fatal("the cache does not sync")
 	}
 	return c
 }
 
-// source is where objects of a kind come from.
+// source returns the source of the objects of a kind.
 func (c *cached) source(o apiruntime.Object) *source.FakeControllerSource {
 	gvk, err := apiutil.GVKForObject(o, c.scheme)
 	utilruntime.Must(err)
@@ -132,7 +132,7 @@ func (c *cached) source(o apiruntime.Object) *source.FakeControllerSource {
 	return c.sources[gvk]
 }
 
-// change changes an object, and waits until the cache has it so.
+// change changes objects and waits until the cache has the last one.
 func (c *cached) change(tb testing.TB, objects ...client.Object) {
 	tb.Helper()
 	for _, o := range objects {
@@ -149,11 +149,13 @@ func (c *cached) change(tb testing.TB, objects ...client.Object) {
 	}
 }
 
-// cluster reads from the cache, and writes what the cache shows next.
+// cluster returns a cluster that reads from the cache and writes to its sources.
 func (c *cached) cluster(tb testing.TB, now time.Time) (*cluster.Cluster, *clocktesting.FakeClock) {
 	clock := clocktesting.NewFakeClock(now)
 	view := cluster.View{Cached: c.Cache, Live: c.Cache, Kinds: workload.Defended(), Operator: operatorNamespace}
-	return &cluster.Cluster{View: view, Client: &cachedClient{Cache: c.Cache, of: c, tb: tb}, Clock: clock, Recorder: &events.FakeRecorder{}}, clock
+	return &cluster.Cluster{
+		View: view, Client: &cachedClient{Cache: c.Cache, of: c, tb: tb}, Clock: clock, Recorder: &events.FakeRecorder{},
+	}, clock
 }
 
 type cachedClient struct {
@@ -187,15 +189,14 @@ func (s *cachedStatus) Update(_ context.Context, o client.Object, _ ...client.Su
 
 const operatorNamespace = "operator"
 
-// release is one of a Deployment that succeeded a moment ago: its pods are in batches
-// that the default policy still watches.
+// release is a release of a Deployment that has just succeeded. The default policy still watches its batches.
 type release struct {
 	began   time.Time
 	pods    []*corev1.Pod
 	objects []client.Object
 }
 
-// uidOf looks like one that an API server gives.
+// uidOf returns a UID that looks like one from an API server.
 func uidOf(name string) types.UID {
 	sum := sha256.Sum256([]byte(name))
 	return types.UID(hex.EncodeToString(sum[:16]))
@@ -240,7 +241,8 @@ func released(name string, count, each int) *release {
 		at := func(after time.Duration) *metav1.Time { t := metav1.NewTime(r.began.Add(after)); return &t }
 		batch := w.Obj()
 		batch.Status.Checks = []v1alpha1.CheckStatus{{
-			Name: operatorNamespace + "/default/stays-up", Type: v1alpha1.CheckTypePodHealth, Mode: v1alpha1.ModeEnforce, Generation: 1, Background: true,
+			Name: operatorNamespace + "/default/stays-up",
+			Type: v1alpha1.CheckTypePodHealth, Mode: v1alpha1.ModeEnforce, Generation: 1, Background: true,
 			Phase: v1alpha1.CheckWatching, StartTime: at(0), DueTime: at(5 * time.Minute), Deadline: at(15 * time.Minute),
 		}}
 		r.objects = append(r.objects, batch)
@@ -248,16 +250,18 @@ func released(name string, count, each int) *release {
 	return r
 }
 
-// around is what there is beside releases.
+// around returns the objects beside releases: the namespace, the default policy and the given policies.
 func around(began time.Time, policies ...client.Object) []client.Object {
-	ns := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}}
+	ns := &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}},
+	}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	byDefault := policy.Default(operatorNamespace)
 	byDefault.UID, byDefault.Generation, byDefault.CreationTimestamp = "default", 1, metav1.NewTime(began.Add(-time.Hour))
 	return append([]client.Object{ns, byDefault}, policies...)
 }
 
-// crashes lets pods be in a crash loop, each of which ended a moment before now.
+// crashes returns the pods in CrashLoopBackOff. Their containers ended at now.
 func crashes(pods []*corev1.Pod, now time.Time) (crashed []client.Object) {
 	for _, pod := range pods {
 		pod = pod.DeepCopy()
@@ -273,8 +277,8 @@ func crashes(pods []*corev1.Pod, now time.Time) (crashed []client.Object) {
 	return crashed
 }
 
-// settle carries out requests and those that come of them within a moment, until
-// nothing is to be done. It returns how often a batch was looked at.
+// settle reconciles the requests, and the requests that they lead to within a moment, until none is left. It returns the number of
+// reconciles.
 func settle(tb testing.TB, r *ChangePodReconciler, clock *clocktesting.FakeClock, requests []ctrl.Request) (looks int) {
 	tb.Helper()
 	for len(requests) > 0 {
@@ -299,15 +303,14 @@ func newHealthReconciler(c *cluster.Cluster) *ChangePodReconciler {
 	return newChangePodReconciler(c, 1, checks.New(c, nil))
 }
 
-// used is the time of processors that this process took.
+// used returns the CPU time of this process.
 func used() time.Duration {
 	var u syscall.Rusage
 	utilruntime.Must(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkFailingAtOnce: all pods of a release crash at once. It tells what it takes to
-// find the batches of them, and to look at those.
+// BenchmarkFailingAtOnce measures the time to find and to reconcile the batches of a release whose pods all crash at once.
 func BenchmarkFailingAtOnce(b *testing.B) {
 	for _, mode := range []struct{ pods, each int }{{500, 10}, {5000, 10}, {5000, 1}} {
 		b.Run(fmt.Sprintf("%d pods in batches of %d", mode.pods, mode.each), func(b *testing.B) {
@@ -341,8 +344,7 @@ func BenchmarkFailingAtOnce(b *testing.B) {
 	}
 }
 
-// BenchmarkPodEventAtRest is what an event of a pod takes while nothing is released: the
-// checks of 500 workloads are over.
+// BenchmarkPodEventAtRest measures an event of a pod while nothing is released: the checks of 500 workloads are over.
 func BenchmarkPodEventAtRest(b *testing.B) {
 	var objects []client.Object
 	var pods []*corev1.Pod
@@ -361,7 +363,7 @@ func BenchmarkPodEventAtRest(b *testing.B) {
 	}
 }
 
-// heap is what is in memory.
+// heap returns the size of the heap in bytes.
 func heap() float64 {
 	for range 3 {
 		runtime.GC()
@@ -371,8 +373,7 @@ func heap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// BenchmarkCachedPods is the heap for each pod in the cache, with the index by which its
-// batch is found.
+// BenchmarkCachedPods measures the heap of each pod in the cache, with the index that finds its batch.
 func BenchmarkCachedPods(b *testing.B) {
 	for name, crash := range map[string]bool{"well": false, "crashing": true} {
 		b.Run(name, func(b *testing.B) {
@@ -381,7 +382,7 @@ func BenchmarkCachedPods(b *testing.B) {
 				of := released("web", pods, 1)
 				if crash {
 					for i, crashed := range crashes(of.pods, of.began) {
-						of.pods[i].Status = crashed.(*corev1.Pod).Status //nolint:errcheck // it is one
+						of.pods[i].Status = crashed.(*corev1.Pod).Status //nolint:errcheck // always a pod
 					}
 				}
 				before := heap()
@@ -396,8 +397,7 @@ func BenchmarkCachedPods(b *testing.B) {
 	}
 }
 
-// thousand are policies of the namespace of the workloads, one check each, made one
-// after the other.
+// thousand returns 1000 policies of the workloads' namespace, with one check each, created one after the other.
 func thousand(began time.Time, selector *metav1.LabelSelector) (policies []client.Object) {
 	for i := range 1000 {
 		p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{
@@ -411,7 +411,7 @@ func thousand(began time.Time, selector *metav1.LabelSelector) (policies []clien
 	return policies
 }
 
-// BenchmarkCachedPolicies is the heap for each policy in the cache, when it was judged.
+// BenchmarkCachedPolicies measures the heap of each policy in the cache, after its reconcile.
 func BenchmarkCachedPolicies(b *testing.B) {
 	of := released("web", 1, 1)
 	objects := slices.Concat(of.objects, around(of.began, thousand(of.began, another)...))
@@ -419,7 +419,8 @@ func BenchmarkCachedPolicies(b *testing.B) {
 		before := heap()
 		world := newCached(b, objects...)
 		c, _ := world.cluster(b, of.began)
-		if _, err := (&DefensePolicyReconciler{Cluster: c}).Reconcile(b.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "ns"}}); err != nil {
+		if _, err := (&DefensePolicyReconciler{Cluster: c}).
+			Reconcile(b.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "ns"}}); err != nil {
 			b.Fatal(err)
 		}
 		b.ReportMetric((heap()-before)/1000, "B/policy")
@@ -427,14 +428,14 @@ func BenchmarkCachedPolicies(b *testing.B) {
 	}
 }
 
-// another is a selector that selects none of the workloads, as costly as any.
+// another selects none of the workloads, at the cost of expressions.
 var another = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 	{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"one", "two", "three"}},
 	{Key: "team", Operator: metav1.LabelSelectorOpIn, Values: []string{"one", "two", "three"}},
 }}
 
-// BenchmarkThousandPolicies: a thousand policies of one namespace with 100 workloads are
-// judged, and looked through for a batch that is not done.
+// BenchmarkThousandPolicies measures the reconcile of 1000 policies in a namespace with 100 workloads, and the search for the
+// policies of a batch that is not done.
 func BenchmarkThousandPolicies(b *testing.B) {
 	for name, selector := range map[string]*metav1.LabelSelector{
 		"of all": nil, "of some": {MatchLabels: map[string]string{"app": "another"}}, "of expressions": another,

@@ -27,8 +27,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
-// TestCount: an event is counted by the metric of what it tells, and by that alone.
-// An undo is a user's, and so is no rollback of the operator's.
+// TestCount: each event is counted by one metric. An undo by a user is not counted as a rollback.
 func TestCount(t *testing.T) {
 	series := []string{
 		"altershield_undos_total", "altershield_rollbacks_total", "altershield_rollbacks_limited_total",
@@ -44,7 +43,7 @@ func TestCount(t *testing.T) {
 		{record.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunSuspend}, "altershield_dry_runs_total"},
 		{record.Event{Reason: v1alpha1.EventDryRun, Act: v1alpha1.DryRunRollback}, "altershield_dry_runs_total"},
 		{record.Event{Reason: v1alpha1.EventDefenseChanged, Settings: []string{"blocking"}}, "altershield_defense_lowered_total"},
-		// It was counted where it was made.
+		// Rollbacks are counted where they happen.
 		{record.Event{Reason: "RolledBack"}, ""},
 	} {
 		before := counted(t)
@@ -62,8 +61,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestReportHold: each hold is counted once when it begins and once when it ends, with
-// why, whether it was seen to go on or not.
+// TestReportHold: each hold is counted once when it begins, and once with the reason when it ends, even if no reconcile ran between.
 func TestReportHold(t *testing.T) {
 	held := func(attempt int32, status metav1.ConditionStatus, reason string) v1alpha1.ChangeWorkloadStatus {
 		s := v1alpha1.ChangeWorkloadStatus{Attempt: attempt}
@@ -79,19 +77,23 @@ func TestReportHold(t *testing.T) {
 		starts        float64
 		end           string
 	}{
-		"nothing is held":                     {none, none, 0, ""},
-		"begins":                              {none, waits, 1, ""},
-		"goes on":                             {waits, waits, 0, ""},
-		"is verified":                         {waits, ended(v1alpha1.ReasonHoldVerified), 0, v1alpha1.ReasonHoldVerified},
-		"runs out":                            {waits, ended(v1alpha1.ReasonHoldRanOut), 0, v1alpha1.ReasonHoldRanOut},
-		"fails":                               {waits, ended(v1alpha1.ReasonVerificationFailed), 0, v1alpha1.ReasonVerificationFailed},
-		"was edited before it was seen":       {none, ended(v1alpha1.ReasonHoldEdited), 1, v1alpha1.ReasonHoldEdited},
-		"has ended, and says so again":        {ended(v1alpha1.ReasonHoldVerified), ended(v1alpha1.ReasonReleaseEnded), 0, ""},
-		"is not wanted":                       {none, ended(v1alpha1.ReasonNotHeld), 0, ""},
-		"is wanted late":                      {ended(v1alpha1.ReasonNotHeld), waits, 1, ""},
-		"ends without a word":                 {waits, none, 0, v1alpha1.ReasonReleaseEnded},
-		"the attempt before had one":          {ended(v1alpha1.ReasonHoldVerified), held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, ""},
-		"the attempt before was under way":    {waits, held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, v1alpha1.ReasonReleaseEnded},
+		"nothing is held":                       {none, none, 0, ""},
+		"begins":                                {none, waits, 1, ""},
+		"goes on":                               {waits, waits, 0, ""},
+		"is verified":                           {waits, ended(v1alpha1.ReasonHoldVerified), 0, v1alpha1.ReasonHoldVerified},
+		"runs out":                              {waits, ended(v1alpha1.ReasonHoldRanOut), 0, v1alpha1.ReasonHoldRanOut},
+		"fails":                                 {waits, ended(v1alpha1.ReasonVerificationFailed), 0, v1alpha1.ReasonVerificationFailed},
+		"was edited before the first reconcile": {none, ended(v1alpha1.ReasonHoldEdited), 1, v1alpha1.ReasonHoldEdited},
+		"has ended, and its reason changes":     {ended(v1alpha1.ReasonHoldVerified), ended(v1alpha1.ReasonReleaseEnded), 0, ""},
+		"is not wanted":                         {none, ended(v1alpha1.ReasonNotHeld), 0, ""},
+		"is wanted late":                        {ended(v1alpha1.ReasonNotHeld), waits, 1, ""},
+		"ends without a condition":              {waits, none, 0, v1alpha1.ReasonReleaseEnded},
+		"the attempt before had one": {
+			ended(v1alpha1.ReasonHoldVerified), held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, "",
+		},
+		"the attempt before was under way": {
+			waits, held(2, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts), 1, v1alpha1.ReasonReleaseEnded,
+		},
 		"the attempt before was, this is not": {waits, held(2, "", ""), 0, v1alpha1.ReasonReleaseEnded},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +101,8 @@ func TestReportHold(t *testing.T) {
 			reportHold("Deployment", &test.before, &test.after)
 			after := countedHolds(t)
 			for _, series := range []string{
-				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonReleaseEnded,
+				"starts", v1alpha1.ReasonHoldVerified, v1alpha1.ReasonHoldRanOut, v1alpha1.ReasonVerificationFailed,
+				v1alpha1.ReasonHoldEdited, v1alpha1.ReasonHoldStuck, v1alpha1.ReasonReleaseEnded,
 			} {
 				want := 0.0
 				switch series {
@@ -109,7 +112,7 @@ func TestReportHold(t *testing.T) {
 					want = 1
 				}
 				if _, there := before[series]; !there {
-					t.Errorf("%s has no series from the start", series)
+					t.Errorf("%s has no series before its first count", series)
 				}
 				if got := after[series] - before[series]; got != want {
 					t.Errorf("%s rises by %v, want %v", series, got, want)
@@ -119,7 +122,7 @@ func TestReportHold(t *testing.T) {
 	}
 }
 
-// countedHolds are the starts, and the ends by their reasons.
+// countedHolds returns the counters of starts, and of ends by reason.
 func countedHolds(t *testing.T) map[string]float64 {
 	t.Helper()
 	operatormetrics.Begin("Deployment")
@@ -135,7 +138,7 @@ func countedHolds(t *testing.T) map[string]float64 {
 				of[l.GetName()] = l.GetValue()
 			}
 			switch {
-			case of["kind"] != "Deployment": // of another
+			case of["kind"] != "Deployment": // another kind
 			case f.GetName() == "altershield_hold_starts_total":
 				holds["starts"] = m.GetCounter().GetValue()
 			case f.GetName() == "altershield_hold_ends_total":
@@ -146,7 +149,7 @@ func countedHolds(t *testing.T) map[string]float64 {
 	return holds
 }
 
-// counted are the counters of the process, summed over their labels.
+// counted returns the counters of the process, summed over their labels.
 func counted(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()

@@ -38,9 +38,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestCountWorkloads: each enrolled namespace has a number, also if it is 0. A
-// label that blocks nothing does not count; what a hold changed does until it is given
-// back.
+// TestCountWorkloads: each enrolled namespace has a count, even if it is 0. A label that blocks nothing does not count. A hold counts
+// until its fields are restored.
 func TestCountWorkloads(t *testing.T) {
 	going := wrappers.MakeNamespace("going").Enrolled().Obj()
 	going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{"test/going"}
@@ -55,35 +54,46 @@ func TestCountWorkloads(t *testing.T) {
 			wrappers.MakeDeployment("shop", "free").Obj(),
 			wrappers.MakeDeployment("shop", "held").Annotation(v1alpha1.HeldAnnotation, "{}").Obj(),
 			wrappers.MakeDeployment("shop", "let-go").Annotation(v1alpha1.HoldEndedAnnotation, "1 Verified").Obj(),
-			wrappers.MakeDeployment("shop", "left-held").Annotation(v1alpha1.HeldAnnotation, "{}").Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj(),
+			wrappers.MakeDeployment("shop", "left-held").Annotation(v1alpha1.HeldAnnotation, "{}").
+				Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj(),
 			wrappers.MakeDeployment("outside", "held").Annotation(v1alpha1.HeldAnnotation, "{}").Obj(),
 			wrappers.MakeDeployment("outside", "web").Suspended().Obj(),
 			wrappers.MakeDeployment("operator", "web").Suspended().Obj(),
 			wrappers.MakeDeployment("going", "web").Suspended().Obj(),
 			ofKind("shop", "log", v1alpha1.SuspendLabel), ofKind("quiet", "log", "other"), ofKind("outside", "log", v1alpha1.SuspendLabel),
-		).WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if _, namespaces := list.(*metav1.PartialObjectMetadataList); failing && !namespaces {
-				return errors.New("the cache is not there")
-			}
-			return c.List(ctx, list, opts...)
-		}}).Build()
-		return cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}, workload.DaemonSet{}), Operator: "operator"}
+		).WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if _, namespaces := list.(*metav1.PartialObjectMetadataList); failing && !namespaces {
+					return errors.New("the cache is not there")
+				}
+				return c.List(ctx, list, opts...)
+			},
+		}).Build()
+		return cluster.View{
+			Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}, workload.DaemonSet{}), Operator: "operator",
+		}
 	}
-	for name, count := range map[string]func(context.Context, cluster.View) (map[metrics.Of]int, error){"blocked": blockedWorkloads, "held": heldWorkloads} {
+	for name, count := range map[string]func(context.Context, cluster.View) (map[metrics.Of]int, error){
+		"blocked": blockedWorkloads, "held": heldWorkloads,
+	} {
 		got, err := count(t.Context(), view(false))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(map[metrics.Of]int{{Kind: "Deployment", Namespace: "shop"}: 2, {Kind: "Deployment", Namespace: "quiet"}: 0, {Kind: "DaemonSet", Namespace: "shop"}: 1, {Kind: "DaemonSet", Namespace: "quiet"}: 0}, got); diff != "" {
+		want := map[metrics.Of]int{
+			{Kind: "Deployment", Namespace: "shop"}: 2, {Kind: "Deployment", Namespace: "quiet"}: 0,
+			{Kind: "DaemonSet", Namespace: "shop"}: 1, {Kind: "DaemonSet", Namespace: "quiet"}: 0,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 		if got, err := count(t.Context(), view(true)); err == nil || got != nil {
-			t.Errorf("%s: counted %v, %v where nothing can be read", name, got, err)
+			t.Errorf("%s: counted %v, %v although the lists failed", name, got, err)
 		}
 	}
 }
 
-// ofKind is a DaemonSet that is blocked where the label says so, and held.
+// ofKind returns a DaemonSet that is blocked and held if label is the suspend label.
 func ofKind(namespace, name, label string) *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: map[string]string{label: "1"},
@@ -91,11 +101,12 @@ func ofKind(namespace, name, label string) *appsv1.DaemonSet {
 	}}
 }
 
-// TestMistypedNamespaces: a label of a namespace that has no effect is logged once, and counted
-// while it is there.
+// TestMistypedNamespaces: a namespace label without effect is logged once, and counted while it exists.
 func TestMistypedNamespaces(t *testing.T) {
 	api := fake.NewClientBuilder().WithScheme(NewScheme()).Build()
-	r := &WorkloadReconciler{Cluster: &cluster.Cluster{View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"}}}
+	r := &WorkloadReconciler{Cluster: &cluster.Cluster{
+		View: cluster.View{Cached: api, Live: api, Kinds: workload.NewRegistry(workload.Deployment{}), Operator: "operator"},
+	}}
 	logged := 0
 	ctx := log.IntoContext(t.Context(), funcr.New(func(string, string) { logged++ }, funcr.Options{}))
 	counted := func() (n float64) {
@@ -123,7 +134,7 @@ func TestMistypedNamespaces(t *testing.T) {
 	}{
 		{"enrolled", labelled("shop", "enabled"), 0, 0},
 		{"mistyped", labelled("shop", "enable"), 1, 1},
-		{"seen again", labelled("shop", "enable"), 1, 1},
+		{"unchanged", labelled("shop", "enable"), 1, 1},
 		{"another value", labelled("shop", "true"), 1, 2},
 		{"another namespace", labelled("bank", "true"), 2, 3},
 		{"the operator's own", labelled("operator", "true"), 2, 3},
@@ -137,7 +148,7 @@ func TestMistypedNamespaces(t *testing.T) {
 	}
 }
 
-// TestChecksOfPolicies: the checks of the spec and of the spec in force may have series.
+// TestChecksOfPolicies: the checks of the spec and the checks of the spec in force may have series.
 func TestChecksOfPolicies(t *testing.T) {
 	checks := func(names ...string) (spec v1alpha1.DefensePolicySpec) {
 		for _, name := range names {
@@ -147,7 +158,10 @@ func TestChecksOfPolicies(t *testing.T) {
 	}
 	inForce := checks("b", "c")
 	api := fake.NewClientBuilder().WithScheme(NewScheme()).WithObjects(
-		&v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "gate"}, Spec: checks("a", "b"), Status: v1alpha1.DefensePolicyStatus{InForce: &inForce}},
+		&v1alpha1.DefensePolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "gate"}, Spec: checks("a", "b"),
+			Status: v1alpha1.DefensePolicyStatus{InForce: &inForce},
+		},
 		&v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "default"}},
 	).Build()
 	got, err := checksOfPolicies(t.Context(), cluster.View{Cached: api})

@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 )
 
-// What becomes of an eviction decides whether it is told, tried again, or decided anew.
+// TestOutcomeOf: the error of an eviction decides whether it is reported, retried, or decided again.
 func TestOutcomeOf(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	budget := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
@@ -38,23 +38,35 @@ func TestOutcomeOf(t *testing.T) {
 		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget db needs 3 healthy pods and has 2 currently",
 	})
 	two := apierrors.FromObject(&metav1.Status{
-		Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+		Status: metav1.StatusFailure, Code: 500,
+		Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
 	})
 	for name, test := range map[string]struct {
 		err                  error
 		outcome, reason, why string
 	}{
-		"evicted":     {nil, metrics.EvictionDone, "", ""},
-		"a budget":    {budget, metrics.EvictionBlocked, v1alpha1.ReasonDisruptionBudget, "a PodDisruptionBudget refuses to have it evicted: The disruption budget db needs 3 healthy pods and has 2 currently"},
+		"evicted": {nil, metrics.EvictionDone, "", ""},
+		"a budget": {
+			budget, metrics.EvictionBlocked, v1alpha1.ReasonDisruptionBudget,
+			"a PodDisruptionBudget refuses to have it evicted: The disruption budget db needs 3 healthy pods and has 2 currently",
+		},
 		"two budgets": {two, metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, "the API server refuses to have it evicted: " + two.Error()},
-		"a right":     {apierrors.NewForbidden(pods, "db-2", errors.New("no")), metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, `the API server refuses to have it evicted: pods "db-2" is forbidden: no`},
-		"changed":     {apierrors.NewConflict(pods, "db-2", errors.New("x")), metrics.EvictionOutdated, "", ""},
-		"a policy": {&apierrors.StatusError{ErrStatus: metav1.Status{Code: 409, Reason: metav1.StatusReasonConflict, Message: `admission webhook "x" denied the request: no`}},
-			metrics.EvictionDenied, v1alpha1.ReasonNotEvicted, `the API server refuses to have it evicted: admission webhook "x" denied the request: no`},
-		"gone":           {apierrors.NewNotFound(pods, "db-2"), metrics.EvictionOutdated, "", ""},
-		"a busy server":  {apierrors.NewTooManyRequests("try again", 1), "", "", ""},
-		"a broken one":   {apierrors.NewInternalError(errors.New("etcdserver: leader changed")), "", "", ""},
-		"without answer": {context.DeadlineExceeded, "", "", ""},
+		"a missing permission": {
+			apierrors.NewForbidden(pods, "db-2", errors.New("no")), metrics.EvictionDenied, v1alpha1.ReasonNotEvicted,
+			`the API server refuses to have it evicted: pods "db-2" is forbidden: no`,
+		},
+		"changed": {apierrors.NewConflict(pods, "db-2", errors.New("x")), metrics.EvictionOutdated, "", ""},
+		"a policy": {
+			&apierrors.StatusError{
+				ErrStatus: metav1.Status{Code: 409, Reason: metav1.StatusReasonConflict, Message: `admission webhook "x" denied the request: no`},
+			},
+			metrics.EvictionDenied, v1alpha1.ReasonNotEvicted,
+			`the API server refuses to have it evicted: admission webhook "x" denied the request: no`,
+		},
+		"gone":            {apierrors.NewNotFound(pods, "db-2"), metrics.EvictionOutdated, "", ""},
+		"a busy server":   {apierrors.NewTooManyRequests("try again", 1), "", "", ""},
+		"a broken server": {apierrors.NewInternalError(errors.New("etcdserver: leader changed")), "", "", ""},
+		"without answer":  {context.DeadlineExceeded, "", "", ""},
 	} {
 		outcome, reason, why := outcomeOf(test.err)
 		if outcome != test.outcome || reason != test.reason || why != test.why {

@@ -36,9 +36,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// repairStories tell of StatefulSets whose controller waits for a pod of a version that was
-// left.
-func repairStories() []world.Story {
+// evictionStories are stories of StatefulSets whose controller waits for a pod of an earlier version.
+func evictionStories() []world.Story {
 	off := nativeOptions()
 	off.Settings = map[string]v1alpha1.OpsConfigValue{settings.NameEviction: {}}
 	healing := nativeOptions()
@@ -52,12 +51,12 @@ func repairStories() []world.Story {
 		{Name: "a budget that goes", Options: nativeOptions(), Run: budgetGoes},
 		{Name: "a budget that allows it", Options: nativeOptions(), Run: budgetAllows},
 		{Name: "a release over it", Options: off, Run: releaseOverStuck},
-		{Name: "turned off, and on", Options: off, Run: repairOff},
+		{Name: "turned off, and on", Options: off, Run: evictionOff},
 		{Name: "opted out", Options: off, Run: stuckAndOptedOut},
 		{Name: "halted by its user", Options: off, Run: stuckAndPaused},
 		{Name: "pods made all at once", Options: nativeOptions(), Run: parallelNeverStarts},
-		{Name: "no place for a partition", Options: healing, Run: madeAgain},
-		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastMadeAgain},
+		{Name: "no place for a partition", Options: healing, Run: podRecreated},
+		{Name: "no place for a partition, and the last pod", Options: healing, Run: lastPodRecreated},
 		{Name: "fixed forward", Options: unrolled, Run: fixedForward},
 		{Name: "fixed forward from the first version", Options: unrolled, Run: firstFixedForward},
 		{Name: "fixed forward after it was halted", Options: nativeOptions(), Run: haltedFixedForward},
@@ -68,7 +67,7 @@ func repairStories() []world.Story {
 }
 
 func TestEvict(t *testing.T) {
-	for _, s := range repairStories() {
+	for _, s := range evictionStories() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			world.Reference(t, s)
@@ -76,7 +75,7 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// TestEvictSweep has every write of a story with an eviction go wrong.
+// TestEvictSweep lets each write of a story with an eviction go wrong.
 func TestEvictSweep(t *testing.T) {
 	s := world.Story{Name: "never starts", Options: nativeOptions(), Run: natives()[0].neverStarts}
 	reference := world.Reference(t, s)
@@ -88,10 +87,10 @@ func TestEvictSweep(t *testing.T) {
 	}
 }
 
-// evictions are how many of the operator there were.
+// evictions returns the number of evictions by the operator.
 func evictions(w *world.World) int { return w.Written()["evict Pod"] }
 
-// sticks releases what never gets ready, until it was rolled back and the pod is stuck.
+// sticks releases an image whose pods never become Ready, and waits until it is rolled back and its pod is stuck.
 func sticks(w *world.World, image string, budget *policyv1.PodDisruptionBudget) (n native, first string) {
 	n = natives()[0]
 	must(w, w.Create(n.make()))
@@ -103,7 +102,7 @@ func sticks(w *world.World, image string, budget *policyv1.PodDisruptionBudget) 
 	}
 	first = n.stored(w).GetLabels()[v1alpha1.VersionLabel]
 	n.patch(w, imagePatch(image))
-	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	w.Until("it is rolled back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
 	return n, first
 }
 
@@ -116,15 +115,15 @@ func blockedBy(n native, w *world.World) string {
 	return ""
 }
 
-// isBlocked waits until the release says why a pod stays, and what to do.
+// isBlocked waits until the release reports why a pod is not evicted, and the next step.
 func isBlocked(w *world.World, n native, reason string) {
-	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+reason+": ") })
-	if told := blockedBy(n, w); !strings.HasSuffix(told, "kubectl delete pod web-2 -n "+world.Namespace) {
-		w.Failf("it is told: %s", told)
+	w.Until("EvictionBlocked is reported", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+reason+": ") })
+	if said := blockedBy(n, w); !strings.HasSuffix(said, "kubectl delete pod web-2 -n "+world.Namespace) {
+		w.Failf("EvictionBlocked is %s", said)
 	}
 }
 
-// healed waits until every pod is of a version that runs.
+// healed waits until all pods run the good image.
 func healed(w *world.World, n native, want int) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	for _, pod := range n.podsOf(w) {
@@ -132,15 +131,16 @@ func healed(w *world.World, n native, want int) {
 			w.Failf("the pod %s runs %s", pod.Name, pod.Spec.Containers[0].Image)
 		}
 	}
-	if told := blockedBy(n, w); strings.HasPrefix(told, "True") {
-		w.Failf("it still says %s", told)
+	if said := blockedBy(n, w); strings.HasPrefix(said, "True") {
+		w.Failf("EvictionBlocked is still %s", said)
 	}
 	if got := evictions(w); got != want {
 		w.Failf("%d pods were evicted", got)
 	}
 }
 
-func told(w *world.World, reason string) (n int) {
+// eventsOf returns the number of events with the reason.
+func eventsOf(w *world.World, reason string) (n int) {
 	for _, e := range w.Events() {
 		if e.Reason == reason {
 			n++
@@ -154,7 +154,7 @@ func minAvailable(percent string) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all}}
 }
 
-// fixedForward: nothing is rolled back, and the user releases a fix over what never starts.
+// fixedForward: rollback is off, and the user releases a fix over a version that never starts.
 func fixedForward(w *world.World) {
 	n := natives()[0]
 	must(w, w.Create(n.make()))
@@ -164,13 +164,12 @@ func fixedForward(w *world.World) {
 	n.patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":"third"}},"spec":{"containers":[{"name":"main","image":"good"}]}}}}`)
 	w.Until("a pod is evicted", func() bool { return evictions(w) == 1 })
 	healed(w, n, 1)
-	if told(w, v1alpha1.EventPodEvicted) != 1 {
+	if eventsOf(w, v1alpha1.EventPodEvicted) != 1 {
 		w.Failf("%v", w.Events())
 	}
 }
 
-// firstFixedForward: the first version never succeeded, so that the pod is of the
-// currentRevision.
+// firstFixedForward: the first version never succeeded, so the stuck pod has the currentRevision.
 func firstFixedForward(w *world.World) {
 	n := natives()[0]
 	set := makeSet(3)
@@ -202,21 +201,21 @@ func haltedFixedForward(w *world.World) {
 func budgetRefuses(w *world.World) {
 	n, _ := sticks(w, world.NeverReady, minAvailable("100%"))
 	isBlocked(w, n, v1alpha1.ReasonDisruptionBudget)
-	if says := blockedBy(n, w); !strings.Contains(says, "disruption budget quorum needs 3 healthy pods and has 2 currently") {
-		w.Failf("it is told: %s", says)
+	if said := blockedBy(n, w); !strings.Contains(said, "disruption budget quorum needs 3 healthy pods and has 2 currently") {
+		w.Failf("EvictionBlocked is %s", said)
 	}
 	at := evictions(w)
 	w.For(30 * time.Minute)
 	if tries := evictions(w) - at; tries < 5 || tries > 20 {
-		w.Failf("it was tried %d times in half an hour", tries)
+		w.Failf("it was tried %d times in 30 minutes", tries)
 	}
-	if events := told(w, v1alpha1.ConditionEvictionBlocked); events != 1 {
-		w.Failf("it was told %d times", events)
+	if events := eventsOf(w, v1alpha1.ConditionEvictionBlocked); events != 1 {
+		w.Failf("%d events report it, want 1", events)
 	}
 	must(w, w.Delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "web-2"}}))
 	healed(w, n, evictions(w))
-	if told(w, v1alpha1.EventPodEvicted) != 0 {
-		w.Failf("it is told that a pod was evicted")
+	if eventsOf(w, v1alpha1.EventPodEvicted) != 0 {
+		w.Failf("an event reports an eviction")
 	}
 }
 
@@ -227,7 +226,7 @@ func budgetGoes(w *world.World) {
 	w.For(time.Minute)
 	must(w, w.Delete(budget))
 	healed(w, n, evictions(w)+1)
-	if told(w, v1alpha1.EventPodEvicted) != 1 {
+	if eventsOf(w, v1alpha1.EventPodEvicted) != 1 {
 		w.Failf("%v", w.Events())
 	}
 }
@@ -236,17 +235,17 @@ func budgetAllows(w *world.World) {
 	one := intstr.FromInt32(1)
 	n, _ := sticks(w, world.NeverReady, &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one}})
 	healed(w, n, 1)
-	if told(w, v1alpha1.ConditionEvictionBlocked) != 0 || told(w, v1alpha1.EventPodEvicted) != 1 {
+	if eventsOf(w, v1alpha1.ConditionEvictionBlocked) != 0 || eventsOf(w, v1alpha1.EventPodEvicted) != 1 {
 		w.Failf("%v", w.Events())
 	}
 }
 
-// repairOff: what to do is told all the same.
-func repairOff(w *world.World) {
+// evictionOff: the next step is reported even though eviction is off.
+func evictionOff(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
 	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	w.For(30 * time.Minute)
-	if evictions(w) != 0 || told(w, v1alpha1.ConditionEvictionBlocked) != 1 {
+	if evictions(w) != 0 || eventsOf(w, v1alpha1.ConditionEvictionBlocked) != 1 {
 		w.Failf("%d evictions, %v", evictions(w), w.Events())
 	}
 	w.Set(settings.NameEviction, true, "")
@@ -268,50 +267,49 @@ func releaseOverStuck(w *world.World) {
 	}
 }
 
-// stuckAndOptedOut: nothing more is done, and nothing written.
+// stuckAndOptedOut: an opted-out workload is left alone.
 func stuckAndOptedOut(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
 	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
-	w.Until("it is not told any more", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
+	w.Until("EvictionBlocked is over", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
 	w.Set(settings.NameEviction, true, "")
 	w.For(10 * time.Minute)
 	if evictions(w) != 0 {
-		w.Failf("a pod of a workload that left the defense was evicted")
+		w.Failf("a pod of an opted-out workload was evicted")
 	}
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
 	w.Until("the pod is evicted", func() bool { return evictions(w) == 1 })
 }
 
-// stuckAndPaused: a partition keeps the pod at the version that it is of.
+// stuckAndPaused: a partition keeps the pod at its version.
 func stuckAndPaused(w *world.World) {
 	n, _ := sticks(w, world.BadImage, nil)
 	isBlocked(w, n, v1alpha1.ReasonNotEvicted)
 	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":3}}}}`)
-	w.Until("it is not told any more", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
+	w.Until("EvictionBlocked is over", func() bool { return !strings.HasPrefix(blockedBy(n, w), "True") })
 	w.Set(settings.NameEviction, true, "")
 	w.For(10 * time.Minute)
 	if evictions(w) != 0 {
-		w.Failf("a pod that its user keeps was evicted")
+		w.Failf("a pod that the user's partition keeps was evicted")
 	}
 	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)
 	healed(w, n, 1)
 }
 
-// parallelNeverStarts: the controller replaces the pods by itself.
+// parallelNeverStarts: the controller replaces the stuck pods itself.
 func parallelNeverStarts(w *world.World) {
 	n := natives()[0]
 	set, ok := n.make().(*appsv1.StatefulSet)
 	if !ok {
-		w.Failf("it is no StatefulSet")
+		w.Failf("not a StatefulSet")
 	}
 	set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	n.neverStartsAs(w, client.Object(set))
 	healed(w, n, 0)
 }
 
-// failsAfterAll has a StatefulSet whose strategy says no more than its type release a
-// version, which a pod fails when all of them were of it.
+// failsAfterAll releases a version of a StatefulSet whose strategy has a type only. A pod fails after all pods have the version.
 func failsAfterAll(w *world.World, pod string) (n native) {
 	n = natives()[0]
 	set := makeSet(3)
@@ -324,7 +322,7 @@ func failsAfterAll(w *world.World, pod string) (n native) {
 	w.Until("it is released", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] != first })
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	crash(w, n.podNamed(w, pod))
-	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	w.Until("it is rolled back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
 	if set, ok := n.stored(w).(*appsv1.StatefulSet); !ok || set.Spec.UpdateStrategy.RollingUpdate != nil {
 		w.Failf("its strategy has a partition")
 	}
@@ -340,26 +338,26 @@ func (n native) podNamed(w *world.World, name string) *corev1.Pod {
 	return nil
 }
 
-// allAre fails where a pod is not of a version.
+// allAre fails if a pod has another version.
 func (n native) allAre(w *world.World, version string) {
 	for _, pod := range n.podsOf(w) {
 		if pod.Labels["test"] != version {
-			w.Failf("the pod %s is of %q", pod.Name, pod.Labels["test"])
+			w.Failf("the pod %s has version %q", pod.Name, pod.Labels["test"])
 		}
 	}
 }
 
 const explicit = `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`
 
-// madeAgain: to evict the pod would bring it again, and again.
-func madeAgain(w *world.World) {
+// podRecreated: an eviction would only recreate the pod, from the same version.
+func podRecreated(w *world.World) {
 	n := failsAfterAll(w, "web-0")
-	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonRecreated+": ") })
-	if told := blockedBy(n, w); !strings.HasSuffix(told, "kubectl patch statefulset/web --type=merge -p '"+explicit+"' -n "+world.Namespace) {
-		w.Failf("it is told: %s", told)
+	w.Until("EvictionBlocked is reported", func() bool { return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonRecreated+": ") })
+	if said := blockedBy(n, w); !strings.HasSuffix(said, "kubectl patch statefulset/web --type=merge -p '"+explicit+"' -n "+world.Namespace) {
+		w.Failf("EvictionBlocked is %s", said)
 	}
 	w.For(30 * time.Minute)
-	if evictions(w) != 0 || told(w, v1alpha1.ConditionEvictionBlocked) != 1 {
+	if evictions(w) != 0 || eventsOf(w, v1alpha1.ConditionEvictionBlocked) != 1 {
 		w.Failf("%d evictions, %v", evictions(w), w.Events())
 	}
 	n.patch(w, explicit)
@@ -367,8 +365,8 @@ func madeAgain(w *world.World) {
 	n.allAre(w, "")
 }
 
-// lastMadeAgain: its controller did not know yet that the pod was gone.
-func lastMadeAgain(w *world.World) {
+// lastPodRecreated: the pod is recreated because its controller has not yet noticed its end.
+func lastPodRecreated(w *world.World) {
 	n := failsAfterAll(w, "web-2")
 	failed := n.podNamed(w, "web-2").UID
 	fails := func() {
@@ -377,14 +375,14 @@ func lastMadeAgain(w *world.World) {
 			crash(w, pod)
 		}
 	}
-	w.Until("it is told", func() bool {
+	w.Until("EvictionBlocked is reported", func() bool {
 		fails()
 		return strings.HasPrefix(blockedBy(n, w), "True "+v1alpha1.ReasonRecreated+": ")
 	})
 	isBlocked(w, n, v1alpha1.ReasonRecreated)
 	at := evictions(w)
 	w.For(30 * time.Minute)
-	if evictions(w) != at || at == 0 || at > 3 || told(w, v1alpha1.ConditionEvictionBlocked) != 1 {
+	if evictions(w) != at || at == 0 || at > 3 || eventsOf(w, v1alpha1.ConditionEvictionBlocked) != 1 {
 		w.Failf("%d and then %d evictions, %v", at, evictions(w)-at, w.Events())
 	}
 	n.patch(w, explicit)
@@ -393,8 +391,7 @@ func lastMadeAgain(w *world.World) {
 	n.allAre(w, "")
 }
 
-// heldOverStuck: the next release is held while a pod of the one that was rolled back
-// keeps it from beginning.
+// heldOverStuck: the next release is held while a pod of the rolled-back version blocks its rollout.
 func heldOverStuck(w *world.World) {
 	h := heldSet(5)
 	h.second(w)
@@ -404,7 +401,9 @@ func heldOverStuck(w *world.World) {
 	h.given(w, 0, "")
 	h.patch(w, templatePatch("third"))
 	w.Until("it is held", func() bool { return h.partition(w) == 4 })
-	w.Until("it is told that the pod stays", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonNotEvicted) })
+	w.Until("EvictionBlocked is reported", func() bool {
+		return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonNotEvicted)
+	})
 	w.Set(settings.NameEviction, true, "")
 	w.Until("the pod is evicted", func() bool { return evictions(w) == 1 })
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -412,8 +411,7 @@ func heldOverStuck(w *world.World) {
 	h.given(w, 0, v1alpha1.ReasonHoldVerified)
 }
 
-// heldOverComplete: the pods that are kept by the hold are made of the version that was
-// rolled back.
+// heldOverComplete: the pods that the hold keeps are recreated from the rolled-back version.
 func heldOverComplete(w *world.World) {
 	h := heldSet(3)
 	must(w, w.Create(h.make()))
@@ -431,9 +429,12 @@ func heldOverComplete(w *world.World) {
 	h.patch(w, templatePatch("third"))
 	w.Until("it is held", func() bool { return h.partition(w) == 2 })
 	w.Set(settings.NameEviction, true, "")
-	w.Until("it is told", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonRecreated+": ") })
-	if told := blockedBy(h.native, w); !strings.HasSuffix(told, "kubectl annotate --overwrite statefulset/web "+v1alpha1.SettingAnnotationPrefix+"holding=disabled -n "+world.Namespace) {
-		w.Failf("it is told: %s", told)
+	w.Until("EvictionBlocked is reported", func() bool {
+		return strings.HasPrefix(blockedBy(h.native, w), "True "+v1alpha1.ReasonRecreated+": ")
+	})
+	command := "kubectl annotate --overwrite statefulset/web " + v1alpha1.SettingAnnotationPrefix + "holding=disabled -n " + world.Namespace
+	if said := blockedBy(h.native, w); !strings.HasSuffix(said, command) {
+		w.Failf("EvictionBlocked is %s", said)
 	}
 	if evictions(w) != 0 {
 		w.Failf("%d evictions", evictions(w))

@@ -34,7 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
-// listed counts how often pods are listed: all of a release.
+// listed counts the lists of pods.
 type listed struct {
 	client.Reader
 	pods int
@@ -47,7 +47,7 @@ func (l *listed) List(ctx context.Context, list client.ObjectList, opts ...clien
 	return l.Reader.List(ctx, list, opts...)
 }
 
-// failing is a release whose pods fail, in batches of one.
+// failing is a release whose pods fail, with one pod in each batch.
 type failing struct {
 	*release
 	world *cached
@@ -65,7 +65,7 @@ func newFailing(t *testing.T, pods int) *failing {
 	return f
 }
 
-// wakes are the requests that pods lead to.
+// wakes returns the requests that events of the pods lead to.
 func (f *failing) wakes(t *testing.T, pods []*corev1.Pod) (requests []ctrl.Request) {
 	for _, pod := range pods {
 		of := f.r.batchesOfPod(t.Context(), pod)
@@ -77,7 +77,7 @@ func (f *failing) wakes(t *testing.T, pods []*corev1.Pod) (requests []ctrl.Reque
 	return requests
 }
 
-// phases counts the checks by how they are.
+// phases counts the checks by phase and reason.
 func (f *failing) phases(t *testing.T) map[string]int {
 	var batches v1alpha1.ChangePodList
 	if err := f.world.List(t.Context(), &batches); err != nil {
@@ -91,8 +91,7 @@ func (f *failing) phases(t *testing.T) map[string]int {
 	return count
 }
 
-// TestFailingAtOnce: where pods fail in many batches at once, all pods of the release
-// are looked at for all of them together.
+// TestFailingAtOnce: if pods of many batches fail at once, the pods of the release are listed for all batches together.
 func TestFailingAtOnce(t *testing.T) {
 	const pods = 200
 	f := newFailing(t, pods)
@@ -109,9 +108,8 @@ func TestFailingAtOnce(t *testing.T) {
 	}
 }
 
-// TestFailingOneByOne: of pods that fail one by one, within a moment, the last one sees
-// all that failed before: 10 of 100 are tolerated, and 11 are not. The first is told of
-// at once.
+// TestFailingOneByOne: if pods fail one after the other within a moment, the check of the last counts all failures before it: 10 of
+// 100 are tolerated, 11 are not. The first failure is written at once.
 func TestFailingOneByOne(t *testing.T) {
 	for failed, want := range map[int]map[string]int{
 		10: {"Watching ": 90, "Watching Tolerated": 10},
@@ -130,18 +128,17 @@ func TestFailingOneByOne(t *testing.T) {
 				}
 			}
 			if got := f.phases(t)["Watching Tolerated"]; got != 1 {
-				t.Errorf("%d batches were told of at once, want the first", got)
+				t.Errorf("%d batches were written at once, want the first", got)
 			}
 			settle(t, f.r, f.clock, requests)
 			if got := f.phases(t); !maps.Equal(got, want) {
-				t.Errorf("of %d that fail the checks are %v", failed, got)
+				t.Errorf("with %d failed pods the checks are %v", failed, got)
 			}
 		})
 	}
 }
 
-// TestPodsOfNoBatch: a pod wakes the batch that has it, and that only while a check of it
-// goes on.
+// TestPodsOfNoBatch: an event of a pod wakes its batch, and only while a check of the batch runs.
 func TestPodsOfNoBatch(t *testing.T) {
 	f := newFailing(t, 300)
 	for _, pod := range f.pods {
@@ -153,11 +150,11 @@ func TestPodsOfNoBatch(t *testing.T) {
 	another := f.pods[0].DeepCopy()
 	another.UID = "00" + another.UID[2:]
 	if got := f.r.batchesOfPod(t.Context(), another); len(got) > 0 {
-		t.Errorf("another pod of the name wakes %v", got)
+		t.Errorf("another pod with the name wakes %v", got)
 	}
 	f.clock.Step(time.Hour)
 	if got := f.r.batchesOfPod(t.Context(), f.pods[0]); len(got) > 0 {
-		t.Errorf("after its checks a pod wakes %v", got)
+		t.Errorf("after the checks of its batch a pod wakes %v", got)
 	}
 }
 
@@ -170,9 +167,8 @@ func indexOf(pods []*corev1.Pod, pod *corev1.Pod) int {
 	return -1
 }
 
-// TestThousandPolicies: a thousand policies are told once each what is with them, however
-// many workloads they select, and in whatever order the cache shows those. What counts
-// for a workload is bounded.
+// TestThousandPolicies: the status of each of 1000 policies is written once, however many workloads it selects, and in whatever order
+// the cache lists them. The number of policies in force for one workload is bounded.
 func TestThousandPolicies(t *testing.T) {
 	began := released("web", 1, 1).began
 	var objects []client.Object
@@ -203,13 +199,13 @@ func TestThousandPolicies(t *testing.T) {
 			if world.writes != judged {
 				t.Errorf("%d writes for %d policies", world.writes, judged)
 			}
-			// Another workload that comes first changes nothing, as long as the one that is named is there.
+			// Another workload, first by name, changes nothing while the workload that the status names exists.
 			for _, o := range released("a", 1, 1).objects {
 				world.change(t, o)
 			}
 			judge()
 			if world.writes != judged {
-				t.Errorf("%d writes for %d policies, and a workload more", world.writes, judged)
+				t.Errorf("%d writes for %d policies, after a new workload", world.writes, judged)
 			}
 			var list v1alpha1.DefensePolicyList
 			if err := world.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
@@ -224,7 +220,7 @@ func TestThousandPolicies(t *testing.T) {
 				inForce-- // one is the default policy
 			}
 			if reasons[v1alpha1.ReasonInForce] != inForce || reasons[v1alpha1.ReasonTooMany] != judged-inForce {
-				t.Errorf("they are %v", reasons)
+				t.Errorf("the reasons are %v", reasons)
 			}
 		})
 	}

@@ -33,7 +33,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// heldSets are stories of StatefulSets whose rollouts wait for their verdicts.
+// heldSets is a StatefulSet whose rollouts are held.
 type heldSets struct{ native }
 
 func heldSet(replicas int32) heldSets {
@@ -48,9 +48,9 @@ func heldNatives(content string, verdictAfter time.Duration, more ...map[string]
 	return o
 }
 
-// second releases the second version, and waits until its first wave is judged.
+// second releases the second version and waits until its first wave is judged.
 func (h heldSets) second(w *world.World, with ...func(*appsv1.StatefulSet)) {
-	set := h.make().(*appsv1.StatefulSet) //nolint:errcheck // it makes nothing else
+	set := h.make().(*appsv1.StatefulSet) //nolint:errcheck // always a StatefulSet
 	for _, change := range with {
 		change(set)
 	}
@@ -60,7 +60,7 @@ func (h heldSets) second(w *world.World, with ...func(*appsv1.StatefulSet)) {
 	h.judged(w)
 }
 
-// judged waits until a check of each pod has begun that the partition lets be replaced.
+// judged waits until the check of each pod above the partition has begun.
 func (h heldSets) judged(w *world.World) {
 	w.Until("the wave is judged", func() bool {
 		c := h.change(w)
@@ -80,14 +80,14 @@ func (h heldSets) judged(w *world.World) {
 }
 
 func (h heldSets) partition(w *world.World) int32 {
-	set := h.stored(w).(*appsv1.StatefulSet) //nolint:errcheck // it is nothing else
+	set := h.stored(w).(*appsv1.StatefulSet) //nolint:errcheck // always a StatefulSet
 	if r := set.Spec.UpdateStrategy.RollingUpdate; r != nil {
 		return *r.Partition
 	}
 	return -1
 }
 
-// split are the pods of the version it is at, and of others.
+// split returns the pods of the current version and the pods of others.
 func (h heldSets) split(w *world.World) (current, old []*corev1.Pod) {
 	want := templateOfNative(h.stored(w)).Labels["test"]
 	for _, p := range h.podsOf(w) {
@@ -100,26 +100,30 @@ func (h heldSets) split(w *world.World) (current, old []*corev1.Pod) {
 	return current, old
 }
 
-// keeps fails where the hold does not keep so many pods.
+// keeps fails unless the hold keeps so many old pods.
 func (h heldSets) keeps(w *world.World, partition int) {
 	_, old := h.split(w)
 	if is := h.partition(w); h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] == "" || is != int32(partition) || len(old) != partition {
-		w.Failf("partition %d with %d old pods, want %d; held: %q", is, len(old), partition, h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation])
+		w.Failf("partition %d with %d old pods, want %d; held: %q", is, len(old), partition,
+			h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation])
 	}
 }
 
-// given waits until nothing of a hold is left.
+// given waits until the hold is over and the partition is restored.
 func (h heldSets) given(w *world.World, partition int32, reason string) {
 	w.Until("the hold is over", func() bool { return h.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] == "" })
 	if is := h.partition(w); is != partition {
 		w.Failf("the partition is %d, want %d", is, partition)
 	}
 	if reason != "" {
-		w.Until("the hold ended by "+reason, func() bool { c := h.change(w); return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason })
+		w.Until("the hold ended by "+reason, func() bool {
+			c := h.change(w)
+			return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason
+		})
 	}
 }
 
-// crashes lets the last pod that was made crash.
+// crashes lets the newest pod crash.
 func (h heldSets) crashes(w *world.World) {
 	current, _ := h.split(w)
 	slices.SortFunc(current, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
@@ -136,11 +140,13 @@ func (h heldSets) setPartition(w *world.World, to int) {
 
 func atPartition(p int32) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
-		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &p}}
+		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{
+			Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &p},
+		}
 	}
 }
 
-// partitionStories are those of StatefulSets whose rollouts wait for their verdicts.
+// partitionStories are stories of StatefulSets whose rollouts are held.
 func partitionStories() []world.Story {
 	five := heldSet(5)
 	every := func(more ...map[string]v1alpha1.OpsConfigValue) world.Options {
@@ -151,10 +157,11 @@ func partitionStories() []world.Story {
 			five.second(w)
 			for kept := 4; kept > 0; kept-- {
 				five.keeps(w, kept)
-				if c := five.change(w); !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld) || conditionOf(c, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRollingOut {
-					w.Failf("the release says %+v", c.Status.Conditions)
+				if c := five.change(w); !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld) ||
+					conditionOf(c, v1alpha1.ConditionProgressing) != v1alpha1.ReasonRollingOut {
+					w.Failf("the conditions are %+v", c.Status.Conditions)
 				}
-				w.Until("the next wave is let go on", func() bool { return five.partition(w) != int32(kept) })
+				w.Until("the next wave begins", func() bool { return five.partition(w) != int32(kept) })
 				five.judged(w)
 			}
 			five.keeps(w, 0)
@@ -194,26 +201,27 @@ func partitionStories() []world.Story {
 			five.setPartition(w, 0)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "fail with the second wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}), Run: func(w *world.World) {
-			five.second(w)
-			w.Until("the second wave", func() bool { return five.partition(w) == 3 })
-			five.judged(w)
-			judge(w, five.change(w), "unpass")
-			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
-			if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || a[v1alpha1.HaltedFromAnnotation] != "" {
-				w.Failf("halted from %q because of %q", a[v1alpha1.HaltedFromAnnotation], a[v1alpha1.HaltedAnnotation])
-			}
-			if _, old := five.split(w); len(old) != 3 {
-				w.Failf("%d old pods are left", len(old))
-			}
-			five.override(w, "repair")
-			if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || five.partition(w) != 4 {
-				w.Failf("the repair is not held: partition %d, %v", five.partition(w), a)
-			}
-			five.is(w, v1alpha1.ChangeWorkloadSuccess)
-			five.given(w, 0, v1alpha1.ReasonHoldVerified)
-		}},
+		{Name: "fail with the second wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}),
+			Run: func(w *world.World) {
+				five.second(w)
+				w.Until("the second wave", func() bool { return five.partition(w) == 3 })
+				five.judged(w)
+				judge(w, five.change(w), "unpass")
+				five.is(w, v1alpha1.ChangeWorkloadSuspend)
+				five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
+				if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+					w.Failf("halted from %q because of %q", a[v1alpha1.HaltedFromAnnotation], a[v1alpha1.HaltedAnnotation])
+				}
+				if _, old := five.split(w); len(old) != 3 {
+					w.Failf("%d old pods are left", len(old))
+				}
+				five.override(w, "repair")
+				if a := five.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || five.partition(w) != 4 {
+					w.Failf("the override release is not held: partition %d, %v", five.partition(w), a)
+				}
+				five.is(w, v1alpha1.ChangeWorkloadSuccess)
+				five.given(w, 0, v1alpha1.ReasonHoldVerified)
+			}},
 		{Name: "fail at a user's partition", Options: every(), Run: func(w *world.World) {
 			five.second(w, atPartition(2))
 			five.crashes(w)
@@ -244,7 +252,7 @@ func partitionStories() []world.Story {
 			w.Until("it is halted", func() bool { return five.partition(w) == math.MaxInt32 })
 			five.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":null}}}`)
 			if is := five.partition(w); is != math.MaxInt32 {
-				w.Failf("replaced by its manifest, it is halted at partition %d", is)
+				w.Failf("after its manifest is applied, it is halted at partition %d", is)
 			}
 		}},
 		{Name: "resume", Options: every(), Run: func(w *world.World) {
@@ -254,11 +262,12 @@ func partitionStories() []world.Story {
 			five.given(w, 0, v1alpha1.ReasonHoldEdited)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
-			five.second(w)
-			five.crashes(w)
-			five.given(w, 0, v1alpha1.ReasonVerificationFailed)
-		}},
+		{Name: "fail while blocking is off", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}),
+			Run: func(w *world.World) {
+				five.second(w)
+				five.crashes(w)
+				five.given(w, 0, v1alpha1.ReasonVerificationFailed)
+			}},
 		{Name: "fail, and roll back", Options: every(on(settings.NameSelfHealing, "")), Run: func(w *world.World) {
 			five.second(w)
 			judge(w, five.change(w), "unpass")
@@ -323,7 +332,7 @@ func partitionStories() []world.Story {
 			w.Unseen(func() { five.patch(w, templatePatch("second")) })
 			w.Until("it is held", func() bool { return five.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] != "" })
 			five.judged(w)
-			// How many were replaced before is a matter of time.
+			// The number of pods replaced before the hold differs.
 			if _, old := five.split(w); five.partition(w) != 4 || len(old) < 2 {
 				w.Failf("partition %d with %d old pods", five.partition(w), len(old))
 			}
@@ -343,7 +352,7 @@ func partitionStories() []world.Story {
 			five.is(w, v1alpha1.ChangeWorkloadSuspend)
 			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
 		}},
-		{Name: "stay while nobody looks", Options: every(), Run: func(w *world.World) {
+		{Name: "stay while the operator is down", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			w.Stop()
 			w.For(3 * time.Hour)
@@ -357,18 +366,19 @@ func partitionStories() []world.Story {
 			w.Until("all pods are replaced", func() bool { _, old := five.split(w); return len(old) == 0 })
 			five.given(w, 0, v1alpha1.ReasonHoldRanOut)
 			if !slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventHoldEnded }) {
-				w.Failf("nothing tells of it")
+				w.Failf("no event reports that the hold ran out")
 			}
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "run out where silence fails", Options: heldNatives("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")), Run: func(w *world.World) {
-			five.second(w)
-			five.is(w, v1alpha1.ChangeWorkloadSuspend)
-			five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
-			if _, old := five.split(w); len(old) != 4 {
-				w.Failf("%d old pods are left", len(old))
-			}
-		}},
+		{Name: "run out where silence fails", Options: heldNatives("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")),
+			Run: func(w *world.World) {
+				five.second(w)
+				five.is(w, v1alpha1.ChangeWorkloadSuspend)
+				five.given(w, math.MaxInt32, v1alpha1.ReasonVerificationFailed)
+				if _, old := five.split(w); len(old) != 4 {
+					w.Failf("%d old pods are left", len(old))
+				}
+			}},
 		{Name: "opt out", Options: every(), Run: func(w *world.World) {
 			five.second(w)
 			five.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
@@ -393,7 +403,7 @@ func partitionStories() []world.Story {
 			five.keeps(w, 4)
 			five.setPartition(w, 0)
 			five.keeps(w, 4)
-			five.patch(w, undefended)
+			five.patch(w, notDefended)
 			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
@@ -401,7 +411,7 @@ func partitionStories() []world.Story {
 			by := prometheus(w)
 			five.second(w, func(s *appsv1.StatefulSet) { defended(by, s) })
 			w.SkipAdmission()
-			five.patch(w, undefended)
+			five.patch(w, notDefended)
 			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
@@ -409,7 +419,7 @@ func partitionStories() []world.Story {
 			five.second(w)
 			w.Unseen(func() { five.patch(w, adopted(w)) })
 			five.given(w, 0, v1alpha1.ReasonReleaseEnded)
-			five.setPartition(w, 3) // its owner's decision
+			five.setPartition(w, 3) // as the owner decides
 			five.given(w, 3, "")
 			five.patch(w, templatePatch("third"))
 			five.given(w, 3, v1alpha1.ReasonNotHeld)
@@ -436,7 +446,7 @@ func partitionStories() []world.Story {
 			w.Until("the partition is raised", func() bool { return five.partition(w) == 4 })
 			w.For(30 * time.Second)
 			if current, _ := five.split(w); len(current) > 3 {
-				w.Failf("%d pods have the version that has no verdict", len(current))
+				w.Failf("%d pods have the version without a verdict", len(current))
 			}
 			five.is(w, v1alpha1.ChangeWorkloadSuccess)
 			five.given(w, 0, v1alpha1.ReasonHoldVerified)
@@ -461,8 +471,9 @@ func partitionStories() []world.Story {
 			n.is(w, v1alpha1.ChangeWorkloadSuccess)
 			n.patch(w, templatePatch("second"))
 			n.is(w, v1alpha1.ChangeWorkloadSuccess)
-			if c := conditionOf(n.change(w), v1alpha1.ConditionHeld); c != "" && c != v1alpha1.ReasonNotHeld || n.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
-				w.Failf("Held says %q", c)
+			if c := conditionOf(n.change(w), v1alpha1.ConditionHeld); c != "" && c != v1alpha1.ReasonNotHeld ||
+				n.stored(w).GetAnnotations()[v1alpha1.HeldAnnotation] != "" {
+				w.Failf("Held is %q", c)
 			}
 		}},
 	}
@@ -477,9 +488,12 @@ func TestHeldSets(t *testing.T) {
 	}
 }
 
-// TestHeldSetsSweep has the manager die before and after each of its writes.
+// TestHeldSetsSweep lets the manager die before and after each of its writes.
 func TestHeldSetsSweep(t *testing.T) {
-	swept := []string{"in batches", "fail at a user's partition", "what admission did not", "scale down", "release again", "enforced removed past admission while held"}
+	swept := []string{
+		"in batches", "fail at a user's partition", "what admission did not", "scale down", "release again",
+		"enforced removed past admission while held",
+	}
 	for _, s := range partitionStories() {
 		if !slices.Contains(swept, s.Name) {
 			continue

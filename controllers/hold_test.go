@@ -33,27 +33,27 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// held are settings by which rollouts wait for their verdicts, and a check that is waited
-// for as long as that.
+// held returns settings that hold rollouts, and a policy whose verdicts come after verdictAfter.
 func held(content string, verdictAfter time.Duration, more ...map[string]v1alpha1.OpsConfigValue) world.Options {
-	o := world.Options{Settings: on(settings.NameHolding, content), Policies: []v1alpha1.DefensePolicy{noDefault(), podHealth("policy", func(p *v1alpha1.DefensePolicy) {
+	health := podHealth("policy", func(p *v1alpha1.DefensePolicy) {
 		p.Spec.Checks[0].PodHealth.Duration = &metav1.Duration{Duration: verdictAfter}
 		p.Spec.Checks[0].Deadline = &metav1.Duration{Duration: time.Hour}
-	})}}
+	})
+	o := world.Options{Settings: on(settings.NameHolding, content), Policies: []v1alpha1.DefensePolicy{noDefault(), health}}
 	for _, m := range more {
 		maps.Copy(o.Settings, m)
 	}
 	return o
 }
 
-// heldInBackground is the same with a check that no batch waits for.
+// heldInBackground returns the same with a check in the background.
 func heldInBackground() world.Options {
 	o := held("every", 90*time.Second)
 	o.Policies[1].Spec.Checks[0].Wait = ptr.To(false)
 	return o
 }
 
-// heldRelease releases a second version, and waits until its first wave is judged.
+// heldRelease releases a second version and waits until its first wave is judged.
 func heldRelease(w *world.World, replicas int32) {
 	create(w, web(replicas))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -61,8 +61,7 @@ func heldRelease(w *world.World, replicas int32) {
 	waveJudged(w)
 }
 
-// waveJudged waits until a check of each pod has begun that was made so far, and what is
-// written of that.
+// waveJudged waits until the check of each new pod has begun, and a while longer for the writes that follow.
 func waveJudged(w *world.World) {
 	w.Until("the wave is judged", func() bool {
 		c := w.Change("web")
@@ -81,7 +80,7 @@ func waveJudged(w *world.World) {
 	w.For(10 * time.Second)
 }
 
-// podsOf are the pods of the version a workload is at, and of others.
+// podsOf returns the pods of the current version and the pods of others.
 func podsOf(w *world.World) (current, old []*corev1.Pod) {
 	want := w.Deployment("web").Spec.Template.Labels["test"]
 	for _, p := range w.Pods() {
@@ -94,16 +93,17 @@ func podsOf(w *world.World) (current, old []*corev1.Pod) {
 	return current, old
 }
 
-// givenBack waits until nothing of a hold is left.
+// givenBack waits until the hold is over and its fields are restored.
 func givenBack(w *world.World, minReady, deadline int32) {
 	w.Until("the hold is over", func() bool { return w.Deployment("web").Annotations[v1alpha1.HeldAnnotation] == "" })
 	d := w.Deployment("web")
 	if d.Spec.MinReadySeconds != minReady || *d.Spec.ProgressDeadlineSeconds != deadline {
-		w.Failf("minReadySeconds is %d and progressDeadlineSeconds %d, want %d and %d", d.Spec.MinReadySeconds, *d.Spec.ProgressDeadlineSeconds, minReady, deadline)
+		w.Failf("minReadySeconds is %d and progressDeadlineSeconds %d, want %d and %d",
+			d.Spec.MinReadySeconds, *d.Spec.ProgressDeadlineSeconds, minReady, deadline)
 	}
 }
 
-// isHeld fails where the rollout does not wait, with old pods.
+// isHeld fails unless the rollout is held with at least so many old pods.
 func isHeld(w *world.World, old int) {
 	d := w.Deployment("web")
 	if d.Annotations[v1alpha1.HeldAnnotation] == "" || d.Spec.MinReadySeconds < 60 {
@@ -115,30 +115,33 @@ func isHeld(w *world.World, old int) {
 }
 
 func endedBy(w *world.World, reason string) {
-	w.Until("the hold ended by "+reason, func() bool { c := w.Change("web"); return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason })
+	w.Until("the hold ended by "+reason, func() bool {
+		c := w.Change("web")
+		return c != nil && conditionOf(c, v1alpha1.ConditionHeld) == reason
+	})
 }
 
-// heldLate is the first wave held for a minute, where the pods of an image take longer to be Ready.
+// heldLate holds the first wave for at most a minute. The pods of the image late take longer to become Ready.
 func heldLate(more ...map[string]v1alpha1.OpsConfigValue) world.Options {
 	o := held("first,atMost=1m", 10*time.Second, more...)
 	o.Nodes, o.Images = 2, map[string]world.Image{"late": {Ready: 90 * time.Second}}
 	return o
 }
 
-// startsTooLate releases a version whose pods take longer to be Ready than a hold waits.
+// startsTooLate releases a version whose pods become Ready only after the hold ran out.
 func startsTooLate(w *world.World) {
 	create(w, web(4))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":"late"}},"spec":{"containers":[{"name":"main","image":"late"}]}}}}`)
 }
 
-// holdStories are those of rollouts that wait for their verdicts.
+// holdStories are stories of held Deployments.
 var holdStories = []world.Story{
 	{Name: "hold every wave", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 8)
 		isHeld(w, 6)
 		if c := conditionOf(w.Change("web"), v1alpha1.ConditionHeld); c != v1alpha1.ReasonWaitingForVerdicts {
-			w.Failf("Held says %q", c)
+			w.Failf("Held is %q", c)
 		}
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
@@ -162,12 +165,13 @@ var holdStories = []world.Story{
 		create(w, web(8))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		release(w, "second")
-		w.Until("it says that it waits", func() bool {
+		w.Until("it is held", func() bool {
 			c := w.Change("web")
 			return c != nil && c.Spec.Release == 2 && meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionHeld)
 		})
-		if said := meta.FindStatusCondition(w.Change("web").Status.Conditions, v1alpha1.ConditionHeld).Message; strings.Contains(said, "are verified; the next") {
-			w.Failf("nothing is verified yet, and Held says %q", said)
+		held := meta.FindStatusCondition(w.Change("web").Status.Conditions, v1alpha1.ConditionHeld)
+		if strings.Contains(held.Message, "are verified; the next") {
+			w.Failf("nothing is verified yet, and the message of Held is %q", held.Message)
 		}
 		waveJudged(w)
 		isHeld(w, 6)
@@ -175,7 +179,7 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 		if took := time.Since(began); took > 5*time.Minute {
-			w.Failf("it took %s, as if each wave was held", took)
+			w.Failf("it took %s, as if each wave were held", took)
 		}
 	}},
 	{Name: "hold, in batches", Options: held("every", 30*time.Second, on(settings.NameBranch, "3")), Run: func(w *world.World) {
@@ -213,30 +217,32 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 20, 100)
 	}},
-	{Name: "hold, and fail", Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}), Run: func(w *world.World) {
-		heldRelease(w, 8)
-		current, _ := podsOf(w)
-		crash(w, current[0])
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		givenBack(w, 0, 600)
-		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 6 {
-			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
-		}
-		endedBy(w, v1alpha1.ReasonVerificationFailed)
-		override(w, "repair")
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		givenBack(w, 0, 600)
-	}},
-	{Name: "hold, and fail while blocking is off", Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
-		heldRelease(w, 4)
-		current, _ := podsOf(w)
-		crash(w, current[0])
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		givenBack(w, 0, 600)
-		if w.Deployment("web").Spec.Paused {
-			w.Failf("it is paused")
-		}
-	}},
+	{Name: "hold, and fail", Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}),
+		Run: func(w *world.World) {
+			heldRelease(w, 8)
+			current, _ := podsOf(w)
+			crash(w, current[0])
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			givenBack(w, 0, 600)
+			if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) < 6 {
+				w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+			}
+			endedBy(w, v1alpha1.ReasonVerificationFailed)
+			override(w, "repair")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			givenBack(w, 0, 600)
+		}},
+	{Name: "hold, and fail while blocking is off",
+		Options: held("every", 90*time.Second, map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}), Run: func(w *world.World) {
+			heldRelease(w, 4)
+			current, _ := podsOf(w)
+			crash(w, current[0])
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			givenBack(w, 0, 600)
+			if w.Deployment("web").Spec.Paused {
+				w.Failf("it is paused")
+			}
+		}},
 	{Name: "hold, and apply again what was before", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		before := w.Deployment("web").Generation
@@ -281,7 +287,7 @@ var holdStories = []world.Story{
 			c := w.Change("web")
 			return c != nil && c.Spec.Release == 3 && c.Status.ObservedRelease == 3
 		})
-		w.For(5 * time.Second) // a second manager may give it back a second time
+		w.For(5 * time.Second) // a second manager may restore the fields a second time
 		patch(w, `{"spec":{"progressDeadlineSeconds":2400}}`)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 2400)
@@ -299,14 +305,15 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
-	{Name: "hold, and never start", Options: held("every", 90*time.Second, on(settings.NameRollback, "after=10s,slow=20s")), Run: func(w *world.World) {
-		create(w, web(4))
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		patch(w, imagePatch("bad"))
-		w.Until("it is rolled back", func() bool { return quarantined(w) == 1 })
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		givenBack(w, 0, 600)
-	}},
+	{Name: "hold, and never start", Options: held("every", 90*time.Second, on(settings.NameRollback, "after=10s,slow=20s")),
+		Run: func(w *world.World) {
+			create(w, web(4))
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			patch(w, imagePatch("bad"))
+			w.Until("it is rolled back", func() bool { return quarantined(w) == 1 })
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+			givenBack(w, 0, 600)
+		}},
 	{Name: "hold what admission did not", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 		create(w, probed(4).MinReadySeconds(10).Obj())
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -317,20 +324,23 @@ var holdStories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 10, 600)
 	}},
-	{Name: "hold, and undo while nobody looks", Options: held("every", 60*time.Second), Run: func(w *world.World) {
+	{Name: "hold, and undo while the operator is down", Options: held("every", 60*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.Stop()
-		// As kubectl rollout undo does: the annotations are those of the ReplicaSet.
-		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
+		// kubectl rollout undo restores the annotations of the ReplicaSet.
+		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},
+			"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
 		w.For(time.Minute)
 		w.Start()
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
 	}},
-	{Name: "hold, and release while nobody looks", Options: held("every", 60*time.Second), Run: func(w *world.World) {
+	{Name: "hold, and release while the operator is down", Options: held("every", 60*time.Second), Run: func(w *world.World) {
 		heldRelease(w, 4)
 		w.Stop()
-		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":"{\"release\":1,\"until\":\"EveryBatch\",\"minReadySeconds\":0,\"progressDeadlineSeconds\":600,\"set\":{\"minReadySeconds\":300,\"progressDeadlineSeconds\":2400}}"}},"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)
+		patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":"{\"release\":1,\"until\":\"EveryBatch\",`+
+			`\"minReadySeconds\":0,\"progressDeadlineSeconds\":600,\"set\":{\"minReadySeconds\":300,\"progressDeadlineSeconds\":2400}}"}},`+
+			`"spec":{"template":{"metadata":{"labels":{"test":"third"}}}}}`)
 		w.For(time.Minute)
 		w.Start()
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -373,14 +383,15 @@ var holdStories = []world.Story{
 		givenBack(w, 0, 600)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "hold, and run out where silence fails", Options: held("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")), Run: func(w *world.World) {
-		heldRelease(w, 4)
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		givenBack(w, 0, 600)
-		if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) == 0 {
-			w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
-		}
-	}},
+	{Name: "hold, and run out where silence fails", Options: held("every,atMost=1m", 10*time.Minute, on(settings.NameSilence, "")),
+		Run: func(w *world.World) {
+			heldRelease(w, 4)
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			givenBack(w, 0, 600)
+			if _, old := podsOf(w); !w.Deployment("web").Spec.Paused || len(old) == 0 {
+				w.Failf("paused is %t with %d old pods", w.Deployment("web").Spec.Paused, len(old))
+			}
+		}},
 	{Name: "hold the first wave, which is not Ready in time", Options: heldLate(), Run: func(w *world.World) {
 		startsTooLate(w)
 		endedBy(w, v1alpha1.ReasonHoldRanOut)
@@ -413,7 +424,7 @@ var holdStories = []world.Story{
 		givenBack(w, 0, 600)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		if slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun }) {
-			w.Failf("it would have been held, and was")
+			w.Failf("a dry run is reported for a hold that happened")
 		}
 		release(w, "third")
 		endedBy(w, v1alpha1.ReasonNotHeld)
@@ -442,9 +453,11 @@ var holdStories = []world.Story{
 	}},
 }
 
-// TestHoldTakesFewWrites: the operator patches a held Deployment at most twice for each wave, and once to give back.
+// TestHoldTakesFewWrites: the operator patches a held Deployment at most twice for each wave, and once to restore its fields.
 func TestHoldTakesFewWrites(t *testing.T) {
-	for name, waves := range map[string]int{"hold every wave": 2, "hold every wave, with quick verdicts": 3, "hold, with values of its own": 3} {
+	for name, waves := range map[string]int{
+		"hold every wave": 2, "hold every wave, with quick verdicts": 3, "hold, with values of its own": 3,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			story := holdStories[slices.IndexFunc(holdStories, func(s world.Story) bool { return s.Name == name })]

@@ -28,11 +28,10 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// later is longer than a release takes, and longer than all its waves.
+// later is longer than a release with all its waves takes.
 const later = 5 * time.Minute
 
-// invariantStories check nothing themselves: the invariants alone notice a mistake in them.
-// The mutants that name an invariant run these stories.
+// invariantStories check nothing themselves: only the invariants can fail them. The mutants that name an invariant run these stories.
 func invariantStories() []world.Story {
 	runs := func(w *world.World, d *appsv1.Deployment) {
 		create(w, d)

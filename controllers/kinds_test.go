@@ -33,8 +33,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// TestAnotherKind tells stories of a Fleet beside a Deployment of its name: all that is
-// done for Deployments is done for a kind of which only its Kind knows anything.
+// TestAnotherKind plays stories of a Fleet beside a Deployment of the same name: a Fleet is defended as a Deployment is, with no more
+// code than its Kind.
 func TestAnotherKind(t *testing.T) {
 	options := world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workloadtest.Fleet{})}
 	unenrolled := options
@@ -50,7 +50,7 @@ func TestAnotherKind(t *testing.T) {
 	}
 }
 
-// TestAnotherKindSweep has the manager die after each of its writes.
+// TestAnotherKindSweep lets the manager die after each of its writes.
 func TestAnotherKindSweep(t *testing.T) {
 	t.Parallel()
 	s := world.Story{Name: "a fleet", Run: repairFleet, Options: world.Options{
@@ -70,17 +70,19 @@ func repairFleet(w *world.World) {
 	w.Enrol(true)
 	w.Rest()
 	if n := len(w.ChangesOf(w.Fleet("web"))); n != 0 {
-		w.Failf("%d releases of what was there before", n)
+		w.Failf("%d releases of the baseline", n)
 	}
 
 	crew(w, "second", "")
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 	c := changeOfFleet(w)
-	if ref := c.Spec.WorkloadRef; ref == nil || ref.Kind != "Fleet" || ref.Name != "web" || c.Status.PassCount != 3 || !strings.HasPrefix(c.Name, "web--x--fleet-") {
+	if ref := c.Spec.WorkloadRef; ref == nil || ref.Kind != "Fleet" || ref.Name != "web" || c.Status.PassCount != 3 ||
+		!strings.HasPrefix(c.Name, "web--x--fleet-") {
 		w.Failf("released as %s: %+v, %d pods passed", c.Name, c.Spec, c.Status.PassCount)
 	}
 	for _, pod := range w.Pods() {
-		if metav1.IsControlledBy(pod, w.Fleet("web")) && (pod.Labels[v1alpha1.OperateFinishedLabel] == "" || pod.Labels[v1alpha1.VersionLabel] != c.Spec.Reversion) {
+		if metav1.IsControlledBy(pod, w.Fleet("web")) &&
+			(pod.Labels[v1alpha1.OperateFinishedLabel] == "" || pod.Labels[v1alpha1.VersionLabel] != c.Spec.Reversion) {
 			w.Failf("the pod %s is not labelled", pod.Name)
 		}
 	}
@@ -96,10 +98,10 @@ func repairFleet(w *world.World) {
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 	w.Until("the block is lifted", func() bool { return !fleetLabelled(w, v1alpha1.SuspendLabel) })
 	if fleetLabelled(w, v1alpha1.IgnoredSuspendLabel) {
-		w.Failf("the override is not used up")
+		w.Failf("the override is not removed")
 	}
 	if d := w.Deployment("web"); len(w.Changes("web")) != 0 || d.Labels[v1alpha1.SuspendLabel] != "" {
-		w.Failf("the deployment of its name was concerned: %+v", d.ObjectMeta)
+		w.Failf("the deployment of the same name was changed: %+v", d.ObjectMeta)
 	}
 }
 
@@ -117,14 +119,14 @@ func rollFleetBack(w *world.World) {
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 
 	must(w, w.PatchFleet("web", `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`))
-	w.Until("it is back", func() bool {
+	w.Until("it is rolled back", func() bool {
 		f := w.Fleet("web")
 		return f.Labels[v1alpha1.VersionLabel] == first && f.Spec.Crew.Labels["test"] == ""
 	})
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 	err := w.PatchFleet("web", crewPatch("second", ""))
 	if err == nil || !strings.Contains(err.Error(), `"qfleet.example.com.kb.io" denied the request: fleet web: version`) {
-		w.Failf("a version was released that was rolled back: %v", err)
+		w.Failf("a rolled-back version was released: %v", err)
 	}
 }
 
@@ -146,17 +148,18 @@ func crew(w *world.World, value, metadata string) {
 	must(w, w.PatchFleet("web", crewPatch(value, metadata)))
 }
 
-// changeOfFleet is the release it is at; nil when that is not recorded.
+// changeOfFleet returns the current release, or nil if it is not recorded.
 func changeOfFleet(w *world.World) *v1alpha1.ChangeWorkload {
 	f := w.Fleet("web")
 	return w.ChangesOf(f)[f.Labels[v1alpha1.VersionLabel]]
 }
 
-// fleetIs waits for the release it is at to be in a state, and a while longer.
+// fleetIs waits until the current release is in a state, and a while longer.
 func fleetIs(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	w.Until("the release of the fleet is "+string(state), func() bool {
 		c := changeOfFleet(w)
-		return c != nil && c.Status.Status == state && fmt.Sprint(c.Status.ObservedRelease) == w.Fleet("web").Annotations[v1alpha1.ReleaseAnnotation]
+		return c != nil && c.Status.Status == state &&
+			fmt.Sprint(c.Status.ObservedRelease) == w.Fleet("web").Annotations[v1alpha1.ReleaseAnnotation]
 	})
 	w.For(10 * time.Second)
 }

@@ -34,8 +34,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// inTheMiddle lets something happen while the second of three pods of a second version comes up, and
-// waits until the release is verified.
+// inTheMiddle calls happen while the second of three pods of a second version comes up, and waits until the release is verified.
 func inTheMiddle(happen func(w *world.World)) func(w *world.World) {
 	return func(w *world.World) {
 		create(w, slow(3))
@@ -50,11 +49,11 @@ func inTheMiddle(happen func(w *world.World)) func(w *world.World) {
 	}
 }
 
-// lifeStories are played once each, without a fault: others are swept that make the same writes.
+// lifeStories are played once each, without a fault: swept stories make the same writes.
 var lifeStories = []world.Story{
 	{Name: "paused and resumed by its user", Run: inTheMiddle(func(w *world.World) {
 		patch(w, `{"spec":{"paused":true}}`)
-		w.Until("the release says so", func() bool {
+		w.Until("the release reports it", func() bool {
 			return conditionOf(w.Change("web"), v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutPaused
 		})
 		patch(w, `{"spec":{"paused":null}}`)
@@ -80,13 +79,15 @@ var lifeStories = []world.Story{
 		w.Until("it is rolled back", func() bool { return quarantined(w) == 1 })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		if diff := cmp.Diff(before, podUIDs(w)); diff != "" {
-			w.Failf("other pods run than before, -before +after:\n%s", diff)
+			w.Failf("the pods changed, -before +after:\n%s", diff)
 		}
 		if version := w.Deployment("web").Spec.Template.Labels[v1alpha1.VersionLabel]; version != "" {
-			w.Failf("its pods have the version %s, and had none", version)
+			w.Failf("its pods have the version %s, want none", version)
 		}
 	}},
-	{Name: "settings change while it runs", Options: world.Options{Nodes: 3, Images: map[string]world.Image{"late": {Ready: 30 * time.Second}}}, Run: func(w *world.World) {
+	{Name: "settings change while it runs", Options: world.Options{
+		Nodes: 3, Images: map[string]world.Image{"late": {Ready: 30 * time.Second}},
+	}, Run: func(w *world.World) {
 		w.Set(settings.NameBranch, true, "3")
 		w.Set(settings.NameTimeouts, true, "wait=90s,pre=120s,post=120s")
 		create(w, web(7))
@@ -98,7 +99,8 @@ var lifeStories = []world.Story{
 			}
 		}
 		if c.Spec.CountThreshold != 3 || c.Spec.WaitTimeThreshold != 90 || full == 0 || c.Status.PassCount != 7 {
-			w.Failf("%d batches of 3 pods, %d pods passed, thresholds %d and %d", full, c.Status.PassCount, c.Spec.CountThreshold, c.Spec.WaitTimeThreshold)
+			w.Failf("%d batches of 3 pods, %d pods passed, thresholds %d and %d", full, c.Status.PassCount, c.Spec.CountThreshold,
+				c.Spec.WaitTimeThreshold)
 		}
 		w.Set(settings.NameTimeouts, true, "wait=2s,pre=120s,post=120s")
 		patch(w, imagePatch("late"))
@@ -128,16 +130,17 @@ var lifeStories = []world.Story{
 		create(w, web(3))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		c := w.Change("web")
-		if said := conditionIn(c.Status.OrderSteps, v1alpha1.StepAccepted); c.Status.OrderStage != v1alpha1.OrderSubmitting || said != v1alpha1.ReasonUnreachable {
+		if said := conditionIn(c.Status.OrderSteps, v1alpha1.StepAccepted); c.Status.OrderStage != v1alpha1.OrderSubmitting ||
+			said != v1alpha1.ReasonUnreachable {
 			w.Failf("the order is %s, and accepted is %q", c.Status.OrderStage, said)
 		}
 		for _, b := range w.Batches(c) {
 			if b.Status.Message != string(v1alpha1.ChangePodPreFailed) {
-				w.Failf("batch %s says %q", b.Name, b.Status.Message)
+				w.Failf("the message of batch %s is %q", b.Name, b.Status.Message)
 			}
 		}
-		if told(w, v1alpha1.EventReleaseUnverified) == 0 || told(w, v1alpha1.EventCheckError) == 0 {
-			w.Failf("no event says that nothing was verified")
+		if eventsOf(w, v1alpha1.EventReleaseUnverified) == 0 || eventsOf(w, v1alpha1.EventCheckError) == 0 {
+			w.Failf("no event reports the missing verdicts")
 		}
 		if calls, most := len(w.Server().Journal()), 40+2*int(time.Since(began).Seconds()); calls > most {
 			w.Failf("%d calls, at most %d", calls, most)
@@ -165,20 +168,24 @@ var lifeStories = []world.Story{
 		for _, e := range journal.BatchStarts(order) {
 			var r altershield.StartBatchRequest
 			must(w, e.Decode(&r))
-			starts = append(starts, fmt.Sprintf("%d of %d, %s, %d pods", r.BatchNo, r.TotalBatchNum, r.IsLastBatchTag, len(r.EffectiveTargetLocations)))
+			starts = append(starts,
+				fmt.Sprintf("%d of %d, %s, %d pods", r.BatchNo, r.TotalBatchNum, r.IsLastBatchTag, len(r.EffectiveTargetLocations)))
 		}
 		slices.Sort(starts)
 		if diff := cmp.Diff([]string{"0 of 3, not_last, 2 pods", "1 of 3, not_last, 2 pods", "2 of 3, last, 1 pods"}, starts); diff != "" {
 			w.Failf("batches, -want +got:\n%s", diff)
 		}
-		requests := []int{len(journal.Requests(altershield.ActionSubmitOrder)), len(journal.OrderStarts(order)), len(journal.Finishes(order)), len(journal.Ends(order))}
+		requests := []int{
+			len(journal.Requests(altershield.ActionSubmitOrder)), len(journal.OrderStarts(order)), len(journal.Finishes(order)),
+			len(journal.Ends(order)),
+		}
 		if diff := cmp.Diff([]int{1, 1, 4, 1}, requests); diff != "" {
 			w.Failf("orders, starts, finishes and ends, -want +got:\n%s", diff)
 		}
 	}},
 }
 
-// keeps waits until the history has the templates with these labels, and nothing else of the pods.
+// keeps waits until the history has exactly the templates with these labels.
 func keeps(w *world.World, want ...string) {
 	w.Until(fmt.Sprintf("the history has %q", want), func() bool {
 		var kept []string

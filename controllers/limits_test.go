@@ -30,15 +30,16 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// TestLimits plays short stories that do not check themselves what the observer judges. The
-// mutants of the invariants need them.
+// TestLimits plays short stories in which only the observer can find a mistake. The mutants of the invariants need them.
 func TestLimits(t *testing.T) {
 	rolledBack := func(w *world.World, good string) {
 		w.Until("it is rolled back", func() bool { return version(w) == good })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}
 	for _, s := range []world.Story{
-		{Name: "some pods come up, and some do not", Options: world.Options{Nodes: 5, Images: map[string]world.Image{"pulled": {Pull: time.Minute}}}, Run: func(w *world.World) {
+		{Name: "some pods come up, and some do not", Options: world.Options{
+			Nodes: 5, Images: map[string]world.Image{"pulled": {Pull: time.Minute}},
+		}, Run: func(w *world.World) {
 			d := probed(5).Obj()
 			rolling("100%", "0")(d)
 			create(w, d.DeepCopy())
@@ -123,7 +124,9 @@ func TestLimits(t *testing.T) {
 			for _, pod := range w.Pods() {
 				if pod.UID != before {
 					w.SetPod(pod, &corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-						Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull\x1b[31m", Message: "\x1b[31mno such image\u202e"}},
+						Name: "main", State: corev1.ContainerState{
+							Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull\x1b[31m", Message: "\x1b[31mno such image\u202e"},
+						},
 					}}})
 				}
 			}

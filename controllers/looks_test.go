@@ -40,20 +40,19 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// midway is a workload half of whose pods are of its current template, each of those in
-// a batch that is done.
+// midway is a workload in the middle of its rollout. Half of its pods have the current template, each in a batch that is done.
 type midway struct {
 	objects []client.Object
-	// updated are the new pods, and batches theirs.
+	// updated are the pods with the current template, batches their batches.
 	updated []*corev1.Pod
 	batches []*v1alpha1.ChangePod
 	began   time.Time
 }
 
-// rolling is a StatefulSet or a DaemonSet with so many pods in the middle of its rollout.
+// rolling returns a StatefulSet or a DaemonSet with so many pods in the middle of its rollout.
 func rolling(kind string, pods int) *midway {
 	m := &midway{began: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)}
-	// The Deployment is what the wrappers know; its template and its record are the same.
+	// The wrappers make Deployments only; a template and a record are the same for each kind.
 	like := wrappers.MakeDeployment("ns", "web").Replicas(int32(pods)).UID("web").Created(m.began).Obj()
 	template := func(image string) map[string]any {
 		t := *like.Spec.Template.DeepCopy()
@@ -69,11 +68,16 @@ func rolling(kind string, pods int) *midway {
 	web.SetCreationTimestamp(metav1.NewTime(m.began))
 	web.SetLabels(map[string]string{v1alpha1.VersionLabel: workload.Version(template("b"))})
 	half := int64(pods / 2)
-	status := map[string]any{"desiredNumberScheduled": int64(pods), "currentNumberScheduled": int64(pods), "updatedNumberScheduled": half, "numberAvailable": int64(pods)}
+	status := map[string]any{
+		"desiredNumberScheduled": int64(pods), "currentNumberScheduled": int64(pods), "updatedNumberScheduled": half,
+		"numberAvailable": int64(pods),
+	}
 	mark := func(hash string) string { return hash }
 	if kind == "StatefulSet" {
 		mark = func(hash string) string { return "web-" + hash }
-		status = map[string]any{"replicas": int64(pods), "updatedReplicas": half, "availableReplicas": int64(pods), "updateRevision": mark("bbbb")}
+		status = map[string]any{
+			"replicas": int64(pods), "updatedReplicas": half, "availableReplicas": int64(pods), "updateRevision": mark("bbbb"),
+		}
 	}
 	web.Object["status"] = status
 	m.objects = append(m.objects, web)
@@ -93,7 +97,8 @@ func rolling(kind string, pods int) *midway {
 	for i := range pods {
 		n := fmt.Sprintf("web-%05d", i)
 		of := hashes[i*2/pods]
-		pod := wrappers.MakePod("ns", n).UID(uidOf(n)).Created(m.began).Ready(m.began).Label(appsv1.ControllerRevisionHashLabelKey, mark(of)).Obj()
+		pod := wrappers.MakePod("ns", n).UID(uidOf(n)).Created(m.began).Ready(m.began).
+			Label(appsv1.ControllerRevisionHashLabelKey, mark(of)).Obj()
 		pod.OwnerReferences = []metav1.OwnerReference{ref}
 		m.objects = append(m.objects, pod)
 		if of == "aaaa" {
@@ -112,7 +117,7 @@ func asMap(o any) map[string]any {
 	return content
 }
 
-// counting counts the pods that are listed.
+// counting counts the listed pods.
 type counting struct {
 	client.Reader
 	pods int
@@ -126,7 +131,7 @@ func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return err
 }
 
-// view is what reconcilers see of it, and the pods that they list.
+// view returns a cluster with the workload, and the counter of the pods listed from it.
 func (m *midway) view(tb testing.TB) (*cluster.Cluster, *counting, *clocktesting.FakeClock) {
 	tb.Helper()
 	world := newCached(tb, append(m.objects, around(m.began)...)...)
@@ -136,8 +141,8 @@ func (m *midway) view(tb testing.TB) (*cluster.Cluster, *counting, *clocktesting
 	return c, counts, clock
 }
 
-// TestLooksListNoPods: what is looked at again for each pod of a release, and for each
-// batch, lists no pods. Else a release of twice as many took four times as long.
+// TestLooksListNoPods: no reconcile of a pod or of a batch lists pods. Otherwise a release of twice as many pods would take four times
+// as long.
 func TestLooksListNoPods(t *testing.T) {
 	for _, kind := range []string{"StatefulSet", "DaemonSet"} {
 		t.Run(kind, func(t *testing.T) {
@@ -163,8 +168,7 @@ func TestLooksListNoPods(t *testing.T) {
 	}
 }
 
-// BenchmarkLooks is what each look at a pod and at a batch takes in the middle of a
-// rollout.
+// BenchmarkLooks measures the reconciles of a pod and of a batch in the middle of a rollout.
 func BenchmarkLooks(b *testing.B) {
 	for _, pods := range []int{100, 1000, 5000} {
 		m := rolling("DaemonSet", pods)

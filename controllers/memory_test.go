@@ -36,17 +36,17 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// maxCached bounds the memory of one object in the cache, whatever its creator puts into it.
+// maxCached bounds the memory of one object in the cache, in bytes.
 const maxCached = 32 << 10
 
-// content is the JSON of an object.
+// content is an object as JSON has it.
 type content = map[string]any
 
 func controlledBy(name string) content {
 	return content{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": name, "controller": true}
 }
 
-// hostileMeta are metadata of up to 1 MB. The API server accepts most of them.
+// hostileMeta returns metadata of up to 1 MB. The API server accepts most of them.
 func hostileMeta() map[string]content {
 	huge, text := strings.Repeat("x", 1_000_000), strings.Repeat("x", 1000)
 	labels, fitting, own, finalizers, owners, managed := content{}, content{}, content{}, []any{}, []any{}, []any{}
@@ -77,7 +77,7 @@ func hostileMeta() map[string]content {
 	}
 }
 
-// hostileTemplates are pod templates of about 1 MB.
+// hostileTemplates returns pod templates of about 1 MB.
 func hostileTemplates() map[string]content {
 	huge := strings.Repeat("x", 1_000_000)
 	var many, env []any
@@ -96,7 +96,7 @@ func hostileTemplates() map[string]content {
 	}
 }
 
-// hostilePolicies are specs of policies of about 1 MB that the API server accepts.
+// hostilePolicies returns policy specs of about 1 MB that the API server accepts.
 func hostilePolicies() map[string]content {
 	var values, expressions []any
 	for i := range 100_000 {
@@ -114,7 +114,7 @@ func hostilePolicies() map[string]content {
 	}
 }
 
-// cachedKinds are objects of all kinds in the cache, without content.
+// cachedKinds returns an empty object of each kind in the cache.
 func cachedKinds(kinds *workload.Registry) []client.Object {
 	all := []client.Object{
 		&corev1.Pod{}, cluster.NamespaceObject(), &appsv1.ControllerRevision{},
@@ -128,8 +128,7 @@ func cachedKinds(kinds *workload.Registry) []client.Object {
 	return all
 }
 
-// TestMemoryOfCache: no content of an object makes it large in the cache, whatever its
-// kind and its namespace.
+// TestMemoryOfCache: no object of any kind is large in the cache, whatever its content.
 func TestMemoryOfCache(t *testing.T) {
 	kinds := workload.Defended()
 	options := CacheOptions(kinds, operatorNamespace)
@@ -157,7 +156,7 @@ func TestMemoryOfCache(t *testing.T) {
 				"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind, "metadata": content{"name": "web", "namespace": "default"}, "spec": spec,
 			}
 			for key, value := range meta {
-				all["metadata"].(content)[key] = value //nolint:errcheck // as made above
+				all["metadata"].(content)[key] = value //nolint:errcheck // set above
 			}
 			switch {
 			case template == nil:
@@ -193,7 +192,7 @@ func TestMemoryOfCache(t *testing.T) {
 	}
 }
 
-// memoryInCache is what an object takes in the heap after its transform, in bytes.
+// memoryInCache returns the heap of an object after its transform, in bytes.
 func memoryInCache(t *testing.T, like client.Object, with content, transform toolscache.TransformFunc) uint64 {
 	t.Helper()
 	text, err := json.Marshal(with)
@@ -223,7 +222,7 @@ func memoryInCache(t *testing.T, like client.Object, with content, transform too
 			}
 		}
 	}
-	fill() // what is made once for all is made now
+	fill() // allocates what is allocated once
 	clear(kept)
 	before := heap()
 	fill()

@@ -37,13 +37,13 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// native is a StatefulSet or a DaemonSet named web, in stories that are the same of both.
+// native is a StatefulSet or a DaemonSet named web. Both have the same stories.
 type native struct {
 	name string
 	make func() client.Object
-	// pods are how many it has.
+	// pods is the number of its pods.
 	pods int
-	// halt is the update strategy while it is halted, run that of before.
+	// halt is the update strategy of a halted workload, run its own update strategy.
 	halt, run string
 }
 
@@ -52,21 +52,27 @@ func natives() []native {
 		{"statefulset", func() client.Object { return makeSet(3) }, 3,
 			`{"type":"RollingUpdate","rollingUpdate":{"partition":2147483647}}`, `{"type":"RollingUpdate","rollingUpdate":{"partition":0}}`},
 		{"daemonset", func() client.Object { return makeDaemon() }, 3,
-			`{"type":"OnDelete","rollingUpdate":{"maxUnavailable":1,"maxSurge":0}}`, `{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":1,"maxSurge":0}}`},
+			`{"type":"OnDelete","rollingUpdate":{"maxUnavailable":1,"maxSurge":0}}`,
+			`{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":1,"maxSurge":0}}`},
 	}
 }
 
 func template() corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "main", Image: "good", ReadinessProbe: &corev1.Probe{}}}},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyAlways,
+			Containers:    []corev1.Container{{Name: "main", Image: "good", ReadinessProbe: &corev1.Probe{}}},
+		},
 	}
 }
 
 func makeSet(replicas int32) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "web"},
-		Spec:       appsv1.StatefulSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template()},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template(),
+		},
 	}
 }
 
@@ -81,7 +87,7 @@ func nativeOptions() world.Options {
 	return world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}, workload.DaemonSet{})}
 }
 
-// nativeStories tell of StatefulSets and DaemonSets what is told of Deployments.
+// nativeStories are the stories of StatefulSets and DaemonSets.
 func nativeStories() (all []world.Story) {
 	for _, n := range natives() {
 		unenrolled := nativeOptions()
@@ -120,11 +126,11 @@ func nativeStories() (all []world.Story) {
 			d := slow(3)
 			defended(prometheus(w), d)
 			failInFlight(w, d)
-			deploymentIsLetGo(w, undefended)
+			deploymentResumed(w, notDefended)
 		}},
 		{Name: "a Deployment: adopted while halted", Options: world.Options{Verbose: *verbose}, Run: func(w *world.World) {
 			failInFlight(w, slow(3))
-			deploymentIsLetGo(w, adopted(w))
+			deploymentResumed(w, adopted(w))
 		}},
 		{Name: "a Deployment: enforced removed while held", Options: held("every", 90*time.Second), Run: func(w *world.World) {
 			d := web(8)
@@ -134,7 +140,7 @@ func nativeStories() (all []world.Story) {
 			release(w, "second")
 			waveJudged(w)
 			isHeld(w, 6)
-			w.Unseen(func() { patch(w, undefended) })
+			w.Unseen(func() { patch(w, notDefended) })
 			givenBack(w, 0, 600)
 			endedBy(w, v1alpha1.ReasonReleaseEnded)
 			patch(w, `{"spec":{"minReadySeconds":7}}`)
@@ -156,7 +162,7 @@ func TestNativeKinds(t *testing.T) {
 	}
 }
 
-// TestNativeKindsSweep has the manager die after each of its writes.
+// TestNativeKindsSweep lets the manager die after each of its writes.
 func TestNativeKindsSweep(t *testing.T) {
 	for _, n := range natives() {
 		unenrolled := nativeOptions()
@@ -192,26 +198,29 @@ func (n native) override(w *world.World, value string) {
 		v1alpha1.IgnoredSuspendLabel, value))
 }
 
-// change is the release it is at; nil when that is not recorded.
+// change returns the current release, or nil if it is not recorded.
 func (n native) change(w *world.World) *v1alpha1.ChangeWorkload {
 	o := n.stored(w)
 	return w.ChangesOf(o)[o.GetLabels()[v1alpha1.VersionLabel]]
 }
 
-// is waits for the release it is at to be in a state, and a while longer.
+// is waits until the current release is in a state, and a while longer.
 func (n native) is(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	w.Until(fmt.Sprintf("the release of the %s is %s", n.name, state), func() bool {
 		c := n.change(w)
-		return c != nil && c.Status.Status == state && fmt.Sprint(c.Status.ObservedRelease) == n.stored(w).GetAnnotations()[v1alpha1.ReleaseAnnotation]
+		return c != nil && c.Status.Status == state &&
+			fmt.Sprint(c.Status.ObservedRelease) == n.stored(w).GetAnnotations()[v1alpha1.ReleaseAnnotation]
 	})
 	w.For(10 * time.Second)
 }
 
-// progress waits for what the release says of its rollout.
+// progress waits until the condition Progressing has a reason.
 func (n native) progress(w *world.World, reason string) {
 	w.Until(fmt.Sprintf("the rollout of the %s is %s", n.name, reason), func() bool {
 		c := n.change(w)
-		return c != nil && slices.ContainsFunc(c.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionProgressing && c.Reason == reason })
+		return c != nil && slices.ContainsFunc(c.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == v1alpha1.ConditionProgressing && c.Reason == reason
+		})
 	})
 }
 
@@ -260,7 +269,7 @@ func (n native) repair(w *world.World) {
 	w.Enrol(true)
 	w.Rest()
 	if c := len(w.ChangesOf(n.stored(w))); c != 0 || len(before) != n.pods {
-		w.Failf("%d releases of what was there before, with %d pods", c, len(before))
+		w.Failf("%d releases of the baseline, with %d pods", c, len(before))
 	}
 	for i, pod := range n.podsOf(w) {
 		if pod.UID != before[i].UID {
@@ -271,7 +280,8 @@ func (n native) repair(w *world.World) {
 	n.patch(w, templatePatch("second"))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	c := n.change(w)
-	if ref := c.Spec.WorkloadRef; ref == nil || strings.ToLower(ref.Kind) != n.name || c.Status.PassCount != int32(n.pods) || c.Name != "web--x--"+n.name+"-"+c.Spec.Reversion {
+	if ref := c.Spec.WorkloadRef; ref == nil || strings.ToLower(ref.Kind) != n.name || c.Status.PassCount != int32(n.pods) ||
+		c.Name != "web--x--"+n.name+"-"+c.Spec.Reversion {
 		w.Failf("released as %s: %+v, %d pods passed", c.Name, c.Spec, c.Status.PassCount)
 	}
 	if _, stamped := templateOfNative(n.stored(w)).Labels[v1alpha1.VersionLabel]; stamped {
@@ -287,24 +297,25 @@ func (n native) repair(w *world.World) {
 	w.Until("it is blocked", func() bool { return n.labelled(w, v1alpha1.SuspendLabel) })
 	w.For(10 * time.Second)
 	err := w.PatchObject(n.make(), templatePatch("refused"))
-	if want := fmt.Sprintf(`"v%s.kb.io" denied the request: %s web is suspended`, n.name, n.name); err == nil || !strings.Contains(err.Error(), want) {
+	want := fmt.Sprintf(`"v%s.kb.io" denied the request: %s web is suspended`, n.name, n.name)
+	if err == nil || !strings.Contains(err.Error(), want) {
 		w.Failf("a blocked %s was released: %v", n.name, err)
 	}
 	n.override(w, "repair")
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	w.Until("the block is lifted", func() bool { return !n.labelled(w, v1alpha1.SuspendLabel) })
 	if n.labelled(w, v1alpha1.IgnoredSuspendLabel) {
-		w.Failf("the override is not used up")
+		w.Failf("the override is not removed")
 	}
 	if d := w.Deployment("web"); len(w.Changes("web")) != 0 || d.Labels[v1alpha1.SuspendLabel] != "" {
-		w.Failf("the deployment of its name was concerned: %+v", d.ObjectMeta)
+		w.Failf("the deployment of the same name was changed: %+v", d.ObjectMeta)
 	}
-	if left := remembered(w, n.stored(w)); left != 2 { // the baseline, and the repair; what failed left it
+	if left := remembered(w, n.stored(w)); left != 2 { // the baseline and the override release; the failed version left it
 		w.Failf("%d versions are remembered", left)
 	}
 }
 
-// remembered is how many versions of a workload are in its history.
+// remembered returns the number of versions in the history of a workload.
 func remembered(w *world.World, o client.Object) (n int) {
 	for _, r := range world.List[*appsv1.ControllerRevision](w, "ControllerRevision") {
 		if r.Labels[v1alpha1.HistoryOfLabel] == string(o.GetUID()) {
@@ -314,8 +325,8 @@ func remembered(w *world.World, o client.Object) (n int) {
 	return n
 }
 
-// slow is a workload whose pods are available after a minute. It is so from the beginning:
-// raised later, minReadySeconds has a DaemonSet replace its young pods at once.
+// slow returns a workload whose pods are available after a minute. Its minReadySeconds is set from the beginning: if it were raised
+// later, a DaemonSet would replace its young pods at once.
 func (n native) slow() client.Object {
 	o := n.make()
 	switch o := o.(type) {
@@ -327,9 +338,8 @@ func (n native) slow() client.Object {
 	return o
 }
 
-// sharedOutage kills a pod of each version for its memory in the middle of a rollout: the
-// old pod excuses the new one, whatever owns the two. The operator sees the old pod first: it
-// judges by what it has seen.
+// sharedOutage lets pods of both versions run out of memory in the middle of a rollout: the failure of the old pod excuses the new pod.
+// The old pod fails first, because the operator judges by the failures that it has read.
 func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*corev1.Pod) {
 	change := func() *v1alpha1.ChangeWorkload {
 		o := world.Stored(w, o)
@@ -342,7 +352,7 @@ func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*
 	})
 	before := podsOf(w)
 	must(w, w.PatchObject(o, templatePatch("second")))
-	w.Until("a batch of the second is done", func() bool { c := change(); return c != nil && c.Spec.Release == 2 && batchDone(w, c) })
+	w.Until("a batch of the second release is done", func() bool { c := change(); return c != nil && c.Spec.Release == 2 && batchDone(w, c) })
 	batched := w.Batches(change())[0].Spec.PodInfos[0].Pod
 	isOld := func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(before, func(p *corev1.Pod) bool { return p.UID == pod.UID })
@@ -362,7 +372,7 @@ func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*
 			outOfMemory(w, pod)
 		}
 	}
-	w.Until("the check says that it is not the release", func() bool {
+	w.Until("the check blames the outage", func() bool {
 		return slices.ContainsFunc(w.Batches(change()), func(b *v1alpha1.ChangePod) bool {
 			return slices.ContainsFunc(b.Status.Checks, func(c v1alpha1.CheckStatus) bool { return c.Reason == v1alpha1.ReasonSameOnOldPods })
 		})
@@ -372,7 +382,7 @@ func sharedOutage(w *world.World, o client.Object, podsOf func(*world.World) []*
 	}
 }
 
-// failUnderWay fails a release of which pods are still to be replaced.
+// failUnderWay fails a release while its rollout is under way.
 func (n native) failUnderWay(w *world.World) (first string) {
 	must(w, w.Create(n.slow()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -395,8 +405,8 @@ func (n native) haltAndRollBack(w *world.World) {
 			news++
 		}
 	}
-	if news != 1 && news != 2 { // the next one may have been deleted in the same moment
-		w.Failf("%d pods are of the version that is halted", news)
+	if news != 1 && news != 2 { // the next pod may have been deleted in the same moment
+		w.Failf("%d pods have the halted version", news)
 	}
 	judge(w, n.change(w), "pass")
 	w.Until("the block is lifted", func() bool { return !n.labelled(w, v1alpha1.SuspendLabel) })
@@ -407,21 +417,20 @@ func (n native) haltAndRollBack(w *world.World) {
 	}
 
 	must(w, w.PatchObject(n.make(), `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`))
-	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	w.Until("it is rolled back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	for _, pod := range n.podsOf(w) {
 		if pod.Labels["test"] != "" {
-			w.Failf("the pod %s is of the version that was left", pod.Name)
+			w.Failf("the pod %s has the rolled-back version", pod.Name)
 		}
 	}
 	err := w.PatchObject(n.make(), templatePatch("second"))
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf(`"q%s.kb.io" denied the request: %s web: version`, n.name, n.name)) {
-		w.Failf("a version was released that was rolled back: %v", err)
+		w.Failf("a rolled-back version was released: %v", err)
 	}
 }
 
-// neverStarts: a release whose image cannot be pulled is rolled back. The controller of a
-// StatefulSet waits for the stuck pod, which is evicted.
+// neverStarts: a release whose image cannot be pulled is rolled back. The stuck pod that blocks a StatefulSet is evicted.
 func (n native) neverStarts(w *world.World) { n.neverStartsAs(w, n.make()) }
 
 func (n native) neverStartsAs(w *world.World, o client.Object) {
@@ -429,7 +438,7 @@ func (n native) neverStartsAs(w *world.World, o client.Object) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	first := n.stored(w).GetLabels()[v1alpha1.VersionLabel]
 	n.patch(w, imagePatch(world.BadImage))
-	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	w.Until("it is rolled back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	for _, pod := range n.podsOf(w) {
 		if pod.Spec.Containers[0].Image != "good" {
@@ -438,8 +447,7 @@ func (n native) neverStartsAs(w *world.World, o client.Object) {
 	}
 }
 
-// quota: pods of the next version are refused. That is told soon, and once it has lasted
-// for too long the release is rolled back.
+// quota: a quota denies pods of the next version. The release reports it soon and is rolled back after ten minutes.
 func (n native) quota(w *world.World) {
 	must(w, w.Create(n.make()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -449,12 +457,13 @@ func (n native) quota(w *world.World) {
 	began := time.Now()
 	n.progress(w, v1alpha1.ReasonRolloutStuck)
 	if took := time.Since(began); took > time.Minute {
-		w.Failf("it was told after %s", took)
+		w.Failf("it was reported after %s", took)
 	}
-	if said := meta.FindStatusCondition(n.change(w).Status.Conditions, v1alpha1.ConditionProgressing).Message; !strings.Contains(said, "1 of 3 pods cannot be created: create Pod failed error: pods are forbidden: exceeded quota") {
-		w.Failf("it says %q", said)
+	said := meta.FindStatusCondition(n.change(w).Status.Conditions, v1alpha1.ConditionProgressing).Message
+	if !strings.Contains(said, "1 of 3 pods cannot be created: create Pod failed error: pods are forbidden: exceeded quota") {
+		w.Failf("the message of Progressing is %q", said)
 	}
-	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	w.Until("it is rolled back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
 	if took := time.Since(began); took < 10*time.Minute-time.Second || took > 12*time.Minute {
 		w.Failf("it was rolled back after %s", took)
 	}
@@ -462,8 +471,7 @@ func (n native) quota(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// onDelete: a user replaces the pods by deleting them. Those are verified, and the
-// release waits for the others.
+// onDelete: a user replaces the pods by deleting them. The new pods are verified, and the release waits for the others.
 func (n native) onDelete(w *world.World) {
 	must(w, w.Create(n.make()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -482,7 +490,7 @@ func (n native) onDelete(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// leaves opts out while halted: what was changed is given back.
+// leaves opts out while halted: the update strategy is restored.
 func (n native) leaves(w *world.World) {
 	n.failUnderWay(w)
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
@@ -490,55 +498,57 @@ func (n native) leaves(w *world.World) {
 	w.Until("every pod is replaced", func() bool {
 		return len(n.podsOf(w)) == n.pods && !slices.ContainsFunc(n.podsOf(w), func(p *corev1.Pod) bool { return p.Labels["test"] != "second" })
 	})
-	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" ||
+		a[v1alpha1.HaltedFromAnnotation] != "" {
 		w.Failf("it still has %v %v", n.stored(w).GetLabels(), a)
 	}
 }
 
-// userResumes: what a manifest brings back leaves the halt. A user resumes with an override.
+// userResumes: a manifest that is applied again does not end the halt. An override does.
 func (n native) userResumes(w *world.World) {
 	n.failUnderWay(w)
 	for _, at := range []time.Duration{0, time.Minute, time.Hour} {
 		w.For(at)
 		n.patch(w, `{"spec":{"updateStrategy":`+n.run+`}}`)
 		if a := n.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] == "" || strategyOf(n.stored(w)) != n.halt {
-			w.Failf("applied again, it has %v, and the update strategy %s", a, strategyOf(n.stored(w)))
+			w.Failf("after its manifest is applied it has %v, and the update strategy %s", a, strategyOf(n.stored(w)))
 		}
 	}
 	w.Rest()
 	if news := n.newPods(w); news == n.pods {
-		w.Failf("%d pods are of the version that failed", news)
+		w.Failf("%d pods have the failed version", news)
 	}
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"updateStrategy":`+n.run+`}}`)
 	n.goesOn(w)
 	if n.labelled(w, v1alpha1.IgnoredSuspendLabel) {
-		w.Failf("the override is not used up")
+		w.Failf("the override is not removed")
 	}
-	w.Until("it is told who resumed", func() bool {
+	w.Until("the override is reported", func() bool {
 		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == "BlockOverridden" })
 	})
 }
 
-// userResumesUnseen: where admission does not see it, the halt is over, and that is told.
+// userResumesUnseen: a user resumes past admission. The halt is over, and an event reports it.
 func (n native) userResumesUnseen(w *world.World) {
 	n.failUnderWay(w)
 	w.Unseen(func() { n.patch(w, `{"spec":{"updateStrategy":`+n.run+`}}`) })
 	n.goesOn(w)
 	if !slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == "RolloutResumed" }) {
-		w.Failf("it is not told")
+		w.Failf("no event reports it")
 	}
 }
 
-// goesOn waits until a workload that was halted has replaced its pods, and is not halted again.
+// goesOn waits until the workload has replaced its pods, and fails if it is halted again.
 func (n native) goesOn(w *world.World) {
 	w.Until("every pod is replaced", func() bool { return len(n.podsOf(w)) == n.pods && n.newPods(w) == n.pods })
 	w.For(10 * time.Minute)
-	if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
+	if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" ||
+		strategyOf(n.stored(w)) != n.run {
 		w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
 	}
 }
 
-// slips releases past admission: the template is not touched for it.
+// slips releases past admission: the operator records the release and does not change the template.
 func (n native) slips(w *world.World) {
 	must(w, w.Create(n.make()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -550,8 +560,8 @@ func (n native) slips(w *world.World) {
 	}
 }
 
-// slipsObserved: what was released while nobody looked is recorded, and nothing is done
-// about it where somebody put it into observe mode before the operator came back.
+// slipsObserved: a release while the operator is down is only recorded, because the workload is in observe mode when the operator comes
+// back.
 func (n native) slipsObserved(w *world.World) {
 	must(w, w.Create(n.make()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -559,17 +569,17 @@ func (n native) slipsObserved(w *world.World) {
 	n.patch(w, imagePatch(world.BadImage))
 	n.patch(w, `{"metadata":{"annotations":{"altershield.defense.antgroup.com/observe":"enabled"}}}`)
 	w.Start()
-	w.Until("it is told what would have been done", func() bool {
+	w.Until("a dry run is reported", func() bool {
 		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun })
 	})
 	w.For(10 * time.Minute)
-	if a := n.stored(w).GetAnnotations(); a[v1alpha1.ReleaseAnnotation] != "2" || n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
+	if a := n.stored(w).GetAnnotations(); a[v1alpha1.ReleaseAnnotation] != "2" || n.labelled(w, v1alpha1.SuspendLabel) ||
+		a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
 		w.Failf("it is not only recorded: %v %v", n.stored(w).GetLabels(), a)
 	}
 }
 
-// baselineSlips: the first release of what was there before the enrolment is not seen by
-// admission.
+// baselineSlips: the first release of a baseline gets past admission.
 func (n native) baselineSlips(w *world.World) {
 	must(w, w.Create(n.make()))
 	w.Until("its pods run", func() bool { return len(n.podsOf(w)) == n.pods })
@@ -581,31 +591,34 @@ func (n native) baselineSlips(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// owned: what another object owns is in observe mode, unless a label says otherwise.
+// owned: a workload that another object owns is in observe mode, unless its label is enforced.
 func (n native) owned(w *world.World) {
 	o := n.make()
 	o.SetOwnerReferences(prometheus(w))
 	must(w, w.Create(o))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	n.patch(w, imagePatch(world.BadImage))
-	w.Until("it is told what would have been done", func() bool {
+	w.Until("a dry run is reported", func() bool {
 		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventDryRun })
 	})
 	n.patch(w, templatePatch("second"))
 	n.patch(w, imagePatch("good"))
-	if s, ok := o.(*appsv1.StatefulSet); ok { // as its owner would
+	if s, ok := o.(*appsv1.StatefulSet); ok { // as its owner would do
 		must(w, w.Delete(n.podsOf(w)[*s.Spec.Replicas-1]))
 	}
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	judge(w, n.change(w), "unpass")
 	n.is(w, v1alpha1.ChangeWorkloadSuspend)
 	w.For(10 * time.Minute)
-	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.QuarantinedAnnotation] != "" {
+	if a := n.stored(w).GetAnnotations(); n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.HaltedAnnotation] != "" ||
+		a[v1alpha1.QuarantinedAnnotation] != "" {
 		w.Failf("it is not in observe mode: %v %v", n.stored(w).GetLabels(), a)
 	}
 	n.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)
 	w.Until("the request is refused", func() bool {
-		return slices.ContainsFunc(w.Events(), func(e world.Event) bool { return strings.Contains(e.Message, "because the prometheus k8s owns it") })
+		return slices.ContainsFunc(w.Events(), func(e world.Event) bool {
+			return strings.Contains(e.Message, "because the prometheus k8s owns it")
+		})
 	})
 
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseEnforced+`"}}}`)
@@ -615,35 +628,36 @@ func (n native) owned(w *world.World) {
 	w.Until("it is blocked", func() bool { return n.labelled(w, v1alpha1.SuspendLabel) })
 }
 
-// prometheus is an owner of workloads, which is there.
+// prometheus creates an owner of workloads.
 func prometheus(w *world.World) []metav1.OwnerReference {
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "k8s"}}
 	must(w, w.Create(owner))
-	return []metav1.OwnerReference{{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)}}
+	return []metav1.OwnerReference{
+		{APIVersion: "monitoring.coreos.com/v1", Kind: "Prometheus", Name: "k8s", UID: world.Stored(w, owner).UID, Controller: ptr.To(true)},
+	}
 }
 
-// defended has another object own a workload that is defended all the same.
+// defended gives a workload an owner and the label that defends it nevertheless.
 func defended(by []metav1.OwnerReference, o client.Object) {
 	o.SetOwnerReferences(by)
 	o.SetLabels(map[string]string{v1alpha1.DefenseLabel: v1alpha1.DefenseEnforced})
 }
 
-// undefended takes away the label by which a workload is defended although another object
-// owns it.
-const undefended = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
+// notDefended removes the label that defends a workload in spite of its owner.
+const notDefended = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
 
-// adopted has another object own a workload.
+// adopted returns a patch that gives a workload an owner.
 func adopted(w *world.World) string {
 	owners, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": prometheus(w)}})
 	must(w, err)
 	return string(owners)
 }
 
-// ownedWhileHalted: what halts it is taken back when it is in observe mode, because another
-// object owns it by now, or it is not defended all the same any more. The block stays.
+// ownedWhileHalted: the halt ends when the workload enters observe mode, because it gets an owner or loses the label that defends it
+// in spite of its owner. The block stays.
 func (n native) ownedWhileHalted(late bool) func(*world.World) {
 	return func(w *world.World) {
-		n, become := n, undefended
+		n, become := n, notDefended
 		if late {
 			n.failUnderWay(w)
 			become = adopted(w)
@@ -662,18 +676,19 @@ func (n native) ownedWhileHalted(late bool) func(*world.World) {
 			return len(n.podsOf(w)) == n.pods && !slices.ContainsFunc(n.podsOf(w), func(p *corev1.Pod) bool { return p.Labels["test"] != "second" })
 		})
 		w.For(10 * time.Minute)
-		if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.SuspendedByAnnotation] == "" || a[v1alpha1.HaltedAnnotation] != "" ||
-			a[v1alpha1.HaltedFromAnnotation] != "" || strategyOf(n.stored(w)) != n.run {
+		if a := n.stored(w).GetAnnotations(); !n.labelled(w, v1alpha1.SuspendLabel) || a[v1alpha1.SuspendedByAnnotation] == "" ||
+			a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" ||
+			strategyOf(n.stored(w)) != n.run {
 			w.Failf("it has %v %v, and the update strategy %s", n.stored(w).GetLabels(), a, strategyOf(n.stored(w)))
 		}
 		w.Stop()
-		n.patch(w, templatePatch("third")) // the block denies it nothing
+		n.patch(w, templatePatch("third")) // in observe mode the block denies nothing
 		w.Start()
 		n.is(w, v1alpha1.ChangeWorkloadSuccess)
 	}
 }
 
-// clonedWhileHalted: what is created from the manifest of a workload that is halted is not.
+// clonedWhileHalted: a workload created from the manifest of a halted workload is not halted.
 func (n native) clonedWhileHalted(w *world.World) {
 	n.failUnderWay(w)
 	read := n.stored(w)
@@ -683,33 +698,35 @@ func (n native) clonedWhileHalted(w *world.World) {
 	clone.SetAnnotations(read.GetAnnotations())
 	switch from := read.(type) {
 	case *appsv1.StatefulSet:
-		clone.(*appsv1.StatefulSet).Spec = from.Spec //nolint:errcheck // it is of the same kind
+		clone.(*appsv1.StatefulSet).Spec = from.Spec //nolint:errcheck // the same kind
 	case *appsv1.DaemonSet:
-		clone.(*appsv1.DaemonSet).Spec = from.Spec //nolint:errcheck // it is of the same kind
+		clone.(*appsv1.DaemonSet).Spec = from.Spec //nolint:errcheck // the same kind
 	}
 	must(w, w.Create(clone))
 	stored := world.Stored(w, clone)
-	if a := stored.GetAnnotations(); strategyOf(stored) != n.run || a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
+	if a := stored.GetAnnotations(); strategyOf(stored) != n.run || a[v1alpha1.HaltedAnnotation] != "" ||
+		a[v1alpha1.HaltedFromAnnotation] != "" {
 		w.Failf("the clone has %v, and the update strategy %s", a, strategyOf(stored))
 	}
 }
 
-// deploymentIsLetGo has a Deployment that is halted be in observe mode by such a patch.
-func deploymentIsLetGo(w *world.World, become string) {
+// deploymentResumed: a patch puts a halted Deployment into observe mode, which ends the halt.
+func deploymentResumed(w *world.World, become string) {
 	w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
 	patch(w, become)
 	w.Until("it is resumed", func() bool { return !w.Deployment("web").Spec.Paused })
 	w.Until("every pod is replaced", func() bool { current, old := podsOf(w); return len(current) == 3 && len(old) == 0 })
-	if d := w.Deployment("web"); d.Annotations[v1alpha1.HaltedAnnotation] != "" || d.Annotations[v1alpha1.SuspendedByAnnotation] == "" || !labelled(w, v1alpha1.SuspendLabel) {
+	if d := w.Deployment("web"); d.Annotations[v1alpha1.HaltedAnnotation] != "" || d.Annotations[v1alpha1.SuspendedByAnnotation] == "" ||
+		!labelled(w, v1alpha1.SuspendLabel) {
 		w.Failf("it has %v %v", d.Labels, d.Annotations)
 	}
 	w.Stop()
-	patch(w, templatePatch("third")) // the block denies it nothing
+	patch(w, templatePatch("third")) // in observe mode the block denies nothing
 	w.Start()
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// partitioned: a user's partition keeps pods; the others are verified.
+// partitioned: the pods above a user's partition are verified.
 func partitioned(w *world.World) {
 	n := natives()[0]
 	must(w, w.Create(n.make()))
@@ -724,8 +741,7 @@ func partitioned(w *world.World) {
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// haltedAtPartition: the user's partition is given back, by the correction and by a
-// release that passes the block.
+// haltedAtPartition: both a corrected verdict and an override release restore the user's partition.
 func haltedAtPartition(w *world.World) {
 	n := natives()[0]
 	set := makeSet(4)
@@ -743,7 +759,7 @@ func haltedAtPartition(w *world.World) {
 	judge(w, n.change(w), "unpass")
 	at(math.MaxInt32)
 	if from := n.stored(w).GetAnnotations()[v1alpha1.HaltedFromAnnotation]; from != "1" {
-		w.Failf("kept is %q", from)
+		w.Failf("the partition kept for later is %q", from)
 	}
 	judge(w, n.change(w), "pass")
 	at(1)
@@ -752,16 +768,15 @@ func haltedAtPartition(w *world.World) {
 	w.Until("a batch is done", func() bool { return batchDone(w, n.change(w)) })
 	judge(w, n.change(w), "unpass")
 	at(math.MaxInt32)
-	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"metadata":{"labels":{"test":"repair"}}}}}`)
+	n.override(w, "repair")
 	at(1)
 	if a := n.stored(w).GetAnnotations(); a[v1alpha1.HaltedAnnotation] != "" || a[v1alpha1.HaltedFromAnnotation] != "" {
-		w.Failf("it still says that it is halted: %v", a)
+		w.Failf("it is still marked as halted: %v", a)
 	}
 	n.progress(w, v1alpha1.ReasonPartitioned)
 }
 
-// leavesAtPartition: a partition above all pods, which a user sets on a StatefulSet that is
-// halted, keeps them also when it leaves the defense.
+// leavesAtPartition: a user sets a partition above all pods on a halted StatefulSet. The partition stays when the workload opts out.
 func leavesAtPartition(w *world.World) {
 	n := natives()[0]
 	n.failUnderWay(w)
@@ -769,15 +784,14 @@ func leavesAtPartition(w *world.World) {
 	n.patch(w, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":1000000}}}}`)
 	w.For(time.Minute)
 	n.patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"disabled"}}}`)
-	w.Until("its block is taken back", func() bool { return !n.labelled(w, v1alpha1.SuspendLabel) })
+	w.Until("the block is removed", func() bool { return !n.labelled(w, v1alpha1.SuspendLabel) })
 	w.For(10 * time.Minute)
 	if got := n.newPods(w); got != news || strategyOf(n.stored(w)) != `{"type":"RollingUpdate","rollingUpdate":{"partition":1000000}}` {
-		w.Failf("%d pods are new after %d, and the update strategy is %s", got, news, strategyOf(n.stored(w)))
+		w.Failf("%d pods are new, want %d, and the update strategy is %s", got, news, strategyOf(n.stored(w)))
 	}
 }
 
-// onDeleteAfterLeaving: a DaemonSet gets its type back when it leaves; a user may set
-// OnDelete again then.
+// onDeleteAfterLeaving: a DaemonSet that opts out gets its strategy back. Afterwards a user may set OnDelete.
 func onDeleteAfterLeaving(w *world.World) {
 	n := natives()[1]
 	n.failUnderWay(w)
@@ -790,7 +804,7 @@ func onDeleteAfterLeaving(w *world.World) {
 	}
 }
 
-// newPods are how many pods have the template of the second release.
+// newPods returns the number of pods with the template of the second release.
 func (n native) newPods(w *world.World) (count int) {
 	for _, p := range n.podsOf(w) {
 		if p.Labels["test"] == "second" {
@@ -800,8 +814,8 @@ func (n native) newPods(w *world.World) (count int) {
 	return count
 }
 
-// threeOfOneName: a Deployment, a StatefulSet and a DaemonSet of one name and one
-// template, released, failed and rolled back side by side.
+// threeOfOneName: a Deployment, a StatefulSet and a DaemonSet with one name and one template are released, fail and are rolled back
+// side by side.
 func threeOfOneName(w *world.World) {
 	create(w, web(2))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -822,21 +836,21 @@ func threeOfOneName(w *world.World) {
 	w.Until("it is blocked", func() bool { return set.labelled(w, v1alpha1.SuspendLabel) })
 	for _, n := range natives() {
 		if n.name != set.name && n.labelled(w, v1alpha1.SuspendLabel) || w.Deployment("web").Labels[v1alpha1.SuspendLabel] != "" {
-			w.Failf("another workload of its name is blocked")
+			w.Failf("another workload of the same name is blocked")
 		}
 	}
 	set.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`)
-	w.Until("it is back", func() bool { return templateOfNative(set.stored(w)).Labels["test"] == "" })
+	w.Until("it is rolled back", func() bool { return templateOfNative(set.stored(w)).Labels["test"] == "" })
 	set.is(w, v1alpha1.ChangeWorkloadSuccess)
 	if test := w.Deployment("web").Spec.Template.Labels["test"]; test != "second" {
-		w.Failf("the deployment of its name is at %q", test)
+		w.Failf("the deployment of the same name has version %q", test)
 	}
 }
 
 func textOf(v any) string {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // it is an API type
+		panic(err) // never for an API type
 	}
 	return string(data)
 }

@@ -40,9 +40,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestHoldingLowered: a namespace that turns off what the operator has on is told, once,
-// and so is that it is on there again. Where the operator has it off, nothing is taken
-// away.
+// TestHoldingLowered: an event reports once that a namespace turns holding off while the operator has it on, and once that it is on
+// again. If the operator has it off, there is no event.
 func TestHoldingLowered(t *testing.T) {
 	const operator, namespace = "operator", "shop"
 	holding := func(namespace string) *wrappers.OpsConfigInfoWrapper {
@@ -54,13 +53,17 @@ func TestHoldingLowered(t *testing.T) {
 		steps    []v1alpha1.OpsConfigValue
 		want     []string // events
 	}{
-		"off":                             {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseChanged"}},
-		"off and on again":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseChanged", "DefenseChanged"}},
-		"on, and then off":                {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseChanged"}},
-		"on":                              {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on}, nil},
-		"off, as the operator has it":     {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{off}, nil},
-		"on and off where it is off":      {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{on, off}, nil},
-		"off, but the operator's is kept": {holding(operator).On("every").With(func(o *v1alpha1.OpsConfigInfo) { o.Spec.Locked = true }), []v1alpha1.OpsConfigValue{off}, nil},
+		"off": {holding(operator).On("every"), []v1alpha1.OpsConfigValue{off}, []string{"DefenseChanged"}},
+		"off and on again": {
+			holding(operator).On("every"), []v1alpha1.OpsConfigValue{off, on}, []string{"DefenseChanged", "DefenseChanged"},
+		},
+		"on, and then off":            {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on, off}, []string{"DefenseChanged"}},
+		"on":                          {holding(operator).On("every"), []v1alpha1.OpsConfigValue{on}, nil},
+		"off, as the operator has it": {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{off}, nil},
+		"on and off, and the operator has it off": {holding(operator).Off("first"), []v1alpha1.OpsConfigValue{on, off}, nil},
+		"off, but the operator's setting is locked": {holding(operator).On("every").With(func(o *v1alpha1.OpsConfigInfo) {
+			o.Spec.Locked = true
+		}), []v1alpha1.OpsConfigValue{off}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -90,19 +93,18 @@ func TestHoldingLowered(t *testing.T) {
 				}
 			}
 			close(recorder.Events)
-			var told []string
+			var reasons []string
 			for event := range recorder.Events {
-				told = append(told, strings.Fields(event)[1])
+				reasons = append(reasons, strings.Fields(event)[1])
 			}
-			if strings.Join(told, " ") != strings.Join(test.want, " ") {
-				t.Errorf("told %v, want %v", told, test.want)
+			if strings.Join(reasons, " ") != strings.Join(test.want, " ") {
+				t.Errorf("events %v, want %v", reasons, test.want)
 			}
 		})
 	}
 }
 
-// TestNoteKinds: since when each kind is defended is noted once, on the operator's own
-// setting blocking alone, and stays.
+// TestNoteKinds: the time since when a kind is defended is written once, only on the operator's own setting blocking, and stays.
 func TestNoteKinds(t *testing.T) {
 	const operator, namespace = "operator", "shop"
 	scheme := runtime.NewScheme()
@@ -116,7 +118,8 @@ func TestNoteKinds(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	began := clock.Now()
 	for _, kinds := range []*workload.Registry{ // of versions that follow one another
-		workload.NewRegistry(workload.Deployment{}), workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}), workload.Defended(), workload.Defended(),
+		workload.NewRegistry(workload.Deployment{}), workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}),
+		workload.Defended(), workload.Defended(),
 	} {
 		r := &OpsConfigInfoReconciler{Cluster: &cluster.Cluster{
 			View: cluster.View{Cached: c, Live: c, Kinds: kinds, Operator: operator}, Client: c, Recorder: events.NewFakeRecorder(10), Clock: clock,
@@ -144,13 +147,12 @@ func TestNoteKinds(t *testing.T) {
 		t.Errorf("noted %v, want %v", got, want)
 	}
 	if got := noted(own); len(got) != 1 {
-		t.Errorf("of a namespace it is noted %v", got)
+		t.Errorf("on the setting of a namespace it noted %v", got)
 	}
 }
 
-// TestNoteInstalled: an installation begins at the first start, and at the first start after it
-// was told to leave; a process that ran before that begins none, and neither does one that finds
-// the setting made again, or not noted by an older build.
+// TestNoteInstalled: an installation begins at the first start, and at the first start after an uninstall. It does not begin for a
+// process that started before the uninstall, for a setting that was recreated, or after an upgrade from a build that did not note it.
 func TestNoteInstalled(t *testing.T) {
 	began := metav1.NewTime(time.Unix(1_700_000_000, 0))
 	at := func(d time.Duration) metav1.Time { return metav1.NewTime(began.Add(d)) }
@@ -165,12 +167,12 @@ func TestNoteInstalled(t *testing.T) {
 		namespace   string
 		said, other []metav1.Condition
 		started     time.Duration
-		want        time.Duration // after began; negative where nothing says so
+		want        time.Duration // after began; negative if it is not noted
 	}{
 		"first start":                      {"operator", nil, nil, time.Hour, time.Hour},
 		"noted already":                    {"operator", []metav1.Condition{condition(installed, metav1.ConditionTrue, 0)}, nil, time.Hour, 0},
-		"first start after leaving":        {"operator", left(0), nil, time.Minute, time.Hour},
-		"ran while it was told to leave":   {"operator", left(2 * time.Minute), nil, time.Minute, -1},
+		"first start after an uninstall":   {"operator", left(0), nil, time.Minute, time.Hour},
+		"started before the uninstall":     {"operator", left(2 * time.Minute), nil, time.Minute, -1},
 		"an upgrade":                       {"operator", nil, []metav1.Condition{condition(accepted, metav1.ConditionTrue, 0)}, time.Hour, 0},
 		"the setting of another namespace": {"shop", nil, nil, time.Hour, -1},
 	} {

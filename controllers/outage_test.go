@@ -35,17 +35,16 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// fleet are workloads whose manifests are in Git, and are applied again and again
-// by somebody who knows nothing of rollbacks.
+// fleet is a set of workloads whose manifests are in Git. They are applied every few minutes, whatever is rolled back.
 type fleet struct {
 	w *world.World
-	// manifests are what Git has.
+	// manifests are the workloads in Git.
 	manifests map[string]*appsv1.Deployment
-	// denied are the answers to what was refused, by workload.
+	// denied are the answers to denied applies, by workload.
 	denied map[string]string
 }
 
-// apply applies all, as kubectl does: what is refused is tried again next time.
+// apply applies all manifests, as kubectl does. The next apply retries what is denied.
 func (f *fleet) apply() {
 	for _, name := range slices.Sorted(maps.Keys(f.manifests)) {
 		err := f.w.Patch(name, templateOf(f.w, f.manifests[name]))
@@ -58,7 +57,7 @@ func (f *fleet) apply() {
 	}
 }
 
-// goesOn lets time pass, while everything is applied again every few minutes.
+// goesOn lets time pass and applies all manifests every few minutes.
 func (f *fleet) goesOn(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		f.w.For(3 * time.Minute)
@@ -66,14 +65,14 @@ func (f *fleet) goesOn(d time.Duration) {
 	}
 }
 
-// runs says that a workload runs what Git has, and its release has succeeded.
+// runs reports whether a workload has the version in Git and its release has succeeded.
 func (f *fleet) runs(name string) bool {
 	d, c := f.w.Deployment(name), f.w.Change(name)
 	return d.Spec.Template.Spec.Containers[0].Image == f.manifests[name].Spec.Template.Spec.Containers[0].Image &&
 		c != nil && c.Status.Status == v1alpha1.ChangeWorkloadSuccess && d.Status.AvailableReplicas == *d.Spec.Replicas
 }
 
-// each are the workloads something holds for.
+// each returns the workloads that a condition holds for.
 func (f *fleet) each(holds func(name string) bool) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(f.manifests)) {
 		if holds(name) {
@@ -83,15 +82,15 @@ func (f *fleet) each(holds func(name string) bool) (names []string) {
 	return names
 }
 
-// says is the reason for which a release is rolled back, or not.
-func (f *fleet) says(reason string) func(name string) bool {
+// rolledBack reports whether the condition RolledBack has a reason.
+func (f *fleet) rolledBack(reason string) func(name string) bool {
 	return func(name string) bool {
 		c := f.w.Change(name)
 		return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == reason
 	}
 }
 
-// rollbacks are those that the operator made.
+// rollbacks returns the number of rollbacks by the operator.
 func rollbacks(w *world.World) (n int) {
 	for _, write := range w.Writes() {
 		if strings.HasPrefix(write, "roll back ") {
@@ -101,8 +100,8 @@ func rollbacks(w *world.World) (n int) {
 	return n
 }
 
-// limited is the metric that the alert AlterShieldRollbacksLimited is about. All tests of this
-// package count on it. It has no value before the first rollback that waits.
+// limited returns the metric of the alert AlterShieldRollbacksLimited. All tests of this package count on it. It has no value before the
+// first rollback that waits.
 func limited(t *testing.T) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -112,7 +111,7 @@ func limited(t *testing.T) float64 {
 	for _, f := range families {
 		if f.GetName() == "altershield_rollbacks_limited_total" {
 			sum := 0.0
-			for _, m := range f.GetMetric() { // of all kinds
+			for _, m := range f.GetMetric() { // summed over the kinds
 				sum += m.GetCounter().GetValue()
 			}
 			return sum
@@ -121,11 +120,10 @@ func limited(t *testing.T) float64 {
 	return 0
 }
 
-// TestRegistryOutage: twenty releases are under way when the registry goes, for ten
-// minutes. Settings are the defaults, and kubelets back off as they do: ten seconds,
-// doubled up to five minutes. All are of one namespace, so that three are rolled back; the others
-// are told to wait, and come up when the registry is back. What was rolled back comes in again
-// once its quarantine is over, by nothing but Git being applied again and again.
+// TestRegistryOutage: 20 releases are under way when the registry is down for ten minutes. Settings are the defaults. Kubelets back off
+// for ten seconds, doubled up to five minutes. All workloads are in one namespace, so three releases are rolled back; the others wait for
+// the rollback limit, and come up when the registry is back. A rolled-back version is released again after its quarantine, because the
+// manifests in Git are applied every few minutes.
 func TestRegistryOutage(t *testing.T) {
 	images := map[string]world.Image{}
 	for i := range 20 {
@@ -137,7 +135,7 @@ func TestRegistryOutage(t *testing.T) {
 		t.Errorf("%s\n%s\n%s", e.Problem, strings.Join(wrong, "\n"), e.Log)
 	}
 	if n := limited(t) - before; n < 10 {
-		t.Errorf("the metric counts %v rollbacks that were held back", n)
+		t.Errorf("the metric counts %v rollbacks that the limit refused", n)
 	}
 }
 
@@ -146,12 +144,13 @@ func outage(w *world.World) {
 	f := &fleet{w: w, manifests: map[string]*appsv1.Deployment{}, denied: map[string]string{}}
 	for i := range 20 {
 		name := fmt.Sprintf("web-%02d", i)
-		f.manifests[name] = wrappers.MakeDeployment(world.Namespace, name).Replicas(int32(2 + i%4)).Image("good").With(strategies[i%len(strategies)]).Obj()
+		f.manifests[name] = wrappers.MakeDeployment(world.Namespace, name).Replicas(int32(2 + i%4)).Image("good").
+			With(strategies[i%len(strategies)]).Obj()
 		create(w, f.manifests[name].DeepCopy())
 	}
 	w.Until("all run", func() bool { return len(f.each(f.runs)) == 20 })
 	w.For(10 * time.Minute)
-	for i := range 20 { // one after the other, and the registry goes in the middle
+	for i := range 20 { // one after the other; the registry is down after half of them
 		name := fmt.Sprintf("web-%02d", i)
 		f.manifests[name].Spec.Template.Spec.Containers[0].Image = name + ":2"
 		f.apply()
@@ -161,37 +160,36 @@ func outage(w *world.World) {
 		}
 	}
 	f.goesOn(8 * time.Minute)
-	// What has pods up already may have the others wait on one node.
-	held, tolerated := f.each(f.says(v1alpha1.ReasonRollbackLimit)), f.each(f.says(v1alpha1.ReasonTolerated))
-	if len(held) < 10 || len(held)+len(tolerated)+rollbacks(w) != 20 {
-		w.Failf("the rollback limit holds %s back, %s are tolerated, %d were rolled back", held, tolerated, rollbacks(w))
+	// A release with pods up may have all its other pods on one node, which is tolerated.
+	limited, tolerated := f.each(f.rolledBack(v1alpha1.ReasonRollbackLimit)), f.each(f.rolledBack(v1alpha1.ReasonTolerated))
+	if len(limited) < 10 || len(limited)+len(tolerated)+rollbacks(w) != 20 {
+		w.Failf("%s wait for the rollback limit, %s are tolerated, %d were rolled back", limited, tolerated, rollbacks(w))
 	}
 	w.SetRegistry(true)
 	f.goesOn(10 * time.Minute)
 	if n := len(f.each(f.runs)); n < 15 {
-		w.Failf("%d run what Git has ten minutes after the registry is back", n)
+		w.Failf("%d have the version in Git ten minutes after the registry is back", n)
 	}
 	f.goesOn(time.Hour)
-	if left := f.each(func(name string) bool { return !f.runs(name) || f.says(v1alpha1.ReasonRollbackLimit)(name) }); len(left) > 0 {
-		w.Failf("%s do not run what Git has an hour later, or still say that the rollback limit holds them", left)
+	if left := f.each(func(name string) bool { return !f.runs(name) || f.rolledBack(v1alpha1.ReasonRollbackLimit)(name) }); len(left) > 0 {
+		w.Failf("%s do not have the version in Git an hour later, or still wait for the rollback limit", left)
 	}
 	if n := rollbacks(w); n != 3 || len(f.denied) != n {
 		w.Failf("%d rollbacks, %d workloads were denied", n, len(f.denied))
 	}
-	told := 0
+	reported := 0
 	for _, e := range w.Events() {
 		if e.Reason == v1alpha1.EventRollbackRefused && strings.Contains(e.Message, "in the last ") {
-			told++
+			reported++
 		}
 	}
-	if told < 10 {
-		w.Failf("%d events tell of the rollback limit", told)
+	if reported < 10 {
+		w.Failf("%d events report the rollback limit", reported)
 	}
 }
 
-// TestServerOutage: AlterShield Server is away for most of the time that the checks of
-// many batches have, and silence fails. It is back before their deadlines, so that they
-// have a verdict.
+// TestServerOutage: AlterShield Server is unreachable for most of the time that checks have, and silence fails. It is back before their
+// deadlines, so all checks get a verdict.
 func TestServerOutage(t *testing.T) {
 	e := world.Play(t, world.Story{Name: "server outage", Run: func(w *world.World) {
 		create(w, web(12))
@@ -206,11 +204,11 @@ func TestServerOutage(t *testing.T) {
 	}
 }
 
-// TestLostEntries: AlterShield Server loses the node of an order and that of a batch. Each is
-// started again, and has its verdicts.
+// TestLostEntries: AlterShield Server loses the order entry of an order and the order entry of a batch. Both are started again and get
+// their verdicts.
 func TestLostEntries(t *testing.T) {
-	e := world.Play(t, world.Story{Name: "lost nodes", Run: func(w *world.World) {
-		// Not at the moment at which the answer to the start is written.
+	e := world.Play(t, world.Story{Name: "lost entries", Run: func(w *world.World) {
+		// The delay lets the answer to the start be written first.
 		w.Server().Script(simulator.Script{CallbackDelay: time.Second})
 		w.Server().Script(simulator.Script{Lost: true, Times: 1,
 			Match: simulator.Match{CheckType: altershield.CheckOrder, Stage: altershield.StagePre}})
@@ -227,13 +225,11 @@ func TestLostEntries(t *testing.T) {
 	}
 }
 
-// TestTriesOfABrokenVersion: Git has a version that never starts, for days. It is
-// tried again after an hour, after twice as long each time, and once a day in the
-// end; the version that ran before serves all along. When its image is there, the
-// next try succeeds.
+// TestTriesOfABrokenVersion: for days, Git has a version that never starts. It is tried again after an hour, then after twice as long
+// each time, at most a day. The version before it serves all the time. When its image exists, the next try succeeds.
 func TestTriesOfABrokenVersion(t *testing.T) {
 	var tries []time.Time
-	e := world.Play(t, world.Story{Name: "tries", Run: func(w *world.World) { tries = tellTries(w) }},
+	e := world.Play(t, world.Story{Name: "tries", Run: func(w *world.World) { tries = playTries(w) }},
 		world.Options{Nodes: 5, Images: images, Verbose: *verbose})
 	if wrong := slices.Concat(e.Violations, e.Errors); e.Problem != "" || len(wrong) > 0 {
 		t.Errorf("%s\n%s\n%s", e.Problem, strings.Join(wrong, "\n"), e.Log)
@@ -243,7 +239,7 @@ func TestTriesOfABrokenVersion(t *testing.T) {
 		t.Fatalf("%d tries, want %d", len(tries), len(hours)+1)
 	}
 	for i, n := range hours {
-		// Two minutes until it is rolled back, and up to three until it is applied.
+		// It is rolled back after two minutes, and applied again after up to three.
 		least := time.Duration(n) * time.Hour
 		if between := tries[i+1].Sub(tries[i]); between < least+fails || between > least+failed+4*time.Minute {
 			t.Errorf("%s between the tries %d and %d, want %s and some minutes", between, i+1, i+2, least)
@@ -251,7 +247,7 @@ func TestTriesOfABrokenVersion(t *testing.T) {
 	}
 }
 
-func tellTries(w *world.World) (tries []time.Time) {
+func playTries(w *world.World) (tries []time.Time) {
 	d := probed(4).Obj()
 	f := &fleet{w: w, manifests: map[string]*appsv1.Deployment{"web": d}, denied: map[string]string{}}
 	create(w, d.DeepCopy())
@@ -282,7 +278,7 @@ func tellTries(w *world.World) (tries []time.Time) {
 	tries = append(tries, time.Now())
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	if !f.runs("web") {
-		w.Failf("the version does not come in once its image is there")
+		w.Failf("the version is not released although its image exists")
 	}
 	return tries
 }

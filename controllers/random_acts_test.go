@@ -43,7 +43,7 @@ type wants struct {
 	paused, onDelete              bool
 }
 
-// create creates the workload; what is stored is another object then.
+// create creates the workload. It also serves to create it again after its deletion.
 func (s *randomStory) create(r *rand.Rand) string {
 	o := s.make(r)
 	deadline := s.wants.deadline
@@ -68,7 +68,7 @@ func replicasOf(o client.Object) int32 {
 	}
 }
 
-// empty is the workload by its kind and name; stored is how it is stored, nil when it is not.
+// empty returns the workload with its kind and name only.
 func (s *randomStory) empty() client.Object {
 	at := metav1.ObjectMeta{Namespace: world.Namespace, Name: "web"}
 	switch s.kind {
@@ -90,12 +90,12 @@ func (s *randomStory) change() *v1alpha1.ChangeWorkload {
 
 func (s *randomStory) pods() (pods []*corev1.Pod) { return s.w.Pods() }
 
-// noteVersion notes the image of the version the workload is at.
+// noteVersion notes the image of the current version.
 func (s *randomStory) noteVersion(image string) {
 	s.images[s.stored().GetLabels()[v1alpha1.VersionLabel]] = image
 }
 
-// patch patches the workload. That it is denied is no failure.
+// patch patches the workload. A denied patch is no failure of the story.
 func (s *randomStory) patch(patch string) error {
 	before := templateLabel(s.stored())
 	err := s.w.PatchObject(s.empty(), patch)
@@ -109,7 +109,7 @@ func (s *randomStory) patch(patch string) error {
 	return err
 }
 
-// outcome is how a request ended, in short.
+// outcome returns the result of a request, in short.
 func outcome(err error) string {
 	if err == nil {
 		return ""
@@ -123,7 +123,7 @@ func templateOfImage(label, image string) string {
 		`"spec":{"containers":[{"name":"main","image":%q,"readinessProbe":{}}]}}}}`, label, image)
 }
 
-// templateLabel returns the label by which templates differ.
+// templateLabel returns the label in which templates differ.
 func templateLabel(o client.Object) string {
 	if d, ok := o.(*appsv1.Deployment); ok {
 		return d.Spec.Template.Labels["test"]
@@ -131,7 +131,7 @@ func templateLabel(o client.Object) string {
 	return templateOfNative(o).Labels["test"]
 }
 
-// label is a patch of one; "null" takes it off.
+// label returns a patch of a label; the value "null" removes it.
 func label(name, value string) string { return metadata("labels", name, value) }
 
 func annotation(name, value string) string { return metadata("annotations", name, value) }
@@ -143,13 +143,13 @@ func metadata(what, name, value string) string {
 	return fmt.Sprintf(`{"metadata":{%q:{%q:%s}}}`, what, name, value)
 }
 
-// act is something that happens, so many times of all.
+// act is something that happens in a story, chosen with a weight.
 type act struct {
 	name   string
 	weight int
-	// may says whether the story can have it; always when it is nil.
+	// may reports whether the story can have the act; nil means always.
 	may func(s *randomStory) bool
-	// do does it, and says more of it.
+	// do does the act and returns its details for the log.
 	do func(s *randomStory, r *rand.Rand) string
 }
 
@@ -181,10 +181,10 @@ func hasNoNodes(s *randomStory) bool { return !s.nodes }
 
 func hasServer(s *randomStory) bool { return s.options.Server }
 
-// mayBlock: where all is in observe mode, a block denies nothing, which the judge does not know.
+// mayBlock reports whether a block denies releases: in observe mode it does not, which the judge does not know.
 func mayBlock(s *randomStory) bool { return !s.options.Settings[settings.NameObserve].Enable }
 
-// send makes an act of a patch.
+// send returns an act that patches the workload.
 func send(patches ...string) func(*randomStory, *rand.Rand) string {
 	return func(s *randomStory, r *rand.Rand) string {
 		p := pick(r, patches...)
@@ -194,7 +194,7 @@ func send(patches ...string) func(*randomStory, *rand.Rand) string {
 
 func randomActs() []act { return slices.Concat(releaseActs(), fieldActs(), requestActs(), faultActs()) }
 
-// releaseActs are those of users who release.
+// releaseActs are acts of users who release.
 func releaseActs() []act {
 	return []act{
 		{"release", 24, nil, (*randomStory).release},
@@ -206,7 +206,7 @@ func releaseActs() []act {
 	}
 }
 
-// fieldActs are those of users who edit what the operator may change for a time.
+// fieldActs are acts of users who edit the fields that the operator may change for a time.
 func fieldActs() []act {
 	return []act{
 		{"scale", 6, func(s *randomStory) bool { return s.kind != "DaemonSet" }, func(s *randomStory, r *rand.Rand) string {
@@ -221,9 +221,9 @@ func fieldActs() []act {
 			return fmt.Sprint(" to ", n, s.wish(fmt.Sprintf(`{"spec":{"minReadySeconds":%d}}`, n), func(w *wants) { w.minReady = n }))
 		}},
 		{"edit progressDeadlineSeconds", 3, isDeployment, func(s *randomStory, r *rand.Rand) string {
-			n := pick[int32](r, 600, 60, 200, 2400, 1900) // those of holds, too
+			n := pick[int32](r, 600, 60, 200, 2400, 1900) // also the values that holds set
 			if s.stored().GetAnnotations()[v1alpha1.HeldAnnotation] != "" && n > 600 {
-				return " not: it may be the hold's"
+				return " not: the value may come from the hold"
 			}
 			return fmt.Sprint(" to ", n, s.wish(fmt.Sprintf(`{"spec":{"progressDeadlineSeconds":%d}}`, n), func(w *wants) { w.deadline = n }))
 		}},
@@ -239,7 +239,7 @@ func fieldActs() []act {
 	}
 }
 
-// requestActs are those of users who talk to the operator.
+// requestActs are acts of users who send requests and settings to the operator.
 func requestActs() []act {
 	setting := v1alpha1.SettingAnnotationPrefix
 	return []act{
@@ -264,7 +264,7 @@ func requestActs() []act {
 	}
 }
 
-// faultActs are what goes wrong.
+// faultActs are acts of the cluster and the operator that go wrong.
 func faultActs() []act {
 	return []act{
 		{"delete, and create", 1, nil, func(s *randomStory, r *rand.Rand) string {
@@ -308,8 +308,8 @@ func (s *randomStory) wish(patch string, wish func(*wants)) string {
 	return outcome(err)
 }
 
-// holdSet reports whether a field has that value already because of a hold: a user who writes the
-// same changes nothing, so nothing tells that it is the user's from then on.
+// holdSet reports whether a hold has already set a field to a value. A user who writes the same value changes nothing, so the operator
+// cannot know that the user wants it.
 func (s *randomStory) holdSet(value int32, path ...string) bool {
 	o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s.stored())
 	must(s.w, err)
@@ -332,7 +332,7 @@ func (s *randomStory) release(r *rand.Rand) string {
 func (s *randomStory) sendTemplate(t, image string) string {
 	before := s.stored().GetLabels()[v1alpha1.VersionLabel]
 	err := s.patch(t)
-	if s.stored().GetLabels()[v1alpha1.VersionLabel] != before { // else admission did not see it
+	if s.stored().GetLabels()[v1alpha1.VersionLabel] != before { // otherwise it got past admission
 		s.noteVersion(image)
 	}
 	return " " + image + outcome(err)
@@ -353,7 +353,7 @@ func (s *randomStory) releaseEarlier(r *rand.Rand) string {
 	return fmt.Sprint(" ", n)
 }
 
-// manifest is all that the user wants, as a tool applies it.
+// manifest returns all that the user wants, as a tool applies it.
 func (s *randomStory) manifest() string {
 	rest := fmt.Sprintf(`"minReadySeconds":%d`, s.wants.minReady)
 	switch s.kind {
@@ -408,7 +408,7 @@ func (s *randomStory) switchOnDelete(r *rand.Rand) string {
 	}
 	err := s.patch(fmt.Sprintf(`{"spec":{"updateStrategy":%s}}`, s.strategy()))
 	if err != nil || s.kind == "DaemonSet" && halted && s.wants.onDelete {
-		s.wants = before // it is the operator's
+		s.wants = before // the operator changed it
 	}
 	return fmt.Sprint(" ", s.wants.onDelete, outcome(err))
 }
@@ -446,8 +446,7 @@ func (s *randomStory) failBatch(r *rand.Rand) string {
 	return " of none that is done"
 }
 
-// failInFlight fails the first batch of the release when it is done, if that takes no longer than
-// a minute.
+// failInFlight fails the first batch of the release if it is done within a minute.
 func (s *randomStory) failInFlight(r *rand.Rand) string {
 	for range 120 {
 		if batchDone(s.w, s.change()) {

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
 
-// calm ends all outages, and waits for rest.
+// calm ends all outages and waits for rest.
 func (s *randomStory) calm() {
 	s.synced = nil
 	s.w.Start()
@@ -53,7 +53,7 @@ func (s *randomStory) calm() {
 	s.rest()
 }
 
-// observed says that the workload is in observe mode, and enforcing that it is defended in full.
+// observed reports whether the workload is in observe mode.
 func (s *randomStory) observed() bool {
 	own := s.stored().GetAnnotations()[v1alpha1.SettingAnnotationPrefix+settings.NameObserve]
 	return own == "enabled" || s.options.Settings[settings.NameObserve].Enable && own == ""
@@ -67,17 +67,17 @@ func (s *randomStory) optedOut() bool {
 
 func (s *randomStory) enforcing() bool { return s.enrolled() && !s.optedOut() && !s.observed() }
 
-// finish makes a release that has all it needs to succeed, past any block.
+// finish releases a version that can succeed, past any block.
 func (s *randomStory) finish() {
 	s.w.Enrol(true)
 	for _, pod := range s.pods() {
 		if !isReady(pod) && strings.HasPrefix(pod.Spec.Containers[0].Image, "good") {
-			must(s.w, s.w.Delete(pod)) // the story harmed it, and its version is good
+			must(s.w, s.w.Delete(pod)) // the story harmed the pod, but its version is good
 		}
 	}
 	s.w.For(10 * time.Second)
 	must(s.w, s.patch(label(v1alpha1.DefenseLabel, "null")))
-	must(s.w, s.patch(label(v1alpha1.IgnoredSuspendLabel, "null"))) // one from before may be stale
+	must(s.w, s.patch(label(v1alpha1.IgnoredSuspendLabel, "null"))) // an older label may be stale
 	s.wants.onDelete, s.wants.paused, s.wants.partition = false, false, 0
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"replicas":3,`, v1alpha1.IgnoredSuspendLabel)
 	switch s.kind {
@@ -91,7 +91,7 @@ func (s *randomStory) finish() {
 	t := templateOfImage("the last one", "good")
 	patch += strings.TrimPrefix(t, `{"spec":{`)
 	if err := s.patch(patch); err != nil {
-		s.w.Failf("a good release past the block is denied: %v", err)
+		s.w.Failf("a good override release is denied: %v", err)
 	}
 	s.noteVersion("good")
 	s.logf("a good release past the block")
@@ -107,8 +107,8 @@ func (s *randomStory) finish() {
 	}
 }
 
-// deleteStuck deletes pods that keep a StatefulSet from going on, where the operator must not:
-// it knows nothing bad of their versions, or only observes.
+// deleteStuck deletes pods that block the rollout of a StatefulSet if the operator must not evict them: it knows of no failure of their
+// versions, or is in observe mode.
 func (s *randomStory) deleteStuck() {
 	if s.kind != "StatefulSet" {
 		return
@@ -132,7 +132,7 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// complete says why the rollout of a template is not complete; empty when it is.
+// complete returns why the rollout of a template is not complete, or "".
 func (s *randomStory) complete(label string) string {
 	pods := s.pods()
 	if len(pods) != 3 {
@@ -146,7 +146,7 @@ func (s *randomStory) complete(label string) string {
 	return ""
 }
 
-// check fails where a trace remains on the workload that must be gone.
+// check fails if the workload still has a trace that must be gone.
 func (s *randomStory) check(when string) {
 	problems := slices.Concat(s.checkFields(), s.checkHalt(), s.checkBlock(), s.checkQuarantine(), s.checkRecords())
 	if len(problems) > 0 {
@@ -154,7 +154,7 @@ func (s *randomStory) check(when string) {
 	}
 }
 
-// describe is the workload in one line.
+// describe returns the workload in one line.
 func (s *randomStory) describe() string {
 	o := s.stored()
 	said := fmt.Sprintf("enrolled: %t, labels %v, annotations %v", s.enrolled(), o.GetLabels(), o.GetAnnotations())
@@ -165,7 +165,7 @@ func (s *randomStory) describe() string {
 	return said
 }
 
-// checkFields is S5 and S10: all fields are as the user wants them.
+// checkFields is S5 and S10: all fields have the values that the user wants.
 func (s *randomStory) checkFields() (problems []string) {
 	o, halted := s.stored(), s.halted()
 	not := func(field string, is, want any) {
@@ -200,12 +200,12 @@ func (s *randomStory) checkFields() (problems []string) {
 	return problems
 }
 
-// isStuck says that a pod is not Ready: a hold waits for it.
+// isStuck reports whether a pod is not Ready: a hold waits for it.
 func (s *randomStory) isStuck() bool {
 	return slices.ContainsFunc(s.pods(), func(pod *corev1.Pod) bool { return !isReady(pod) })
 }
 
-// checkHalt: what is halted is defended, and its release failed.
+// checkHalt: a halted workload is defended, and its release failed.
 func (s *randomStory) checkHalt() []string {
 	o := s.stored()
 	version := o.GetAnnotations()[v1alpha1.HaltedAnnotation]
@@ -224,8 +224,7 @@ func (s *randomStory) checkHalt() []string {
 	return nil
 }
 
-// checkBlock: what the operator blocked is defended, and a release failed since the last
-// success.
+// checkBlock: a workload that the operator blocked is defended, and a release failed since the last success.
 func (s *randomStory) checkBlock() []string {
 	o := s.stored()
 	because := strings.Fields(o.GetAnnotations()[v1alpha1.SuspendedByAnnotation])
@@ -248,7 +247,7 @@ func (s *randomStory) checkBlock() []string {
 	return nil
 }
 
-// checkQuarantine is S9: no version is in quarantine that nothing was wrong with.
+// checkQuarantine is S9: each version in quarantine had a failure.
 func (s *randomStory) checkQuarantine() (problems []string) {
 	var reasons map[string]struct{ Cause, Message string }
 	if text := s.stored().GetAnnotations()[v1alpha1.QuarantineReasonAnnotation]; text != "" {
@@ -263,10 +262,10 @@ func (s *randomStory) checkQuarantine() (problems []string) {
 	return problems
 }
 
-// mostRecords is how many releases of a workload are kept: the current one and ten.
+// mostRecords is the number of releases kept for a workload: the current release and ten more.
 const mostRecords = 11
 
-// checkRecords is S11, and L1 of what cannot go on by itself.
+// checkRecords is S11, and L1 for records that cannot go on without help.
 func (s *randomStory) checkRecords() (problems []string) {
 	o := s.stored()
 	changes := s.w.ChangesOf(o)
@@ -283,7 +282,7 @@ func (s *randomStory) checkRecords() (problems []string) {
 	return problems
 }
 
-// blocks says that the setting is on.
+// blocks reports whether the setting blocking is on.
 func (s *randomStory) blocks() bool {
 	v, ok := s.options.Settings[settings.NameBlocking]
 	own := s.stored().GetAnnotations()[v1alpha1.SettingAnnotationPrefix+settings.NameBlocking]

@@ -31,9 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// The workloads of random stories, and what harms them.
-
-// randomImages are what becomes of pods on nodes.
+// randomImages are the images on nodes. Their names tell how their pods end.
 var randomImages = map[string]world.Image{
 	"good": {}, "good-pulled": {Pull: 20 * time.Second}, "good-slow": {Ready: 40 * time.Second},
 	"bad": {Missing: true}, "bad-crash": {Ends: 3 * time.Second}, "bad-late": {Ends: 100 * time.Second},
@@ -41,7 +39,7 @@ var randomImages = map[string]world.Image{
 	"never-ready": {Ready: 1000 * time.Hour},
 }
 
-// image is one that works mostly, or one that does not.
+// image returns an image, which works more often than not.
 func (s *randomStory) image(r *rand.Rand) string {
 	switch {
 	case oneIn(r, 3) && s.nodes:
@@ -55,7 +53,7 @@ func (s *randomStory) image(r *rand.Rand) string {
 	}
 }
 
-// make makes the workload as its user wants it.
+// make returns the workload that the user creates.
 func (s *randomStory) make(r *rand.Rand) client.Object {
 	s.wants = wants{minReady: pick[int32](r, 0, 0, 5), deadline: pick[int32](r, 600, 600, 100)}
 	replicas := 1 + r.Int32N(5)
@@ -132,7 +130,7 @@ func (s *randomStory) outage(r *rand.Rand) string {
 	switch what {
 	case "stops":
 		if s.change() == nil {
-			s.unknown[templateLabel(s.stored())] = true // it may be replaced before it is recorded
+			s.unknown[templateLabel(s.stored())] = true // the next release may come before the operator records it
 		}
 		s.w.Stop()
 	case "starts":
@@ -152,7 +150,7 @@ func (s *randomStory) server(r *rand.Rand) string {
 	case 1:
 		o := pick(r, simulator.Refuse, simulator.HTTP500, simulator.HTML, simulator.LostReply, simulator.Reset)
 		must(s.w, server.SetOutage(o))
-		s.disturbed = true // its silence may count as a failure
+		s.disturbed = true // no answer may count as a failure
 		return " is out: " + string(o)
 	case 2:
 		server.ClearScripts()

@@ -33,10 +33,10 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// Every run plays the stories of these seeds.
+// Each run plays the stories of the seeds from firstSeed on.
 const firstSeed, seeds = 101, 40
 
-// foundSeeds are those of stories that had found a defect, which every run plays, too.
+// foundSeeds are the seeds of stories that once found a defect. Each run plays them, too.
 var foundSeeds = []uint64{585, 1795453875000054, 1795453875000071, 1795453875000216, 1795464323000312,
 	1795474371000005, 1795474371000077, 1795474371000205, 1795475141000364, 1795475141000433,
 	1795479519000170, 1795479519000831, 1795479519000859}
@@ -47,12 +47,11 @@ var (
 	seedsOf  = flag.String("world.seeds", "", "play the random stories of these seeds instead, as 141-180")
 )
 
-// soakTime is how long random stories are played, where `make test-soak` says so.
+// soakTime is the environment variable with the duration of `make test-soak`.
 const soakTime = "RANDOM_STORIES_TIME"
 
-// TestRandomStories plays stories that seeds choose: what users, the cluster, AlterShield
-// Server and the operator's own processes do, and when. Invariants are checked on the way and
-// at the end.
+// TestRandomStories plays stories whose acts seeds choose: acts of users, the cluster, AlterShield Server and the operator's processes.
+// Invariants are checked during a story and at its end.
 func TestRandomStories(t *testing.T) {
 	switch {
 	case *seedOnly != 0:
@@ -92,10 +91,10 @@ func seedsBetween(first, last uint64) (all []uint64) {
 	return all
 }
 
-// mostFound is after how many failures a soak ends.
+// mostFound is the number of failures that end a soak.
 const mostFound = 3
 
-// soakRandom plays stories of other seeds each time, until the time is over.
+// soakRandom plays stories of new seeds until the time is over.
 func soakRandom(t *testing.T) {
 	t.Helper()
 	d, err := time.ParseDuration(os.Getenv(soakTime))
@@ -112,8 +111,7 @@ func soakRandom(t *testing.T) {
 	t.Logf("%d random stories from seed %d on", played, first)
 }
 
-// tryRandom plays the story of a seed. Of one that fails it leaves out the acts that the failure
-// does not need, and reports the rest.
+// tryRandom plays the story of a seed. If the story fails, it leaves out the acts that the failure does not need and reports the rest.
 func tryRandom(t *testing.T, seed uint64) (ok bool) {
 	t.Helper()
 	skip := map[int]bool{}
@@ -138,13 +136,13 @@ func tryRandom(t *testing.T, seed uint64) (ok bool) {
 	return false
 }
 
-// kindOfProblem is the beginning of a problem: what follows has names and times.
+// kindOfProblem returns the beginning of a problem, which has no names and times.
 func kindOfProblem(problem string) string {
 	kind, _, _ := strings.Cut(problem, ":")
 	return kind
 }
 
-// playRandom plays the story of a seed, without some of its acts.
+// playRandom plays the story of a seed without some of its acts.
 func playRandom(t *testing.T, seed uint64, skip map[int]bool) (*randomStory, string) {
 	t.Helper()
 	s := newRandomStory(seed, skip)
@@ -159,42 +157,42 @@ func playRandom(t *testing.T, seed uint64, skip map[int]bool) (*randomStory, str
 	return s, strings.Join(problems[:min(len(problems), 5)], "\n")
 }
 
-// randomStory is what a seed chooses.
+// randomStory is a story that a seed chooses.
 type randomStory struct {
 	seed    uint64
 	options world.Options
-	// kind is that of the workload.
+	// kind is the kind of the workload.
 	kind  string
 	nodes bool
-	// acts are the numbers of those that a run chose, skip those that are left out.
+	// acts are the numbers of the chosen acts, skip the numbers of acts to leave out.
 	acts []int
 	skip map[int]bool
-	// did says what happened.
+	// did is the log.
 	did []string
 
 	w *world.World
 	// wants are the fields as the user last set them.
 	wants wants
-	// images are by version, templates the patches of all templates, the first one included.
+	// images are the images by version, templates the patches of all templates, the first template included.
 	images    map[string]string
 	templates []string
-	// disturbed: the cluster harmed pods, so that any version may fail.
+	// disturbed: the cluster harmed pods, so any version may fail.
 	disturbed bool
-	// synced is what a tool applies every minute; nil while there is none.
+	// synced returns the manifest that a tool applies every minute; nil without a tool.
 	synced func() string
-	// unknown are the labels of templates that were released while the workload was not defended,
-	// or no manager ran: the next release may have come before one saw them.
+	// unknown are the labels of templates released while the workload was not defended or no manager ran. The next release may have
+	// come before a manager read them.
 	unknown map[string]bool
 }
 
-// String is all that was done.
+// String returns the options and the log of the story.
 func (s *randomStory) String() string {
 	o := s.options
 	return fmt.Sprintf("a %s, nodes: %t, server: %t, processes: %d %v, order: %d, fault: %s, lag: %v, settings: %v, policies: %d\n%s",
 		s.kind, s.nodes, o.Server, o.Processes, o.Clocks, o.Seed, o.Fault, o.Lag, o.Settings, len(o.Policies), strings.Join(s.did, "\n"))
 }
 
-// oneIn says yes once in so many times.
+// oneIn returns true once in n times.
 func oneIn(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -239,7 +237,7 @@ func randomSettings(r *rand.Rand) map[string]v1alpha1.OpsConfigValue {
 	some(3, settings.NameBranch, "2", true)
 	some(4, settings.NameSelfHealing, "", true)
 	if some(6, settings.NameSilence, "", true); all[settings.NameSilence].Enable {
-		delete(all, settings.NameHolding) // a hold that runs out before its checks end fails
+		delete(all, settings.NameHolding) // a hold that runs out before its checks end would fail
 		some(2, settings.NameHolding, pick(r, "first", "every"), true)
 	}
 	some(6, settings.NameHalting, "", false)
@@ -252,7 +250,7 @@ func randomSettings(r *rand.Rand) map[string]v1alpha1.OpsConfigValue {
 	return all
 }
 
-// randomPolicies are what judges pods: the default policy, or one of their own.
+// randomPolicies returns policies: the default policy, disabled or not, and sometimes a policy of the namespace.
 func randomPolicies(r *rand.Rand) (policies []v1alpha1.DefensePolicy) {
 	if oneIn(r, 2) {
 		policies = append(policies, noDefault())
@@ -269,7 +267,7 @@ func randomPolicies(r *rand.Rand) (policies []v1alpha1.DefensePolicy) {
 	}))
 }
 
-// pause is how long users, and all others, wait before the next act.
+// pause returns the time before the next act.
 func pause(r *rand.Rand) time.Duration {
 	if oneIn(r, 5) {
 		return pick(r, 3*time.Minute, 6*time.Minute, 12*time.Minute)
@@ -277,14 +275,14 @@ func pause(r *rand.Rand) time.Duration {
 	return pick(r, 0, 0, 200*time.Millisecond, time.Second, 3*time.Second, 10*time.Second, 20*time.Second, 45*time.Second, 90*time.Second)
 }
 
-// play lets the story happen.
+// play plays the story.
 func (s *randomStory) play(w *world.World) {
 	s.w = w
 	r := rand.New(rand.NewPCG(s.seed, 1))
 	s.create(r)
 	count := 3 + r.IntN(12)
 	for number := 1; number <= count; number++ {
-		// Each act has numbers of its own, so that others may be left out.
+		// Each act has its own random numbers, so other acts can be left out.
 		own := rand.New(rand.NewPCG(s.seed, uint64(100+number)))
 		wait, a := pause(own), s.choose(own)
 		s.acts = append(s.acts, number)
@@ -316,7 +314,7 @@ func (s *randomStory) logf(format string, args ...any) {
 	s.did = append(s.did, time.Now().Format("15:04:05.0 ")+fmt.Sprintf(format, args...))
 }
 
-// pass lets time pass, in which a tool may apply its manifest every minute.
+// pass lets time pass. A tool may apply its manifest every minute.
 func (s *randomStory) pass(d time.Duration) {
 	for s.synced != nil && d > time.Minute {
 		s.w.For(time.Minute)
@@ -327,14 +325,13 @@ func (s *randomStory) pass(d time.Duration) {
 }
 
 const (
-	// mostRest is how long it may take until nothing is written, restless how much is written
-	// in twenty minutes at most while containers crash.
+	// mostRest is the longest time until the operator stops writing. restless is the highest number of writes in 20 minutes while
+	// containers crash.
 	mostRest = 6 * time.Hour
 	restless = 100
 )
 
-// rest waits until the operator writes nothing for longer than it waits for anything. While
-// containers are restarted again and again, it may write.
+// rest waits until the operator writes nothing for 20 minutes, longer than it waits for anything. It may write while containers restart.
 func (s *randomStory) rest() {
 	began, written, restarted := time.Now(), len(s.w.Writes()), s.restarts()
 	for {
@@ -353,7 +350,7 @@ func (s *randomStory) rest() {
 	}
 }
 
-// restarts is how often all containers were restarted.
+// restarts returns the restarts of all containers.
 func (s *randomStory) restarts() (n int32) {
 	for _, pod := range s.pods() {
 		for _, c := range pod.Status.ContainerStatuses {

@@ -25,10 +25,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// Stories of versions that a rollback restored, and of overrides that fail.
-
-// downAfterSuccess is a release whose pods all crash some time after its success: the rollback
-// comes at its time, also where a check suspends the release first, and a fix needs no override then.
+// downAfterSuccess plays a release whose pods all crash some time after its success. It is rolled back in time, even if a check suspends
+// it first. Afterwards a fix needs no override.
 func downAfterSuccess(after time.Duration) func(*world.World) {
 	return func(w *world.World) {
 		good, bad := crashAfter(w, after)
@@ -48,7 +46,7 @@ func downAfterSuccess(after time.Duration) func(*world.World) {
 	}
 }
 
-// downTooLate is the same where the pods begin to fail later than the time that counts.
+// downTooLate plays the same, but the pods begin to fail after the time in which a failure counts.
 func downTooLate(w *world.World) {
 	_, bad := crashAfter(w, 6*time.Minute)
 	w.For(10 * time.Minute)
@@ -57,7 +55,7 @@ func downTooLate(w *world.World) {
 	}
 }
 
-// crashAfter succeeds twice, and lets all pods be in a crash loop so long after that.
+// crashAfter releases two versions that succeed, and puts all pods into CrashLoopBackOff some time later.
 func crashAfter(w *world.World, after time.Duration) (good, bad string) {
 	create(w, web(2))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -72,8 +70,8 @@ func crashAfter(w *world.World, after time.Duration) (good, bad string) {
 	return good, bad
 }
 
-// fixAfterRequest rolls a release back on request, which is blocked: a fix passes as soon as the
-// rollout of the version that was restored is complete, before its verdicts.
+// fixAfterRequest rolls a blocked release back on request. A fix passes as soon as the rollout of the restored version is complete, before
+// its verdicts.
 func fixAfterRequest(w *world.World) {
 	create(w, web(2))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -81,7 +79,7 @@ func fixAfterRequest(w *world.World) {
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	block(w)
 	request(w, rollback.LastSuccess)
-	w.Until("it is back, and the block is lifted", func() bool {
+	w.Until("it is rolled back, and the block is lifted", func() bool {
 		return w.Deployment("web").Spec.Template.Labels["test"] == "" && !labelled(w, v1alpha1.SuspendLabel)
 	})
 	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadRunning {
@@ -91,7 +89,7 @@ func fixAfterRequest(w *world.World) {
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// blockStays rolls a release back on request, and a user blocks the workload meanwhile: that block stays.
+// blockStays rolls a release back on request while a user blocks the workload: the user's block stays.
 func blockStays(w *world.World) {
 	create(w, web(2))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -102,26 +100,26 @@ func blockStays(w *world.World) {
 	patch(w, `{"metadata":{"labels":{"`+v1alpha1.SuspendLabel+`":"1"}}}`)
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	if !labelled(w, v1alpha1.SuspendLabel) {
-		w.Failf("the block of a user was lifted")
+		w.Failf("the user's block was lifted")
 	}
 }
 
-// overrideFails releases an override that fails while its pods are replaced: it is halted,
-// although the block is of an earlier release.
+// overrideFails plays an override release that fails while its pods are replaced. It is halted, although the block comes from an earlier
+// release.
 func overrideFails(w *world.World) {
-	// No second pod comes while a process is down.
+	// With minReadySeconds 30, no second pod comes up while a process is down.
 	d := slow(3)
 	d.Spec.MinReadySeconds = 30
 	failInFlight(w, d)
 	w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
 	override(w, "repair")
-	w.Until("a batch of the repair is done", func() bool {
+	w.Until("a batch of the override release is done", func() bool {
 		c := w.Change("web")
 		return c != nil && c.Spec.Reversion == version(w) && c.Spec.Release == 3 && batchDone(w, c)
 	})
 	verdict(w, "unpass")
 	until(w, v1alpha1.ChangeWorkloadSuspend)
-	w.Until("the repair is halted", func() bool {
+	w.Until("the override release is halted", func() bool {
 		return w.Deployment("web").Spec.Paused && w.Deployment("web").Annotations[v1alpha1.HaltedAnnotation] == version(w)
 	})
 	if by := w.Deployment("web").Annotations[v1alpha1.SuspendedByAnnotation]; !strings.Contains(by, " 2 ") {
@@ -129,8 +127,7 @@ func overrideFails(w *world.World) {
 	}
 }
 
-// correctedOverride corrects the verdict on such an override: it goes on, and its success
-// lifts the block.
+// correctedOverride corrects the verdict of a failed override release. Its rollout resumes, and its success lifts the block.
 func correctedOverride(w *world.World) {
 	overrideFails(w)
 	verdict(w, "pass")
@@ -140,7 +137,7 @@ func correctedOverride(w *world.World) {
 	})
 }
 
-// resumedOverride resumes such an override by hand: nothing that fails later halts it again.
+// resumedOverride resumes a failed override release by hand: later failures do not halt it again.
 func resumedOverride(w *world.World) {
 	overrideFails(w)
 	patch(w, `{"spec":{"paused":false}}`)
@@ -154,15 +151,15 @@ func resumedOverride(w *world.World) {
 			PodInfo: v1alpha1.PodInfo{Pod: batch.Spec.PodInfos[0].Pod}, Verdict: "unpass", Message: "find error",
 		}},
 	}))
-	w.Until("both failures are seen", func() bool { return w.Change("web").Status.FailCount == 2 })
+	w.Until("both failures are counted", func() bool { return w.Change("web").Status.FailCount == 2 })
 	w.For(quietTime)
 	if w.Deployment("web").Spec.Paused {
 		w.Failf("it was halted again")
 	}
 }
 
-// goesDown is a release whose pods all crash two minutes after its success. A StatefulSet is
-// rolled back then only where its own setting asks for it.
+// goesDown plays a release whose pods all crash two minutes after its success. A StatefulSet is then rolled back only if its own setting
+// allows it.
 func (n native) goesDown(w *world.World) {
 	must(w, w.Create(n.make()))
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
@@ -175,7 +172,7 @@ func (n native) goesDown(w *world.World) {
 		crash(w, pod)
 	}
 	if n.name == "statefulset" {
-		w.Until("it tells why it is not rolled back", func() bool {
+		w.Until("the rollback is refused", func() bool {
 			return conditionOf(n.change(w), v1alpha1.ConditionRolledBack) == v1alpha1.ReasonRollbackRefused
 		})
 		if now := n.stored(w).GetLabels()[v1alpha1.VersionLabel]; now != second {
@@ -183,6 +180,6 @@ func (n native) goesDown(w *world.World) {
 		}
 		n.patch(w, `{"metadata":{"annotations":{"`+v1alpha1.SettingAnnotationPrefix+`rollback":"proven=5m"}}}`)
 	}
-	w.Until("it is back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
+	w.Until("it is rolled back", func() bool { return n.stored(w).GetLabels()[v1alpha1.VersionLabel] == first })
 	n.is(w, v1alpha1.ChangeWorkloadSuccess)
 }

@@ -29,11 +29,11 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// chosen is a part of every name that the users of TestSeries choose.
+// chosen is a part of each name that users choose in TestSeries.
 const chosen = "zq7"
 
-// series counts the operator's series without those of policies, whose number is bounded where
-// they are counted. named are those of them with a name that users chose.
+// series counts the operator's series, except the series of policies, which are bounded where they are counted. named are the series with
+// a name that users chose.
 func series(t *testing.T) (count int, named []string) {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -56,8 +56,8 @@ func series(t *testing.T) (count int, named []string) {
 	return count, named
 }
 
-// TestSeries is S11 of metrics: more workloads, policies, settings and namespaces, whatever their
-// names are, make no more series. It runs alone: other worlds count in the same registry.
+// TestSeries is S11 for metrics: more workloads, policies, settings and namespaces, whatever their names, cause no more series. It runs
+// alone, because other worlds count in the same registry.
 func TestSeries(t *testing.T) {
 	play := func(workloads int) int {
 		story := world.Story{Name: "series", Run: func(w *world.World) {

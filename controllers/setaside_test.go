@@ -39,8 +39,8 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// TestSetAsideEnds: the condition SetAside, which any replica may have written, goes when its
-// time is over, or when another generation is in force.
+// TestSetAsideEnds: the condition SetAside, which any replica may have written, ends with its time, or when another generation is in
+// force.
 func TestSetAsideEnds(t *testing.T) {
 	for name, change := range map[string]func(p *v1alpha1.DefensePolicy, clock *clocktesting.FakePassiveClock){
 		"after its time": func(_ *v1alpha1.DefensePolicy, clock *clocktesting.FakePassiveClock) {
@@ -59,7 +59,7 @@ func TestSetAsideEnds(t *testing.T) {
 			p.Status.InForce, p.Status.InForceGeneration = p.Spec.DeepCopy(), 1
 			of := rules.Policy{Namespace: "shop", Name: "p", UID: "p", Generation: 1}
 			if !policy.SetAside(p, of, clock.Now(), clock.Now().Add(rules.AsideFor)) {
-				t.Fatal("it is not set aside")
+				t.Fatal("the policy is not set aside")
 			}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(p).
 				WithObjects(wrappers.MakeNamespace("shop").Enrolled().Obj(), p).Build()
@@ -75,14 +75,14 @@ func TestSetAsideEnds(t *testing.T) {
 				return result.RequeueAfter, meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionSetAside)
 			}
 			if after, aside := reconcile(); after != rules.AsideFor || !aside {
-				t.Errorf("looked at again after %s, set aside: %t", after, aside)
+				t.Errorf("requeued after %s, set aside: %t", after, aside)
 			}
 			change(p, clock)
 			if err := c.Update(t.Context(), p); err != nil {
 				t.Fatal(err)
 			}
 			if after, aside := reconcile(); after != 0 || aside {
-				t.Errorf("looked at again after %s, set aside: %t", after, aside)
+				t.Errorf("requeued after %s, set aside: %t", after, aside)
 			}
 		})
 	}

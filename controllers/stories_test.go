@@ -38,20 +38,17 @@ import (
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
-// on is a setting that is turned on.
+// on returns a setting that is on.
 func on(name, content string) map[string]v1alpha1.OpsConfigValue {
 	return map[string]v1alpha1.OpsConfigValue{name: {Enable: true, Content: content}}
 }
 
-// soon shortens what is waited for.
+// soon returns short timeouts.
 func soon() map[string]v1alpha1.OpsConfigValue {
 	return on(settings.NameTimeouts, "wait=10s,pre=20s,post=20s")
 }
 
-// optOutAndIn is the story that two managers at once do not end well yet.
-const optOutAndIn = "opt out of a block, and in"
-
-// stories are all that faults are tried on. Without a server first.
+// stories are stories of Deployments without AlterShield Server.
 var stories = []world.Story{
 	{Name: "release", Run: func(w *world.World) {
 		create(w, web(3))
@@ -64,7 +61,7 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "settings of a new cluster", Options: world.Options{Bare: true}, Run: func(w *world.World) {
-		w.Until("there is a policy", func() bool { return len(w.Policies()) == 1 })
+		w.Until("the default policy exists", func() bool { return len(w.Policies()) == 1 })
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
@@ -87,7 +84,9 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
 	}},
-	{Name: "fail while blocking is off", Options: world.Options{Settings: map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}}}, Run: func(w *world.World) {
+	{Name: "fail while blocking is off", Options: world.Options{
+		Settings: map[string]v1alpha1.OpsConfigValue{settings.NameBlocking: {}},
+	}, Run: func(w *world.World) {
 		create(w, web(2))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		verdict(w, "unpass")
@@ -103,10 +102,10 @@ var stories = []world.Story{
 	}},
 	{Name: "halt, and correct", Moving: true, Run: func(w *world.World) {
 		failInFlight(w, slow(3))
-		w.Until("it is halted, and says so", func() bool {
+		w.Until("it is halted and reports it", func() bool {
 			d := w.Deployment("web")
-			said := d.Annotations[v1alpha1.HaltedAnnotation] == version(w) && conditionOf(w.Change("web"), v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutHalted
-			return d.Spec.Paused && labelled(w, v1alpha1.SuspendLabel) && said
+			return d.Spec.Paused && labelled(w, v1alpha1.SuspendLabel) && d.Annotations[v1alpha1.HaltedAnnotation] == version(w) &&
+				conditionOf(w.Change("web"), v1alpha1.ConditionProgressing) == v1alpha1.ReasonRolloutHalted
 		})
 		verdict(w, "pass")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -121,18 +120,20 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "halt, and go back", Moving: true, Run: func(w *world.World) {
-		// No second pod comes while a process is down: the batches of the release that
-		// is left stay.
+		// With minReadySeconds 30, no second pod comes up while a process is down.
 		d := slow(3)
 		d.Spec.MinReadySeconds = 30
 		failInFlight(w, d)
 		w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
 		release(w, "first")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Until("it is neither blocked nor halted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
-		w.Until("the version that was left is in quarantine, and its release says so", func() bool {
+		w.Until("it is neither blocked nor halted", func() bool {
+			return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused
+		})
+		w.Until("the failed version is in quarantine, and its release is rolled back", func() bool {
 			said := func(c *v1alpha1.ChangeWorkload) bool {
-				return c.Status.Status == v1alpha1.ChangeWorkloadRollback && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonVerificationFailed
+				return c.Status.Status == v1alpha1.ChangeWorkloadRollback &&
+					conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonVerificationFailed
 			}
 			return quarantined(w) == 1 && slices.ContainsFunc(slices.Collect(maps.Values(w.Changes("web"))), said)
 		})
@@ -153,7 +154,7 @@ var stories = []world.Story{
 		release(w, "first")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		if n := w.Change("web").Status.ObservedRelease; n != 3 {
-			w.Failf("the release observed is %d", n)
+			w.Failf("the observed release is %d", n)
 		}
 	}},
 	{Name: "apply a field that is not stored, again and again", Run: applyStripped},
@@ -166,10 +167,10 @@ var stories = []world.Story{
 		w.Until("all pods passed", func() bool { return w.Change("web").Status.PassCount == 3 })
 		patch(w, `{"spec":{"replicas":1}}`)
 	}},
-	{Name: optOutAndIn, Moving: true, Run: func(w *world.World) {
+	{Name: "opt out of a block, and in", Moving: true, Run: func(w *world.World) {
 		failInFlight(w, slow(3))
 		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"}}}`)
-		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+		w.Until("the block is removed", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
 		w.Rest()
 		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
 		until(w, v1alpha1.ChangeWorkloadSuspend)
@@ -178,7 +179,8 @@ var stories = []world.Story{
 	{Name: "count to the end while opted out", Run: func(w *world.World) {
 		create(w, web(1))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"},"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"9223372036854775807"}}}`)
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":"`+v1alpha1.DefenseDisabled+`"},`+
+			`"annotations":{"`+v1alpha1.ReleaseAnnotation+`":"9223372036854775807"}}}`)
 		w.Rest()
 		patch(w, `{"metadata":{"labels":{"`+v1alpha1.DefenseLabel+`":null}}}`)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -191,7 +193,7 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		block(w)
 		w.Enrol(false)
-		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+		w.Until("the block is removed", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
 	}},
 	{Name: "enrol again, with a request from before", Run: func(w *world.World) {
 		create(w, web(2))
@@ -247,11 +249,11 @@ var stories = []world.Story{
 		w.Until("the version is a baseline", func() bool { return !labelled(w, v1alpha1.VersionLabel) })
 		w.For(time.Hour)
 		if c := w.Change("web"); c != nil || labelled(w, v1alpha1.DefenseStatusLabel) {
-			w.Failf("what ran before is a release: %+v", c)
+			w.Failf("the baseline is a release: %+v", c)
 		}
 		backToFirst(w)
 		if now := version(w); now != good {
-			w.Failf("it is at version %s", now)
+			w.Failf("its version is %s", now)
 		}
 	}},
 	{Name: "enrol what runs", Options: world.Options{Unenrolled: true}, Run: func(w *world.World) {
@@ -262,7 +264,7 @@ var stories = []world.Story{
 		release(w, "second")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "delete in mid-release, and create anew", Moving: true, Run: func(w *world.World) {
+	{Name: "delete in mid-release, and create again", Moving: true, Run: func(w *world.World) {
 		create(w, slow(3))
 		w.Until("it is recorded", func() bool { return w.Change("web") != nil })
 		must(w, w.Delete(w.Deployment("web")))
@@ -299,24 +301,25 @@ var stories = []world.Story{
 	{Name: "roll a stuck release back", Run: func(w *world.World) {
 		releaseStuck(w)
 		if err := w.Patch("web", imagePatch("bad")); err == nil {
-			w.Failf("a version was released that was rolled back")
+			w.Failf("a rolled-back version was released")
 		}
 		d := w.Deployment("web")
 		said := d.Annotations[v1alpha1.QuarantineReasonAnnotation] + d.Annotations[v1alpha1.ChangeCauseAnnotation]
 		if *d.Spec.Replicas != 2 || strings.Count(said, "ImagePull") < 2 {
-			w.Failf("it has %d replicas, and says %s", *d.Spec.Replicas, said)
+			w.Failf("it has %d replicas, and its annotations say %s", *d.Spec.Replicas, said)
 		}
 	}},
 	{Name: "only observe a release that never starts", Run: func(w *world.World) {
 		d := slow(2)
 		d.Annotations = map[string]string{
-			v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s", v1alpha1.SettingAnnotationPrefix + settings.NameObserve: settings.Enabled,
+			v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s",
+			v1alpha1.SettingAnnotationPrefix + settings.NameObserve:  settings.Enabled,
 		}
 		create(w, d)
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		patch(w, imagePatch(world.BadImage))
 		bad := version(w)
-		w.Until("it is told what would be done", func() bool {
+		w.Until("the dry run is reported", func() bool {
 			c := w.Change("web")
 			return c != nil && c.Spec.Release == 2 && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonObserving
 		})
@@ -327,8 +330,9 @@ var stories = []world.Story{
 	}},
 	{Name: "override a quarantine", Run: func(w *world.World) {
 		releaseStuck(w)
-		patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
-		w.Until("it is told", func() bool {
+		patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},`+
+			`"spec":{"template":{"spec":{"containers":[{"name":"main","image":"bad"}]}}}}`)
+		w.Until("the rollback is refused", func() bool {
 			c := w.Change("web")
 			return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonRollbackRefused
 		})
@@ -343,7 +347,7 @@ var stories = []world.Story{
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		request(w, "nonsense")
 		request(w, "last-success")
-		w.Until("it is back", func() bool { return version(w) == first })
+		w.Until("it is rolled back", func() bool { return version(w) == first })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "roll a failure back on request, and release a fix", Options: withPolicies(podHealth("policy")), Run: fixAfterRequest},
@@ -351,8 +355,7 @@ var stories = []world.Story{
 	{Name: "halt, fail the override, and correct it", Moving: true, Run: correctedOverride},
 	{Name: "halt, fail the override, and resume it", Moving: true, Run: resumedOverride},
 	{Name: "heal in flight", Moving: true, Options: world.Options{Settings: on(settings.NameSelfHealing, "")}, Run: func(w *world.World) {
-		// No second pod comes while a process is down: the batches of the release that
-		// fails are left at the end.
+		// With minReadySeconds 30, no second pod comes up while a process is down.
 		d := slow(3)
 		d.Spec.MinReadySeconds = 30
 		create(w, d)
@@ -361,7 +364,7 @@ var stories = []world.Story{
 		release(w, "second")
 		w.Until("a batch is done", func() bool { return batchDone(w, w.Change("web")) })
 		verdict(w, "unpass")
-		w.Until("it is back", func() bool { return version(w) == first })
+		w.Until("it is rolled back", func() bool { return version(w) == first })
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.Until("the block is lifted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
 	}},
@@ -369,7 +372,7 @@ var stories = []world.Story{
 		create(w, wrappers.MakeDeployment(world.Namespace, "web").Replicas(2).Image("bad").With(func(d *appsv1.Deployment) {
 			d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 		}).Obj())
-		w.Until("it is told", func() bool {
+		w.Until("the rollback is refused", func() bool {
 			c := w.Change("web")
 			return c != nil && conditionOf(c, v1alpha1.ConditionRolledBack) == v1alpha1.ReasonRollbackRefused
 		})
@@ -378,7 +381,7 @@ var stories = []world.Story{
 	}},
 }
 
-// recordStories are those in which users delete the operator's records.
+// recordStories are stories of users who delete the operator's records.
 var recordStories = []world.Story{
 	{Name: "delete the records of a block", Moving: true, Run: func(w *world.World) {
 		create(w, web(2))
@@ -387,7 +390,7 @@ var recordStories = []world.Story{
 		stays := func(when string) {
 			w.Rest()
 			if err := w.Patch("web", templatePatch("refused")); err == nil || !labelled(w, v1alpha1.SuspendLabel) {
-				w.Failf("%s a blocked workload was released, or the block is gone: %v", when, err)
+				w.Failf("%s a blocked workload was released, or its block is gone: %v", when, err)
 			}
 		}
 		for _, b := range w.Batches(w.Change("web")) {
@@ -401,7 +404,7 @@ var recordStories = []world.Story{
 			return again != nil && again.UID != c.UID && again.Spec.Release == c.Spec.Release
 		})
 		stays("without its record")
-		// A release that was not judged again is no reason to lift the block.
+		// The release is not judged again, so the block stays.
 		w.For(time.Hour)
 		stays("an hour later")
 		override(w, "repair")
@@ -410,7 +413,7 @@ var recordStories = []world.Story{
 	}},
 }
 
-// serverStories are those with AlterShield Server.
+// serverStories are stories with AlterShield Server.
 var serverStories = []world.Story{
 	{Name: "passes", Options: withServer(nil), Run: func(w *world.World) {
 		create(w, web(2))
@@ -467,11 +470,11 @@ var serverStories = []world.Story{
 		heard(w)
 	}},
 	{Name: "pods are replaced, and checked", Options: withServer(nil), Run: replaced},
-	{Name: "is told of a rollback", Options: withServer(nil), Run: func(w *world.World) {
+	{Name: "learns of a rollback", Options: withServer(nil), Run: func(w *world.World) {
 		releaseStuck(w)
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "is told of a release that replaces another", Moving: true, Options: withServer(nil), Run: func(w *world.World) {
+	{Name: "learns of a release that replaces another", Moving: true, Options: withServer(nil), Run: func(w *world.World) {
 		create(w, slow(3))
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 		release(w, "second")
@@ -482,10 +485,12 @@ var serverStories = []world.Story{
 	{Name: "passes a held rollout after its policy does", Options: heldByServer(nil), Run: func(w *world.World) {
 		create(w, web(3))
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
-		w.Server().Script(simulator.Script{Delay: time.Minute, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost}})
+		w.Server().Script(simulator.Script{
+			Delay: time.Minute, Match: simulator.Match{CheckType: altershield.CheckBatch, Stage: altershield.StagePost},
+		})
 		release(w, "second")
 		waveJudged(w)
-		w.For(15 * time.Second) // the policy has passed them
+		w.For(15 * time.Second) // after the policy has passed them
 		isHeld(w, 3)
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
 		givenBack(w, 0, 600)
@@ -515,8 +520,7 @@ var serverStories = []world.Story{
 	}},
 }
 
-// heldByServer are settings by which rollouts wait for the server, too, and longer for it
-// than for a policy.
+// heldByServer returns settings that hold rollouts, with a server whose verdicts come after the policy's.
 func heldByServer(more map[string]v1alpha1.OpsConfigValue) world.Options {
 	o := held("every", 5*time.Second, more)
 	o.Server = true
@@ -534,22 +538,23 @@ func merged(a, b map[string]v1alpha1.OpsConfigValue) map[string]v1alpha1.OpsConf
 	return a
 }
 
-// failing is a release that the server passes, and one whose check it fails.
+// failing plays a release that the server passes, and then a release with a check that the server fails.
 func failing(of altershield.CheckType, stage altershield.Stage) func(w *world.World) {
 	return func(w *world.World) {
 		create(w, web(1))
 		ended(w, v1alpha1.ChangeWorkloadSuccess)
-		// Not while a process is down that died of the call itself.
-		w.Server().Script(simulator.Script{Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second, Match: simulator.Match{CheckType: of, Stage: stage}})
+		// The delay lets a process that died of the call come back first.
+		w.Server().Script(simulator.Script{
+			Verdict: altershield.VerdictFail, CallbackDelay: 5 * time.Second, Match: simulator.Match{CheckType: of, Stage: stage},
+		})
 		release(w, "bad")
 		heard(w)
 	}
 }
 
-// heard waits for the block of the second release, unless the verdict that fails it was
-// lost.
+// heard waits until the second release is blocked, or until it succeeded because the failing verdict was lost.
 func heard(w *world.World) {
-	w.Until("it is blocked, or ended while nobody heard of the failure", func() bool {
+	w.Until("it is blocked, or succeeded because the verdict was lost", func() bool {
 		c := w.Change("web")
 		return c != nil && c.Spec.Release == 2 && (labelled(w, v1alpha1.SuspendLabel) && c.Status.Status == v1alpha1.ChangeWorkloadSuspend ||
 			w.Undelivered() && c.Status.Status == v1alpha1.ChangeWorkloadSuccess)
@@ -558,21 +563,20 @@ func heard(w *world.World) {
 
 func web(replicas int32) *appsv1.Deployment { return probed(replicas).Obj() }
 
-// probed has a readiness probe, so that its pods need not settle.
+// probed returns a Deployment with a readiness probe, so its pods need no time to settle.
 func probed(replicas int32) *wrappers.DeploymentWrapper {
 	return wrappers.MakeDeployment(world.Namespace, "web").Replicas(replicas).Image("good").
 		Container(func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} })
 }
 
-// replaced is a release whose pods are replaced after it succeeded: what is kept of
-// them does not grow.
+// replaced plays a release whose pods are replaced after its success: the number of batches kept stays the same.
 func replaced(w *world.World) {
 	create(w, web(2))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	for i := range 4 {
 		must(w, w.Delete(w.Pods()[0]))
 		passed := int32(3 + i)
-		w.Until(fmt.Sprintf("%d pods passed, and no more batches are there than pods", passed), func() bool {
+		w.Until(fmt.Sprintf("%d pods passed, with one batch for each pod", passed), func() bool {
 			c := w.Change("web")
 			return c.Status.PassCount == passed && c.Status.Batches == passed && len(w.Batches(c)) == 2
 		})
@@ -585,15 +589,14 @@ func replaced(w *world.World) {
 // strippedField is a field of the template that the API server does not store.
 const strippedField = `{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`
 
-// stripped has the field in its manifest.
+// stripped sets that field.
 func stripped(d *appsv1.Deployment) *appsv1.Deployment {
 	group := "group"
 	d.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: &group}
 	return d
 }
 
-// unchanged applies a manifest that leads to what is stored: that is no release,
-// and not even a write.
+// unchanged applies a manifest that changes nothing stored: it causes neither a release nor a write.
 func unchanged(w *world.World, manifest string) {
 	w.Rest()
 	before := w.Deployment("web").DeepCopy()
@@ -610,17 +613,20 @@ func unchanged(w *world.World, manifest string) {
 	}
 }
 
-// applyStripped applies one manifest all the time, with a field that is not stored.
+// applyStripped applies a manifest with a field that is not stored, several times.
 func applyStripped(w *world.World) {
 	create(w, stripped(web(2)))
 	until(w, v1alpha1.ChangeWorkloadSuccess)
-	if c := w.Change("web"); c.Spec.Release != 1 || c.Status.Attempt != 1 || w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation] == "unknown" {
-		w.Failf("the first release is number %d, attempt %d, by %s", c.Spec.Release, c.Status.Attempt, w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation])
+	if c := w.Change("web"); c.Spec.Release != 1 || c.Status.Attempt != 1 ||
+		w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation] == "unknown" {
+		w.Failf("the first release is number %d, attempt %d, by %s", c.Spec.Release, c.Status.Attempt,
+			w.Deployment("web").Annotations[v1alpha1.ReleasedByAnnotation])
 	}
 	unchanged(w, strippedField)
 	block(w)
 	unchanged(w, strippedField)
-	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadSuspend || c.Status.FailCount != 1 || !labelled(w, v1alpha1.SuspendLabel) {
+	if c := w.Change("web"); c.Status.Status != v1alpha1.ChangeWorkloadSuspend || c.Status.FailCount != 1 ||
+		!labelled(w, v1alpha1.SuspendLabel) {
 		w.Failf("applying an unchanged manifest made the failed release %s, with %d failures", c.Status.Status, c.Status.FailCount)
 	}
 	if err := w.Patch("web", templatePatch("refused")); err == nil {
@@ -628,7 +634,7 @@ func applyStripped(w *world.World) {
 	}
 	override(w, "repair")
 	until(w, v1alpha1.ChangeWorkloadSuccess)
-	// Nobody knows yet what becomes of it: this is a release, once.
+	// It is not known yet what the API server stores of this manifest: the first apply is a release.
 	patch(w, strippedField)
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	unchanged(w, strippedField)
@@ -637,25 +643,26 @@ func applyStripped(w *world.World) {
 	}
 }
 
-// goBackToStripped applies the manifest of the last good version, which has such a
-// field, while the next one is blocked and halted.
+// goBackToStripped applies the manifest of the last good version, with a field that is not stored, while the next version is blocked and
+// halted.
 func goBackToStripped(w *world.World) {
 	d := slow(3)
-	// No second pod comes while a process is down.
+	// With minReadySeconds 30, no second pod comes up while a process is down.
 	d.Spec.MinReadySeconds = 30
 	failInFlight(w, stripped(d))
 	w.Until("it is halted", func() bool { return w.Deployment("web").Spec.Paused })
 	patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":null}},"spec":{"schedulingGroup":{"podGroupName":"group"}}}}}`)
 	until(w, v1alpha1.ChangeWorkloadSuccess)
-	w.Until("it is neither blocked nor halted", func() bool { return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused })
+	w.Until("it is neither blocked nor halted", func() bool {
+		return !labelled(w, v1alpha1.SuspendLabel) && !w.Deployment("web").Spec.Paused
+	})
 	if quarantined(w) != 1 {
 		w.Failf("%d versions are in quarantine", quarantined(w))
 	}
 	unchanged(w, strippedField)
 }
 
-// rollBackStripped rolls a release back whose manifest has such a field, as that of
-// the release before.
+// rollBackStripped rolls a release back. The manifests of both versions have a field that is not stored.
 func rollBackStripped(w *world.World) {
 	d := stripped(slow(2))
 	d.Annotations = map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s"}
@@ -663,18 +670,19 @@ func rollBackStripped(w *world.World) {
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	good := version(w)
 	apply := func(image string) error {
-		return w.Patch("web", fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"},"containers":[{"name":"main","image":%q}]}}}}`, image))
+		return w.Patch("web", fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulingGroup":{"podGroupName":"group"},`+
+			`"containers":[{"name":"main","image":%q}]}}}}`, image))
 	}
 	must(w, apply(world.BadImage))
 	w.Until("it is rolled back", func() bool { return version(w) == good && quarantined(w) == 1 })
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	if err := apply(world.BadImage); err == nil {
-		w.Failf("a version was released that was rolled back")
+		w.Failf("a rolled-back version was released")
 	}
 	unchanged(w, strippedField)
 }
 
-// slow is replaced one pod after the other.
+// slow returns a Deployment that replaces one pod after the other.
 func slow(replicas int32) *appsv1.Deployment {
 	return probed(replicas).OneByOne().MinReadySeconds(1).Obj()
 }
@@ -697,7 +705,7 @@ func imagePatch(image string) string {
 	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image)
 }
 
-// release releases another template; "first" is the one it was created with.
+// release releases another template; "first" is the template that the workload was created with.
 func release(w *world.World, value string) {
 	if value == "first" {
 		patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
@@ -708,18 +716,20 @@ func release(w *world.World, value string) {
 
 // override releases a template past the block.
 func override(w *world.World, value string) {
-	patch(w, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`, v1alpha1.IgnoredSuspendLabel, value))
+	patch(w, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"template":{"metadata":{"labels":{"test":%q}}}}}`,
+		v1alpha1.IgnoredSuspendLabel, value))
 }
 
-// asked asks for a rollback at this moment, as the managed fields say.
+// asked returns a patch that requests a rollback, with the current time in the managed fields.
 func asked(version string) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q},"managedFields":[{"manager":"kubectl-annotate",
-		"operation":"Update","apiVersion":"apps/v1","time":%q,"fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:%s":{}}}}}]}}`,
+		"operation":"Update","apiVersion":"apps/v1","time":%q,
+		"fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:%s":{}}}}}]}}`,
 		v1alpha1.RollbackToAnnotation, version, time.Now().UTC().Format(time.RFC3339), v1alpha1.RollbackToAnnotation)
 }
 
-// dropped waits until a request from before the defense began is dropped. TestTrace sees its
-// event, which is lost where the process dies after the write.
+// dropped waits until a request older than the defense is dropped. Only TestTrace checks its event, which is lost if the process dies
+// after the write.
 func dropped(w *world.World) {
 	w.Until("the request is dropped", func() bool {
 		return w.Deployment("web").Annotations[v1alpha1.RollbackToAnnotation] == ""
@@ -733,10 +743,10 @@ func request(w *world.World, version string) {
 	})
 }
 
-// backToFirst asks for the last success, which is the template it was created with.
+// backToFirst requests a rollback to the last success, which is the template that the workload was created with.
 func backToFirst(w *world.World) {
 	request(w, "last-success")
-	w.Until("it is back", func() bool { return w.Deployment("web").Spec.Template.Labels["test"] == "" })
+	w.Until("it is rolled back", func() bool { return w.Deployment("web").Spec.Template.Labels["test"] == "" })
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
@@ -747,7 +757,7 @@ func labelled(w *world.World, label string) bool {
 
 func version(w *world.World) string { return w.Deployment("web").Labels[v1alpha1.VersionLabel] }
 
-// seen waits for the release a workload is at to be in a state.
+// seen waits until the current release is in a state.
 func seen(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	w.Until("the release is "+string(state), func() bool {
 		c, d := w.Change("web"), w.Deployment("web")
@@ -755,24 +765,23 @@ func seen(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	})
 }
 
-// until waits for the same, and a while longer.
+// until waits until the current release is in a state, and a while longer.
 func until(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	seen(w, state)
-	// A user sees that, and takes a while to act: what follows the state, as the
-	// memory of a version that succeeded does, is there by then.
+	// A user takes a while to act on a state. The writes that follow the state, as of the history, are done by then.
 	w.For(10 * time.Second)
 }
 
-// ended waits for the same, and for the server to be told.
+// ended waits until the current release is in a state and its order has ended.
 func ended(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 	until(w, state)
 	w.Until("its order is ended", func() bool { return w.Change("web").Status.OrderStage == v1alpha1.OrderEnded })
 }
 
-// verdict says of the first pod of the release what a check did.
+// verdict writes the verdict of the first pod of the current release.
 func verdict(w *world.World, verdict string) { judge(w, w.Change("web"), verdict) }
 
-// judge says of the first pod of a release what a check did.
+// judge writes the verdict of the first pod of a release.
 func judge(w *world.World, c *v1alpha1.ChangeWorkload, verdict string) {
 	w.Until("a batch is done", func() bool {
 		batches := w.Batches(c)
@@ -791,8 +800,7 @@ func block(w *world.World) {
 	w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
 }
 
-// batchDone says that the first batch of a release is done. The release itself may tell
-// of it later.
+// batchDone reports whether the first batch of a release is done. The status of the release may follow later.
 func batchDone(w *world.World, c *v1alpha1.ChangeWorkload) bool {
 	if c == nil {
 		return false
@@ -810,7 +818,7 @@ func failInFlight(w *world.World, d *appsv1.Deployment) {
 	block(w)
 }
 
-// releaseStuck is a release whose pods do not come up, and goes.
+// releaseStuck plays a release whose pods do not come up, and which is rolled back.
 func releaseStuck(w *world.World) {
 	d := slow(2)
 	d.Annotations = map[string]string{v1alpha1.SettingAnnotationPrefix + settings.NameRollback: "10s"}
@@ -830,7 +838,7 @@ func quarantined(w *world.World) int {
 	return len(strings.Split(w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation], ","))
 }
 
-// conditionOf is the reason of a condition of a release; empty where it has none.
+// conditionOf returns the reason of a condition of a release, or "".
 func conditionOf(c *v1alpha1.ChangeWorkload, kind string) string {
 	return conditionIn(c.Status.Conditions, kind)
 }

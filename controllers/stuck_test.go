@@ -32,37 +32,32 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// How releases come up, or do not, with the defaults of all settings and the
-// times of a real cluster: those of nodes, of pulls and of back-offs. Hours pass
-// in no time.
-
-// stuckStory is a release, on nodes, and whether it is rolled back.
+// stuckStory is a release on nodes, with the default settings and the delays of a real cluster, and whether it is rolled back.
 type stuckStory struct {
 	replicas int32
-	// strategy of the Deployment, that of a new one when it is nil.
+	// strategy sets the strategy of the Deployment; nil is the default.
 	strategy func(*appsv1.Deployment)
-	// to is what is released.
+	// to changes the template that is released.
 	to func(*appsv1.Deployment)
-	// before happens before the release, meanwhile while it is under way.
+	// before is called before the release, meanwhile during its rollout.
 	before, meanwhile func(*world.World)
-	// room of a node, for pods.
+	// room is the number of pods that a node can run.
 	room int
-	// from and until are between when it is rolled back, since it began; zero: it is
-	// not, and succeeds.
+	// from and until are the earliest and the latest time of the rollback, after the release began; zero if the release succeeds.
 	from, until time.Duration
-	// restore mends after the rollback what would keep any version from running.
+	// restore ends, after the rollback, an outage that would stop any version.
 	restore func(*world.World)
 }
 
 const (
-	// fails and failed are between when what fails is rolled back: two minutes, of
-	// times that are cut to seconds, and what a kubelet takes to tell.
+	// fails and failed are the earliest and the latest time of the rollback of a failing release: two minutes, with times cut to seconds
+	// and the delays of a kubelet.
 	fails, failed = 2*time.Minute - time.Second, 3 * time.Minute
-	// slowFor and stuckFor are the same of what is slow.
+	// slowFor and stuckFor are the same for a slow release.
 	slowFor, stuckFor = 10*time.Minute - time.Second, 11 * time.Minute
 )
 
-// images of the nodes.
+// images are the images on the nodes.
 var images = map[string]world.Image{
 	"missing":     {Missing: true},
 	"big":         {Pull: 3 * time.Minute},
@@ -78,7 +73,7 @@ func of(image string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = image }
 }
 
-// unprobed is an image without a readiness probe.
+// unprobed sets an image and removes the readiness probe.
 func unprobed(image string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) {
 		of(image)(d)
@@ -95,16 +90,19 @@ func recreated(d *appsv1.Deployment) {
 	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 }
 
-// rolling replaces so many pods at a time.
+// rolling sets the strategy RollingUpdate.
 func rolling(surge, unavailable string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) {
-		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
-			MaxSurge: new(intstr.Parse(surge)), MaxUnavailable: new(intstr.Parse(unavailable)),
-		}}
+		d.Spec.Strategy = appsv1.DeploymentStrategy{
+			Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{
+				MaxSurge: new(intstr.Parse(surge)), MaxUnavailable: new(intstr.Parse(unavailable)),
+			},
+		}
 	}
 }
 
-// at does something so long after a release began.
+// at calls do some time after the release began.
 func at(after time.Duration, do func(*world.World)) func(*world.World) {
 	return func(w *world.World) {
 		w.For(after)
@@ -112,8 +110,7 @@ func at(after time.Duration, do func(*world.World)) func(*world.World) {
 	}
 }
 
-// stuckStories are the releases that must not be rolled back, and those that
-// must.
+// stuckStories are releases that must be rolled back, and releases that must not.
 func stuckStories() map[string]stuckStory {
 	stories := map[string]stuckStory{
 		"a node comes after five minutes": {replicas: 5, room: 1, strategy: rolling("1", "0"), to: of("good:2"),
@@ -131,7 +128,8 @@ func stuckStories() map[string]stuckStory {
 		"a node died just before, which the first new pod goes to": {replicas: 4, strategy: rolling("1", "0"), to: of("good:2"),
 			before: func(w *world.World) { w.KillNode(5) }, meanwhile: at(4*time.Minute, func(w *world.World) { waitsFor(w, "node-5") })},
 		"a node died just before, and returns": {replicas: 4, strategy: rolling("1", "0"), to: of("good:2"),
-			before: func(w *world.World) { w.KillNode(5) }, meanwhile: at(4*time.Minute, func(w *world.World) { waitsFor(w, "node-5"); w.BootNode(5) })},
+			before:    func(w *world.World) { w.KillNode(5) },
+			meanwhile: at(4*time.Minute, func(w *world.World) { waitsFor(w, "node-5"); w.BootNode(5) })},
 		"a node returns while pods of the version are on it": {replicas: 6, strategy: rolling("1", "0"), to: of("pulled"),
 			meanwhile: at(50*time.Second, func(w *world.World) {
 				w.KillNode(3)
@@ -173,12 +171,12 @@ func stuckStories() map[string]stuckStory {
 	return stories
 }
 
-// TestStuck tells them, and that the workload is well in the end.
+// TestStuck plays the stories. Each ends with a healthy workload.
 func TestStuck(t *testing.T) {
 	for name, h := range stuckStories() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := world.Play(t, world.Story{Name: name, Run: h.tell}, world.Options{Nodes: 5, Images: images, NodeRoom: h.room, Verbose: *verbose})
+			e := world.Play(t, world.Story{Name: name, Run: h.play}, world.Options{Nodes: 5, Images: images, NodeRoom: h.room, Verbose: *verbose})
 			if wrong := slices.Concat(e.Violations, e.Errors); e.Problem != "" || len(wrong) > 0 {
 				t.Errorf("%s\n%s\n%s", e.Problem, strings.Join(wrong, "\n"), e.Log)
 			}
@@ -186,7 +184,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-func (h *stuckStory) tell(w *world.World) {
+func (h *stuckStory) play(w *world.World) {
 	d := probed(h.replicas).Obj()
 	if h.strategy != nil {
 		h.strategy(d)
@@ -194,7 +192,7 @@ func (h *stuckStory) tell(w *world.World) {
 	create(w, d.DeepCopy())
 	until(w, v1alpha1.ChangeWorkloadSuccess)
 	good := version(w)
-	w.For(5 * time.Minute) // it is proven
+	w.For(5 * time.Minute) // the version is proven then
 	if h.before != nil {
 		h.before(w)
 	}
@@ -213,7 +211,7 @@ func (h *stuckStory) tell(w *world.World) {
 	}
 	w.Until("it is rolled back", func() bool { return version(w) == good })
 	if took := time.Since(began); took < h.from || took > h.until {
-		w.Failf("it was rolled back after %s, and not between %s and %s", took, h.from, h.until)
+		w.Failf("it was rolled back after %s, want between %s and %s", took, h.from, h.until)
 	}
 	if h.restore != nil {
 		h.restore(w)
@@ -224,31 +222,30 @@ func (h *stuckStory) tell(w *world.World) {
 	}
 }
 
-// templateOf is a patch that makes the template of a Deployment what a manifest
-// says.
+// templateOf returns a patch to the template of a manifest.
 func templateOf(w *world.World, d *appsv1.Deployment) string {
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": d.Spec.Template.Spec}}})
 	must(w, err)
 	return string(patch)
 }
 
-// stuckOn says that the release tells which node it is stuck on.
-func stuckOn(w *world.World, node string) { tells(w, v1alpha1.ReasonTolerated, node) }
+// stuckOn fails unless the release reports the node that it is stuck on.
+func stuckOn(w *world.World, node string) { reports(w, v1alpha1.ReasonTolerated, node) }
 
-// tells says that the release tells why it is not rolled back.
-func tells(w *world.World, reason, why string) {
+// reports fails unless the release reports why it is not rolled back.
+func reports(w *world.World, reason, why string) {
 	for _, c := range w.Change("web").Status.Conditions {
 		if c.Type == v1alpha1.ConditionRolledBack && c.Reason == reason && strings.Contains(c.Message, why) {
 			return
 		}
 	}
-	w.Failf("nobody says %s because of %s: %+v", reason, why, w.Change("web").Status.Conditions)
+	w.Failf("no condition reports %s because of %s: %+v", reason, why, w.Change("web").Status.Conditions)
 }
 
-// waitsFor says that pods of the release are on a node that has not seen them.
+// waitsFor fails unless a pod of the release is on a node whose kubelet has not started it.
 func waitsFor(w *world.World, node string) {
 	if at := w.Change("web").Status.StartTimeUnix; time.Now().After(time.Unix(at, 0).Add(fails + time.Minute)) {
-		tells(w, v1alpha1.ReasonStillWaiting, node)
+		reports(w, v1alpha1.ReasonStillWaiting, node)
 	}
 	for _, pod := range w.Pods() {
 		if pod.Spec.NodeName == node && pod.Status.StartTime == nil {

@@ -51,11 +51,9 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Thousands of small worlds, one after the other: collecting less often makes
-	// it a third faster.
+	// The tests create thousands of small worlds. With fewer garbage collections they are a third faster.
 	debug.SetGCPercent(800)
-	// This package takes longest of all that are tested side by side: more worlds at a
-	// time get it more of the machine.
+	// Of the packages tested side by side, this one takes longest. More parallel tests give it more CPU time.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		if err := f.Value.Set("6"); err != nil {
 			panic(err)
@@ -64,15 +62,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// faultKinds are tried in turn, one at every third write; that the process dies
-// after it is tried at all of them.
+// faultKinds are tried in turn, one at every third write. DiesAfter is tried at each write.
 var faultKinds = []world.FaultKind{
-	world.DiesBefore, world.AnswerLost, world.Repeated, world.Conflicts, world.Fails500, world.Forbids, world.Fails429, world.Rejects, world.Fails504,
+	world.DiesBefore, world.AnswerLost, world.Repeated, world.Conflicts,
+	world.Fails500, world.Forbids, world.Fails429, world.Rejects, world.Fails504,
 }
 
-// faultsOf are the faults that are tried on a story, which is one of many: over
-// all stories every kind meets every sort of write. With -world.all each meets
-// each write of each story.
+// faultsOf returns the faults to try on a story: over all stories each kind of fault meets each sort of write. With -world.all each kind of
+// fault meets each write of each story.
 func faultsOf(reference *world.Ending, number int) (faults []world.Fault) {
 	for i, f := range world.Faults(reference, false, world.DiesAfter) {
 		faults = append(faults, f)
@@ -96,7 +93,7 @@ func faultsOf(reference *world.Ending, number int) (faults []world.Fault) {
 	return third(faults)
 }
 
-// third is every third fault, where not all are tried.
+// third returns every third fault, or all with -world.all.
 func third(faults []world.Fault) (tried []world.Fault) {
 	for i, f := range faults {
 		if *all || i%3 == *part {
@@ -106,8 +103,8 @@ func third(faults []world.Fault) (tried []world.Fault) {
 	return tried
 }
 
-// TestStories tells every story twice: it goes well, and is told in the same order
-// each time, also when a seed chooses it, or a failure could not be seen again.
+// TestStories plays each story twice. It goes well, and in the same order both times, even if a seed chooses the order: otherwise a failure
+// could not be repeated.
 func TestStories(t *testing.T) {
 	for _, s := range sweptStories() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -121,15 +118,14 @@ func TestStories(t *testing.T) {
 			for name, o := range orders {
 				first, second := world.Play(t, s, o), world.Play(t, s, o)
 				if diff := cmp.Diff(slices.Concat(first.Writes, first.Calls), slices.Concat(second.Writes, second.Calls)); diff != "" {
-					t.Errorf("%s it is told otherwise the second time, -first +second:\n%s", name, diff)
+					t.Errorf("%s the second play differs, -first +second:\n%s", name, diff)
 				}
 			}
 		})
 	}
 }
 
-// TestSweep tells every story, and again with something going wrong at each of
-// its writes and calls, and expects it to end the same.
+// TestSweep plays each story again with a fault at each of its writes and calls. The story must end as it does without a fault.
 func TestSweep(t *testing.T) {
 	for i, s := range sweptStories() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -139,13 +135,13 @@ func TestSweep(t *testing.T) {
 			faults := faultsOf(&reference, i)
 			found := world.Sweep(t, s, &reference, faults...)
 			for _, f := range found[:min(len(found), 5)] {
-				t.Errorf("%s, %s:\n%s\nsee it alone with: go test ./controllers -run '%s' -world.log -world.fault '%s'\n%s",
+				t.Errorf("%s, %s:\n%s\nplay it alone with: go test ./controllers -run '%s' -world.log -world.fault '%s'\n%s",
 					f.Fault, f.At, f.What, t.Name(), f.Fault, f.Log)
 			}
 			if len(found) > 5 {
 				t.Errorf("and %d more: %s", len(found)-5, namesOf(found[5:]))
 			}
-			t.Logf("%d writes, %d calls, told %d times", len(reference.Writes), len(reference.Calls), len(faults)+1)
+			t.Logf("%d writes, %d calls, played %d times", len(reference.Writes), len(reference.Calls), len(faults)+1)
 		})
 	}
 }
@@ -158,8 +154,7 @@ func namesOf(found []world.Found) string {
 	return strings.Join(names, ", ")
 }
 
-// blockAfterStatus is an operator that tells of a block before it sets it: the
-// other way round than it does.
+// blockAfterStatus makes an operator that reports a block before it blocks, in the wrong order.
 func blockAfterStatus() func(write string, carryOut func() error) error {
 	var held func() error
 	return func(write string, carryOut func() error) error {
@@ -177,9 +172,8 @@ func blockAfterStatus() func(write string, carryOut func() error) error {
 	}
 }
 
-// TestSweepFinds proves that the sweep is no test that cannot fail: an operator
-// that writes in the wrong order ends well while nothing goes wrong, and is found
-// by a crash between the two writes, and by that alone.
+// TestSweepFinds proves that the sweep can fail: an operator that writes in the wrong order ends well without a fault. Only a crash
+// between the two writes finds the mistake.
 func TestSweepFinds(t *testing.T) {
 	story := world.Story{Name: "fail and block", Run: func(w *world.World) {
 		create(w, web(1))
@@ -191,12 +185,12 @@ func TestSweepFinds(t *testing.T) {
 	story.Options.Broken = blockAfterStatus
 	got := world.Reference(t, story)
 	if diff := cmp.Diff(want.State, got.State); diff != "" {
-		t.Fatalf("without a crash it ends otherwise, -want +got:\n%s", diff)
+		t.Fatalf("without a crash it ends differently, -want +got:\n%s", diff)
 	}
 	block := slices.IndexFunc(got.Writes, func(write string) bool { return strings.HasPrefix(write, "block ") })
 	var faults []world.Fault
 	for _, f := range world.Faults(&got, false, world.DiesAfter) {
-		if f.At >= block { // before that the order is right
+		if f.At >= block { // before the block the order is right
 			faults = append(faults, f)
 		}
 	}
@@ -206,7 +200,7 @@ func TestSweepFinds(t *testing.T) {
 	}
 }
 
-// TestSweepFindsAForgottenWrite: an operator that forgets a write ends otherwise.
+// TestSweepFindsAForgottenWrite: an operator that forgets a write ends in another state.
 func TestSweepFindsAForgottenWrite(t *testing.T) {
 	story := stories[0]
 	want := world.Reference(t, story)
@@ -222,17 +216,16 @@ func TestSweepFindsAForgottenWrite(t *testing.T) {
 		}
 		e := world.Play(t, story, o)
 		if !strings.Contains(story.Problems(&want, &e), "another state") {
-			t.Errorf("nobody misses any %s", forgotten)
+			t.Errorf("it ends the same without any %s", forgotten)
 		}
 	}
 }
 
-// TestGoesRoundInCircles: what would go on for ever at one instant ends a story,
-// and says what went on.
+// TestGoesRoundInCircles: an endless loop at one instant ends a story, and the problem names the writes.
 func TestGoesRoundInCircles(t *testing.T) {
-	var told *world.World
+	var played *world.World
 	story := world.Story{Name: "undo each write", Run: func(w *world.World) {
-		told = w
+		played = w
 		create(w, web(1))
 		w.For(time.Hour)
 	}}
@@ -240,8 +233,8 @@ func TestGoesRoundInCircles(t *testing.T) {
 		return func(write string, carryOut func() error) error {
 			err := carryOut()
 			if strings.HasPrefix(write, "create ChangeWorkload") {
-				for _, b := range world.List[*v1alpha1.ChangeWorkload](told, "ChangeWorkload") {
-					err = errors.Join(err, told.Delete(b))
+				for _, b := range world.List[*v1alpha1.ChangeWorkload](played, "ChangeWorkload") {
+					err = errors.Join(err, played.Delete(b))
 				}
 			}
 			return err
@@ -250,22 +243,23 @@ func TestGoesRoundInCircles(t *testing.T) {
 	e := world.Play(t, story, o)
 	for _, want := range []string{"the story does not end", "the operator writes: create ChangeWorkload"} {
 		if !strings.Contains(e.Problem, want) {
-			t.Errorf("it says nothing of %q: %s", want, e.Problem)
+			t.Errorf("the problem does not contain %q: %s", want, e.Problem)
 		}
 	}
 }
 
-// TestABatchFromAStaleView starts a manager whose cache of ChangePods is behind
-// that of ChangeWorkloads: it does not see the batches that the status of the
-// release counts, and must not put their pods into others.
+// TestABatchFromAStaleView starts a manager whose cache of ChangePods is behind its cache of ChangeWorkloads. The manager does not see the
+// batches that the status of the release counts, and must not put their pods into new batches.
 func TestABatchFromAStaleView(t *testing.T) {
 	story := stories[0]
 	reference := world.Reference(t, story)
 	made := slices.IndexFunc(reference.Writes, func(write string) bool { return strings.HasPrefix(write, "create ChangePod") })
-	told := slices.IndexFunc(reference.Writes[made:], func(write string) bool { return strings.HasPrefix(write, "update status of ChangeWorkload") })
+	counted := slices.IndexFunc(reference.Writes[made:], func(write string) bool {
+		return strings.HasPrefix(write, "update status of ChangeWorkload")
+	})
 	o := story.Options
 	o.Lag = map[string]time.Duration{"ChangePod": 5 * time.Second}
-	o.Fault = world.Fault{Kind: world.DiesAfter, At: made + told + 1}
+	o.Fault = world.Fault{Kind: world.DiesAfter, At: made + counted + 1}
 	o.Verbose = *verbose
 	e := world.Play(t, story, o)
 	late := story
@@ -275,26 +269,26 @@ func TestABatchFromAStaleView(t *testing.T) {
 	}
 }
 
-// sweptStories are those that TestSweep tries faults on.
+// sweptStories are the stories that TestSweep tries faults on.
 func sweptStories() []world.Story {
 	return slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories, recordStories)
 }
 
-// allStories are those of all kinds of workloads.
+// allStories are the stories of all kinds of workloads.
 func allStories() []world.Story {
-	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), repairStories())
+	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories())
 }
 
-// luck names the stories whose endings may differ in a test, with the reasons. Such a story must still go well, and break no
-// invariant. With -world.all an entry that no seed needs fails the test. Most of these stories are those of StatefulSets and
-// DaemonSets in which users act while pods are replaced one by one: the time decides which pods the operator still verifies.
+// luck names the stories whose endings may differ in a test, with the reasons. These stories must still go well and break no invariant.
+// With -world.all an entry that no seed needs fails the test. In most of these stories, users act while the pods of a StatefulSet or
+// DaemonSet are replaced one by one: the time decides which pods the operator still verifies.
 type luck map[string]string
 
-// lucky is what a test knows of its luck.
+// lucky notes which luck a test needs.
 type lucky struct {
 	luck luck
 	mu   sync.Mutex
-	// played are the stories that were played, needed those whose endings differed.
+	// played are the played stories, needed the stories whose endings differed.
 	played, needed map[string]bool
 }
 
@@ -302,7 +296,7 @@ func newLucky(of luck) *lucky {
 	return &lucky{luck: of, played: map[string]bool{}, needed: map[string]bool{}}
 }
 
-// failUnneeded fails a test that plays all seeds of all stories where no seed needs an entry of its luck.
+// failUnneeded fails a test that plays all seeds of all stories if no seed needs an entry of its luck.
 func (l *lucky) failUnneeded(t *testing.T, stories []world.Story) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -317,7 +311,7 @@ func (l *lucky) failUnneeded(t *testing.T, stories []world.Story) {
 	})
 }
 
-// problems are those of an ending, without what luck may decide.
+// problems returns the problems of an ending, except the differences that luck may decide.
 func (l *lucky) problems(s world.Story, reference, e *world.Ending) string {
 	s.Moving = true
 	what := s.Problems(reference, e)
@@ -334,7 +328,7 @@ func (l *lucky) problems(s world.Story, reference, e *world.Ending) string {
 	return rest
 }
 
-// Why endings differ.
+// These are the reasons why endings differ.
 const (
 	nextGoes     = "the workload's controller may replace the next pod before the operator halts the rollout"
 	firstUnseen  = "the first of two releases in a row may be recorded or not"
@@ -348,7 +342,7 @@ const (
 	leavesMiddle = "pods may come into a batch before the operator sees that the workload is no longer defended"
 )
 
-// luckBehind is that of TestBehind.
+// luckBehind is the luck of TestBehind.
 var luckBehind = luck{
 	"fail a check that is waited for":             firstFails,
 	"a rule before other checks is false":         firstFails,
@@ -376,7 +370,7 @@ var luckBehind = luck{
 	"daemonset: a quota":                          quotaTries,
 }
 
-// luckOfTwo is that of TestTwoAtOnce.
+// luckOfTwo is the luck of TestTwoAtOnce.
 var luckOfTwo = luck{
 	"settings of a new cluster":              "the first pods may come before the default policy is in force",
 	"fail a check that is waited for":        firstFails,
@@ -395,7 +389,7 @@ var luckOfTwo = luck{
 	"daemonset: a quota":                     quotaTries,
 }
 
-// luckOfOrder is that of TestAnyOrder.
+// luckOfOrder is the luck of TestAnyOrder.
 var luckOfOrder = luck{
 	"settings of a new cluster":                   "the first pods may come before the default policy is in force",
 	"a release over it":                           newsLate,
@@ -418,9 +412,9 @@ var luckOfOrder = luck{
 	"daemonset: a quota":                          quotaTries,
 }
 
-// leftOut are the stories that a test leaves out: they do not go well in it.
+// leftOut are the stories that a test leaves out, because they cannot go well in it.
 var leftOut = map[string]luck{
-	// Both managers act on what they see, and what the story counts happens twice.
+	// Both managers act, so the act that the story counts happens twice.
 	"TestTwoAtOnce": {
 		"a budget that refuses":               "both try the eviction that the budget refuses",
 		"held over it, after it succeeded":    "both evict pods",
@@ -439,22 +433,20 @@ var leftOut = map[string]luck{
 	},
 }
 
-// playedIn are all stories but those that a test leaves out.
+// playedIn returns all stories except the stories that a test leaves out.
 func playedIn(test string) []world.Story {
 	return slices.DeleteFunc(allStories(), func(s world.Story) bool { return leftOut[test][s.Name] != "" })
 }
 
-// seedOf is the first seed of a story: it stays as it is when others come.
+// seedOf returns the first seed of a story. It depends only on the name of the story.
 func seedOf(story string) uint64 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(story))
 	return uint64(h.Sum32()) * 1000
 }
 
-// TestTwoAtOnce tells every story to two managers that both decide, as they may
-// while a lease is lost and nobody knows, with what happens next chosen by a seed.
-// What is written how often is a matter of luck. How it ends is not, except where
-// luckOfTwo names the story.
+// TestTwoAtOnce plays each story with two managers that both decide, as can happen for a moment after a lease is lost. A seed chooses what
+// happens next. The number of writes is a matter of luck. The ending is not, unless luckOfTwo names the story.
 func TestTwoAtOnce(t *testing.T) {
 	seeds := uint64(1)
 	if *all {
@@ -479,8 +471,8 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoClocks has two managers decide at once whose clocks are a little apart, when the time
-// of a pod that fails is over: none takes back what the other wrote.
+// TestTwoClocks plays a story with two managers whose clocks differ a little. When the time of a failing pod is over, neither manager
+// reverts the writes of the other.
 func TestTwoClocks(t *testing.T) {
 	n := natives()[1]
 	story := world.Story{Name: "a pod fails beside others that run", Options: nativeOptions(), Run: func(w *world.World) {
@@ -506,10 +498,8 @@ func TestTwoClocks(t *testing.T) {
 	}
 }
 
-// TestAnyOrder tells every story to one manager in orders that seeds choose: what its
-// caches show comes in any order, and so do its own reconciles and what the cluster does
-// meanwhile. How often something is made is luck then. How it ends is not, except where
-// luckOfOrder names the story.
+// TestAnyOrder plays each story with one manager in orders that seeds choose: events reach its caches in any order, mixed with its
+// reconciles and the acts of the cluster. The number of writes is a matter of luck. The ending is not, unless luckOfOrder names the story.
 func TestAnyOrder(t *testing.T) {
 	seeds := uint64(1)
 	if *all {
@@ -534,9 +524,8 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// TestBehind tells every story to a manager whose cache of one kind is seconds
-// behind all others. It waits for what it wrote itself; what others wrote it learns
-// late, and decides again.
+// TestBehind plays each story with a manager whose cache of one kind is seconds behind its other caches. The manager waits for its own
+// writes. The writes of others reach it late, and it decides again.
 func TestBehind(t *testing.T) {
 	kinds := []string{"ChangePod", "ChangeWorkload", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod", "ControllerRevision"}
 	played := playedIn(t.Name())
@@ -561,9 +550,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestEnrolledJustBefore: a workload is created right after its namespace is enrolled,
-// when neither admission nor the operator's cache knows of that yet. It is a release
-// all the same, and not a baseline that was there before.
+// TestEnrolledJustBefore: a workload is created right after its namespace is enrolled, before admission and the operator's cache know of
+// it. The workload is a release, not a baseline.
 func TestEnrolledJustBefore(t *testing.T) {
 	story := world.Story{
 		Name:    "create right after enrolling",
@@ -582,8 +570,7 @@ func TestEnrolledJustBefore(t *testing.T) {
 	}
 }
 
-// TestCallsOnceWhileBehind: a manager whose cache does not show what it wrote itself
-// calls AlterShield Server no second time for that.
+// TestCallsOnceWhileBehind: a manager whose cache does not show its own writes yet does not repeat calls to AlterShield Server.
 func TestCallsOnceWhileBehind(t *testing.T) {
 	story := serverStories[0]
 	reference := world.Reference(t, story)
@@ -598,27 +585,27 @@ func TestCallsOnceWhileBehind(t *testing.T) {
 	}
 }
 
-// TestTheBlockIsOfOneRelease: a user releases again between the decision to block
-// a release and the block. The block must not fall on what nobody found fault with.
+// TestTheBlockIsOfOneRelease: a user releases again between the decision to block a release and the block. The block must not hit the new
+// release.
 func TestTheBlockIsOfOneRelease(t *testing.T) {
-	var told *world.World
+	var played *world.World
 	released := false
 	story := world.Story{Name: "release again while it is blocked", Run: func(w *world.World) {
-		told = w
+		played = w
 		create(w, web(2))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		verdict(w, "unpass")
 		w.Until("it is released again", func() bool { return released })
 		w.Rest()
 		if labelled(w, v1alpha1.SuspendLabel) || w.Change("web").Status.Status != v1alpha1.ChangeWorkloadSuccess {
-			w.Failf("the release after the one that failed is blocked, or %s", w.Change("web").Status.Status)
+			w.Failf("the release after the failed release is blocked, or %s", w.Change("web").Status.Status)
 		}
 	}}
 	story.Options.Broken = func() func(string, func() error) error {
 		return func(write string, carryOut func() error) error {
 			if strings.HasPrefix(write, "block ") && !released {
 				released = true
-				release(told, "second")
+				release(played, "second")
 			}
 			return carryOut()
 		}
@@ -626,8 +613,7 @@ func TestTheBlockIsOfOneRelease(t *testing.T) {
 	world.Reference(t, story)
 }
 
-// TestRecordsAreBounded: a CI goes on releasing a workload that has no pods, so that
-// no release ever succeeds with one.
+// TestRecordsAreBounded: a CI keeps releasing a workload without pods, so no release ever succeeds with a pod.
 func TestRecordsAreBounded(t *testing.T) {
 	world.Reference(t, world.Story{Name: "release without pods", Run: func(w *world.World) {
 		create(w, web(0))
@@ -642,8 +628,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	}})
 }
 
-// TestRollbackLimitIsWrittenOnlyToHold: without a limit a rollback waits for no other, so
-// nothing is counted, whatever is remembered from before.
+// TestRollbackLimitIsWrittenOnlyToHold: without a rollback limit, no rollback waits and none is counted.
 func TestRollbackLimitIsWrittenOnlyToHold(t *testing.T) {
 	counts := func(write string) bool { return strings.Contains(write, "ConfigMap") }
 	for name, test := range map[string]struct {

@@ -28,7 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// manyLabels patches so many labels that they take more than the cache keeps.
+// manyLabels returns a patch of more labels than the cache keeps.
 func manyLabels(value string) string {
 	labels := make([]string, 400)
 	for i := range labels {
@@ -37,7 +37,7 @@ func manyLabels(value string) string {
 	return `{"metadata":{"labels":{` + strings.Join(labels, ",") + `}}}`
 }
 
-// TestTrace: whoever gets around a block, in a way that is allowed, is told of.
+// TestTrace: events report users who get around a block in an allowed way.
 func TestTrace(t *testing.T) {
 	const optOut = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":"` + v1alpha1.DefenseDisabled + `"}}}`
 	const optIn = `{"metadata":{"labels":{"` + v1alpha1.DefenseLabel + `":null}}}`
@@ -56,8 +56,8 @@ func TestTrace(t *testing.T) {
 			w.Failf("it is not held")
 		}
 	}
-	told := func(w *world.World, reason string, parts ...string) {
-		w.Until("an event "+reason+" says "+strings.Join(parts, " ... "), func() bool {
+	reported := func(w *world.World, reason string, parts ...string) {
+		w.Until("an event "+reason+" with "+strings.Join(parts, " ... "), func() bool {
 			return slices.ContainsFunc(w.Events(), func(e world.Event) bool {
 				return e.Name == "web" && e.Reason == reason &&
 					!slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Message, part) })
@@ -72,17 +72,17 @@ func TestTrace(t *testing.T) {
 			}
 		}
 		if count != 1 {
-			w.Failf("%d events %s: %v", count, reason, w.Events())
+			w.Failf("%d events %s, want 1: %v", count, reason, w.Events())
 		}
 	}
 	free := func(w *world.World) {
-		w.Until("the block is taken back", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
+		w.Until("the block is removed", func() bool { return !labelled(w, v1alpha1.SuspendLabel) })
 	}
 	for _, story := range []world.Story{
 		{Name: "opt out while blocked", Run: func(w *world.World) {
 			begin(w)
 			patch(w, optOut)
-			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "blocked")
+			reported(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "blocked")
 			free(w)
 			w.Rest()
 			patch(w, optIn)
@@ -90,15 +90,16 @@ func TestTrace(t *testing.T) {
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			once(w, v1alpha1.EventOptedOut)
 			previous := w.Change("web").Status.PreviousReleases
-			if len(previous) != 1 || previous[0].OptedOut == nil || previous[0].OptedOut.User != world.User || previous[0].OptedOut.While != v1alpha1.WhileBlocked {
-				w.Failf("the next release knows of %+v", previous)
+			if len(previous) != 1 || previous[0].OptedOut == nil || previous[0].OptedOut.User != world.User ||
+				previous[0].OptedOut.While != v1alpha1.WhileBlocked {
+				w.Failf("the next release has the previous releases %+v", previous)
 			}
 		}},
 		{Name: "opt out while blocked, and in again at once", Run: func(w *world.World) {
 			begin(w)
 			patch(w, optOut)
 			patch(w, optIn)
-			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "blocked")
+			reported(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "blocked")
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 		}},
@@ -106,7 +107,7 @@ func TestTrace(t *testing.T) {
 			releaseStuck(w)
 			before := w.Deployment("web").Annotations[v1alpha1.QuarantinedAnnotation]
 			patch(w, optOut)
-			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "quarantine")
+			reported(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "quarantine")
 			patch(w, `{"metadata":{"annotations":{"`+v1alpha1.QuarantinedAnnotation+`":null}}}`)
 			patch(w, optIn)
 			w.Rest()
@@ -121,7 +122,7 @@ func TestTrace(t *testing.T) {
 		{Name: "opt out past admission", Run: func(w *world.World) {
 			begin(w)
 			w.Unseen(func() { patch(w, optOut) })
-			told(w, v1alpha1.EventOptedOut, "field manager", "blocked")
+			reported(w, v1alpha1.EventOptedOut, "field manager", "blocked")
 			free(w)
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
@@ -129,7 +130,7 @@ func TestTrace(t *testing.T) {
 		{Name: "too large while blocked", Run: func(w *world.World) {
 			begin(w)
 			patch(w, manyLabels(`"x"`))
-			told(w, v1alpha1.EventDefenseChanged, "the deployment is not defended", "16 KiB")
+			reported(w, v1alpha1.EventDefenseChanged, "the deployment is not defended", "16 KiB")
 			free(w)
 			w.Rest()
 			once(w, v1alpha1.EventDefenseChanged)
@@ -140,21 +141,24 @@ func TestTrace(t *testing.T) {
 			release(w, "second")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
-		{Name: "a label and an annotation that nobody knows", Run: func(w *world.World) {
+		{Name: "an unknown label and an unknown annotation", Run: func(w *world.World) {
 			const prefix = v1alpha1.SettingAnnotationPrefix
 			d := web(2)
 			d.Annotations = map[string]string{prefix + "roll-back": "10m"}
 			create(w, d)
 			until(w, v1alpha1.ChangeWorkloadSuccess)
-			told(w, v1alpha1.EventUnknownMetadata, prefix+"roll-back is not known", prefix+"rollback")
+			reported(w, v1alpha1.EventUnknownMetadata, prefix+"roll-back is not known", prefix+"rollback")
 			once(w, v1alpha1.EventUnknownMetadata)
 			patch(w, `{"metadata":{"annotations":{"`+prefix+`roll-back":null},"labels":{"`+v1alpha1.DefenseLabel+`":"enforce"}}}`)
-			told(w, v1alpha1.EventUnknownMetadata, `the value "enforce" is not known`, `"enforced"`)
+			reported(w, v1alpha1.EventUnknownMetadata, `the value "enforce" is not known`, `"enforced"`)
 			release(w, "second")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			w.Rest()
-			if events := slices.DeleteFunc(slices.Clone(w.Events()), func(e world.Event) bool { return e.Reason != v1alpha1.EventUnknownMetadata }); len(events) != 2 {
-				w.Failf("not one event for each: %v", events)
+			events := slices.DeleteFunc(slices.Clone(w.Events()), func(e world.Event) bool {
+				return e.Reason != v1alpha1.EventUnknownMetadata
+			})
+			if len(events) != 2 {
+				w.Failf("want one event for each: %v", events)
 			}
 		}},
 		{Name: "a release past admission, and annotations that are not cached", Run: func(w *world.World) {
@@ -176,7 +180,7 @@ func TestTrace(t *testing.T) {
 			patch(w, optOut)
 			w.Rest()
 			if slices.ContainsFunc(w.Events(), func(e world.Event) bool { return e.Reason == v1alpha1.EventOptedOut }) {
-				w.Failf("an event says so: %v", w.Events())
+				w.Failf("an event reports it: %v", w.Events())
 			}
 		}},
 		{Name: "an owner while blocked", Run: func(w *world.World) {
@@ -184,14 +188,14 @@ func TestTrace(t *testing.T) {
 			owners := adopted(w)
 			withRelease := strings.TrimSuffix(owners, "}") + `,"spec":{"template":{"metadata":{"labels":{"test":"second"}}}}}`
 			if err := w.Patch("web", withRelease); err == nil {
-				w.Failf("a request passes the block by an owner that it brings along")
+				w.Failf("a request that sets an owner passes the block")
 			}
 			patch(w, owners)
-			told(w, v1alpha1.EventOptedOut, world.User+" gave the workload the owner prometheus/k8s", "blocked")
+			reported(w, v1alpha1.EventOptedOut, world.User+" gave the workload the owner prometheus/k8s", "blocked")
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 			if out := w.Change("web").Status.OptedOut; out == nil || out.Owner != "prometheus/k8s" || out.While != v1alpha1.WhileBlocked {
-				w.Failf("the release knows of %+v", out)
+				w.Failf("OptedOut of the release is %+v", out)
 			}
 			release(w, "second")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
@@ -201,7 +205,7 @@ func TestTrace(t *testing.T) {
 			begin(w)
 			owners := adopted(w)
 			w.Unseen(func() { patch(w, owners) })
-			told(w, v1alpha1.EventOptedOut, "gave the workload the owner prometheus/k8s", "blocked")
+			reported(w, v1alpha1.EventOptedOut, "gave the workload the owner prometheus/k8s", "blocked")
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 		}},
@@ -209,7 +213,7 @@ func TestTrace(t *testing.T) {
 			owners := adopted(w)
 			beginHeld(w)
 			patch(w, owners)
-			told(w, v1alpha1.EventOptedOut, world.User+" gave the workload the owner prometheus/k8s", "held")
+			reported(w, v1alpha1.EventOptedOut, world.User+" gave the workload the owner prometheus/k8s", "held")
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 		}},
@@ -217,7 +221,7 @@ func TestTrace(t *testing.T) {
 			owners := adopted(w)
 			beginHeld(w)
 			w.Unseen(func() { patch(w, owners) })
-			told(w, v1alpha1.EventOptedOut, "gave the workload the owner prometheus/k8s", "held")
+			reported(w, v1alpha1.EventOptedOut, "gave the workload the owner prometheus/k8s", "held")
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 		}},
@@ -228,7 +232,7 @@ func TestTrace(t *testing.T) {
 				return c != nil && c.Spec.Release == 2 && c.Status.Attempt > 0
 			})
 			patch(w, optOut)
-			told(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "held")
+			reported(w, v1alpha1.EventOptedOut, world.User+" opted the workload out", "held")
 			w.Rest()
 			once(w, v1alpha1.EventOptedOut)
 		}},
@@ -242,7 +246,7 @@ func TestTrace(t *testing.T) {
 			patch(w, asked("last-success"))
 			w.For(time.Hour)
 			w.Enrol(true)
-			told(w, v1alpha1.ReasonRollbackRefused, "last-success", "when its defense began")
+			reported(w, v1alpha1.ReasonRollbackRefused, "last-success", "when its defense began")
 			once(w, v1alpha1.ReasonRollbackRefused)
 		}},
 		{Name: "a request from before opting in", Run: func(w *world.World) {
@@ -252,31 +256,32 @@ func TestTrace(t *testing.T) {
 			patch(w, asked("last-success"))
 			w.For(time.Minute)
 			patch(w, optIn)
-			told(w, v1alpha1.ReasonRollbackRefused, "last-success", "when its defense began")
+			reported(w, v1alpha1.ReasonRollbackRefused, "last-success", "when its defense began")
 			once(w, v1alpha1.ReasonRollbackRefused)
 		}},
 		{Name: "delete while blocked, and create again", Run: func(w *world.World) {
 			begin(w)
 			must(w, w.Delete(w.Deployment("web")))
-			told(w, v1alpha1.EventDeletedWhileBlocked, "its releases were blocked")
+			reported(w, v1alpha1.EventDeletedWhileBlocked, "its releases were blocked")
 			create(w, web(2))
-			told(w, v1alpha1.EventDeletedWhileBlocked, world.User+" created the deployment again", "its releases were blocked")
+			reported(w, v1alpha1.EventDeletedWhileBlocked, world.User+" created the deployment again", "its releases were blocked")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			twice := slices.DeleteFunc(w.Events(), func(e world.Event) bool { return e.Reason != v1alpha1.EventDeletedWhileBlocked })
-			if len(twice) != 2 || strings.Contains(twice[0].Message, "created the deployment again") || !strings.Contains(twice[1].Message, "created the deployment again") {
-				w.Failf("events %v, want one of the deletion and one of the creation", twice)
+			if len(twice) != 2 || strings.Contains(twice[0].Message, "created the deployment again") ||
+				!strings.Contains(twice[1].Message, "created the deployment again") {
+				w.Failf("events %v, want one for the deletion and one for the creation", twice)
 			}
 		}},
 		{Name: "correct a verdict", Run: func(w *world.World) {
 			begin(w)
 			verdict(w, "pass")
-			told(w, v1alpha1.EventVerdictCorrected, "of pod ", "by field manager")
+			reported(w, v1alpha1.EventVerdictCorrected, "of pod ", "by field manager")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			once(w, v1alpha1.EventVerdictCorrected)
 			release(w, "second")
 			until(w, v1alpha1.ChangeWorkloadSuccess)
 			if previous := w.Change("web").Status.PreviousReleases; len(previous) != 1 || len(previous[0].Corrections) != 1 {
-				w.Failf("the next release knows of %+v", previous)
+				w.Failf("the next release has the previous releases %+v", previous)
 			}
 		}},
 	} {

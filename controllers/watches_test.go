@@ -26,8 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// TestAcquired: a revision that is in use again has only a new number, and a DaemonSet that
-// goes back to it may say nothing later.
+// TestAcquired: a revision that is used again only gets a new number, and a DaemonSet that returns to it may cause no later event.
 func TestAcquired(t *testing.T) {
 	revision := func(owner types.UID, number int64) *appsv1.ControllerRevision {
 		r := &appsv1.ControllerRevision{Revision: number}
@@ -40,7 +39,7 @@ func TestAcquired(t *testing.T) {
 		before, after *appsv1.ControllerRevision
 		want          bool
 	}{
-		"nothing of it":        {revision("a", 1), revision("a", 1), false},
+		"unchanged":            {revision("a", 1), revision("a", 1), false},
 		"in use again":         {revision("a", 1), revision("a", 3), true},
 		"a new owner":          {revision("a", 1), revision("b", 1), true},
 		"its first owner":      {revision("", 1), revision("a", 1), true},

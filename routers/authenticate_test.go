@@ -88,12 +88,15 @@ func TestStandAlone(t *testing.T) {
 		f.request = func(workload.Key, string, time.Time) (string, error) { return "v1", nil }
 	}
 	rollback := signedPut(`{"namespace":"shop","deploymentName":"web"}`, testNow)
-	expect(t, serve(newFixture(t, newest).handler(t), rollback), http.StatusAccepted, `{"code":202,"message":"deployment shop/web is rolled back to version v1"}`)
+	expect(t, serve(newFixture(t, newest).handler(t), rollback), http.StatusAccepted,
+		`{"code":202,"message":"deployment shop/web is rolled back to version v1"}`)
 	list := signedGet("", "{}", tokenA, testNow)
-	expect(t, serve(newFixture(t, newest).handler(t), list), http.StatusOK, `{"code":200,"message":"suspended deployments: 0","deployments":[]}`)
+	expect(t, serve(newFixture(t, newest).handler(t), list), http.StatusOK,
+		`{"code":200,"message":"suspended deployments: 0","deployments":[]}`)
 	expect(t, serve(newFixture(t, newest).handler(t), signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
 	// An order of a server that is no longer configured may be known yet.
-	expect(t, serve(newFixture(t, newest).handler(t), signed(passed, tokenA, testNow)), http.StatusOK, `{"success":true,"retry":false,"msg":"recorded"}`)
+	expect(t, serve(newFixture(t, newest).handler(t), signed(passed, tokenA, testNow)), http.StatusOK,
+		`{"success":true,"retry":false,"msg":"recorded"}`)
 	unknown := newFixture(t, newest, func(f *fixture) {
 		f.record = func(context.Context, *altershield.Callback) (Outcome, error) { return OutcomeUnknown, nil }
 	})
@@ -126,21 +129,29 @@ func TestRefusals(t *testing.T) {
 		wantLog  string
 		accepted bool
 	}{
-		"authentic":                {accepted: true},
-		"oldest":                   {request: at(-5 * time.Minute), accepted: true},
-		"newest":                   {request: at(5 * time.Minute), accepted: true},
-		"too old":                  {request: at(-5*time.Minute - time.Millisecond), wantLog: "5m0.001s behind our clock"},
-		"too new":                  {request: at(5*time.Minute + time.Millisecond), wantLog: "5m0.001s ahead of our clock"},
-		"no sign":                  {request: without(altershield.HeaderSign), wantLog: "Sign is missing"},
-		"no timestamp":             {request: without(altershield.HeaderTimestamp), wantLog: "Timestamp is missing"},
-		"no platform":              {request: without(altershield.HeaderPlatform), wantLog: "Platform is missing"},
-		"empty sign":               {request: set(altershield.HeaderSign, ""), wantLog: "Sign is missing"},
-		"two signs":                {request: again(altershield.HeaderSign), wantLog: "Sign is there 2 times"},
-		"two timestamps":           {request: again(altershield.HeaderTimestamp), wantLog: "Timestamp is there 2 times"},
-		"two platforms":            {request: again(altershield.HeaderPlatform), wantLog: "Platform is there 2 times"},
-		"wrong sign":               {request: set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(testNow), []byte(passed), tokenB)), wantLog: "signature is wrong"},
-		"lower case sign":          {request: set(altershield.HeaderSign, strings.ToLower(altershield.Sign(altershield.Timestamp(testNow), []byte(passed), tokenA))), wantLog: "signature is wrong"},
-		"timestamp not the signed": {request: set(altershield.HeaderTimestamp, altershield.Timestamp(testNow.Add(time.Second))), wantLog: "signature is wrong"},
+		"authentic":      {accepted: true},
+		"oldest":         {request: at(-5 * time.Minute), accepted: true},
+		"newest":         {request: at(5 * time.Minute), accepted: true},
+		"too old":        {request: at(-5*time.Minute - time.Millisecond), wantLog: "5m0.001s behind our clock"},
+		"too new":        {request: at(5*time.Minute + time.Millisecond), wantLog: "5m0.001s ahead of our clock"},
+		"no sign":        {request: without(altershield.HeaderSign), wantLog: "Sign is missing"},
+		"no timestamp":   {request: without(altershield.HeaderTimestamp), wantLog: "Timestamp is missing"},
+		"no platform":    {request: without(altershield.HeaderPlatform), wantLog: "Platform is missing"},
+		"empty sign":     {request: set(altershield.HeaderSign, ""), wantLog: "Sign is missing"},
+		"two signs":      {request: again(altershield.HeaderSign), wantLog: "Sign is there 2 times"},
+		"two timestamps": {request: again(altershield.HeaderTimestamp), wantLog: "Timestamp is there 2 times"},
+		"two platforms":  {request: again(altershield.HeaderPlatform), wantLog: "Platform is there 2 times"},
+		"wrong sign": {
+			request: set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(testNow), []byte(passed), tokenB)),
+			wantLog: "signature is wrong",
+		},
+		"lower case sign": {
+			request: set(altershield.HeaderSign, strings.ToLower(altershield.Sign(altershield.Timestamp(testNow), []byte(passed), tokenA))),
+			wantLog: "signature is wrong",
+		},
+		"timestamp not the signed": {
+			request: set(altershield.HeaderTimestamp, altershield.Timestamp(testNow.Add(time.Second))), wantLog: "signature is wrong",
+		},
 		"timestamp with plus":      {request: stamp("+" + altershield.Timestamp(testNow)), wantLog: "not Unix milliseconds"},
 		"timestamp below zero":     {request: stamp("-1"), wantLog: "not Unix milliseconds"},
 		"timestamp with space":     {request: stamp(" " + altershield.Timestamp(testNow)), wantLog: "not Unix milliseconds"},
@@ -153,7 +164,8 @@ func TestRefusals(t *testing.T) {
 		"body with a newline":    {body: passed + "\n", wantLog: "signature is wrong"},
 		"no token yet":           {options: func(o *Options) { o.Tokens = brokenTokens{} }, wantLog: "the file is empty"},
 		"empty token": {options: func(o *Options) { o.Tokens = altershield.StaticTokens{""} },
-			request: set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(testNow), []byte(passed), "")), wantLog: "signature is wrong"},
+			request: set(altershield.HeaderSign, altershield.Sign(altershield.Timestamp(testNow), []byte(passed), "")),
+			wantLog: "signature is wrong"},
 	}
 	var headers []string
 	for name, tc := range tests {

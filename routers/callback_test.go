@@ -60,25 +60,39 @@ func TestCallback(t *testing.T) {
 		wantLog           string
 		wantRecorded      bool
 	}{
-		"recorded":  {outcome: OutcomeRecorded, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"recorded"}`, wantResult: "recorded", wantRecorded: true},
-		"duplicate": {outcome: OutcomeDuplicate, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"duplicate"}`, wantResult: "duplicate", wantRecorded: true},
-		"ignored":   {outcome: OutcomeIgnored, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"ignored"}`, wantResult: "ignored", wantRecorded: true},
-		"unknown": {outcome: OutcomeUnknown, wantCode: 200, wantBody: `{"success":false,"retry":true,"msg":"order unknown"}`, wantResult: "unknown",
-			wantLog: `"order"="order-1" "orderEntry"="node-1"`, wantRecorded: true},
-		"not stored": {err: errors.New("etcd is away"), wantCode: 503, wantBody: `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`,
+		"recorded": {
+			outcome: OutcomeRecorded, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"recorded"}`, wantResult: "recorded",
+			wantRecorded: true,
+		},
+		"duplicate": {
+			outcome: OutcomeDuplicate, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"duplicate"}`, wantResult: "duplicate",
+			wantRecorded: true,
+		},
+		"ignored": {
+			outcome: OutcomeIgnored, wantCode: 200, wantBody: `{"success":true,"retry":false,"msg":"ignored"}`, wantResult: "ignored",
+			wantRecorded: true,
+		},
+		"unknown": {outcome: OutcomeUnknown, wantCode: 200, wantBody: `{"success":false,"retry":true,"msg":"order unknown"}`,
+			wantResult: "unknown", wantLog: `"order"="order-1" "orderEntry"="node-1"`, wantRecorded: true},
+		"not stored": {err: errors.New("etcd is away"), wantCode: 503,
+			wantBody:   `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`,
 			wantResult: "failed", wantLog: "etcd is away", wantRecorded: true},
 		"plain content type": {contentType: "application/json", outcome: OutcomeRecorded, wantCode: 200,
 			wantBody: `{"success":true,"retry":false,"msg":"recorded"}`, wantResult: "recorded", wantRecorded: true},
 		"other content type": {contentType: "text/plain", wantCode: 400,
-			wantBody: `{"success":false,"retry":false,"msg":"the content type is \"text/plain\", not application/json"}`, wantResult: "malformed", wantLog: "text/plain"},
+			wantBody:   `{"success":false,"retry":false,"msg":"the content type is \"text/plain\", not application/json"}`,
+			wantResult: "malformed", wantLog: "text/plain"},
 		"action": {body: strings.Replace(passed, "CHANGE_BATCH", "CHANGE_ACTION", 1), outcome: OutcomeIgnored, wantCode: 200,
 			wantBody: `{"success":true,"retry":false,"msg":"ignored"}`, wantResult: "ignored", wantRecorded: true},
 		"no JSON": {body: `{"secret-content`, wantCode: 400,
-			wantBody: `{"success":false,"retry":false,"msg":"the body is not a callback: invalid JSON at byte 16"}`, wantResult: "malformed", wantLog: "invalid JSON"},
+			wantBody:   `{"success":false,"retry":false,"msg":"the body is not a callback: invalid JSON at byte 16"}`,
+			wantResult: "malformed", wantLog: "invalid JSON"},
 		"empty": {body: ` `, wantCode: 400,
-			wantBody: `{"success":false,"retry":false,"msg":"the body is not a callback: invalid JSON at byte 0"}`, wantResult: "malformed", wantLog: "invalid JSON"},
+			wantBody:   `{"success":false,"retry":false,"msg":"the body is not a callback: invalid JSON at byte 0"}`,
+			wantResult: "malformed", wantLog: "invalid JSON"},
 		"no order": {body: strings.Replace(passed, "order-1", "", 1), wantCode: 400,
-			wantBody: `{"success":false,"retry":false,"msg":"bizExecOrderId is missing"}`, wantResult: "malformed", wantLog: "bizExecOrderId is missing"},
+			wantBody:   `{"success":false,"retry":false,"msg":"bizExecOrderId is missing"}`,
+			wantResult: "malformed", wantLog: "bizExecOrderId is missing"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +211,8 @@ func TestRecordingEndsWithTheServer(t *testing.T) {
 
 func TestLiveTest(t *testing.T) {
 	f := newFixture(t, func(f *fixture) { f.opts.Tokens = nil })
-	expect(t, serve(f.handler(t), httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
+	expect(t, serve(f.handler(t), httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK,
+		`{"code":0,"message":"Hello world"}`)
 }
 
 // TestStoredLate: a verdict that could not be stored while its request lasted is stored later,
@@ -218,7 +233,8 @@ func TestStoredLate(t *testing.T) {
 		}
 	})
 	h := f.handler(t)
-	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
+	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusServiceUnavailable,
+		`{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
 	receive(t, stored, "the verdict to be stored")
 	logged := func(context.Context) (bool, error) { return strings.Contains(f.log(), "stored a verdict late"), nil }
 	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, logged); err != nil {
@@ -234,7 +250,8 @@ func TestNoPlaceToStoreLate(t *testing.T) {
 			return "", errors.New("the API server is slow")
 		}
 	})
-	expect(t, serve(f.handler(t), signed(passed, tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
+	expect(t, serve(f.handler(t), signed(passed, tokenA, testNow)), http.StatusServiceUnavailable,
+		`{"success":false,"retry":true,"msg":"the verdict could not be stored"}`)
 	if log := f.log(); !strings.Contains(log, "it is polled for instead") {
 		t.Errorf("log %q", log)
 	}

@@ -49,8 +49,8 @@ const (
 	tokenB = "fedcba9876543210"
 	// callbackContentType is what the server sends.
 	callbackContentType = "application/json;UTF-8"
-	passed              = `{"changeCheckType":"CHANGE_BATCH","callbackRequest":{"nodeId":"node-1","changeSceneKey":"scene","bizExecOrderId":"order-1",` +
-		`"verdict":{"verdict":"pass","allFinish":true,"checkPass":true},"defenseStageEnum":"POST"}}`
+	passed              = `{"changeCheckType":"CHANGE_BATCH","callbackRequest":{"nodeId":"node-1","changeSceneKey":"scene",` +
+		`"bizExecOrderId":"order-1","verdict":{"verdict":"pass","allFinish":true,"checkPass":true},"defenseStageEnum":"POST"}}`
 	refusedBody = `{"success":false,"retry":false,"msg":"refused"}`
 	// patience bounds each wait. Only a test that fails waits so long.
 	patience = 10 * time.Second

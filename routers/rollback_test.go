@@ -45,18 +45,41 @@ func TestRollback(t *testing.T) {
 		wantCode int
 		wantBody string
 	}{
-		"the newest success": {web, nil, "Deployment.apps prod/web ", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
-		"a version":          {`{"namespace":"prod","deploymentName":"web","version":"v0"}`, nil, "Deployment.apps prod/web v0", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`},
-		"unknown":            {web, cluster.ErrNoWorkload, "Deployment.apps prod/web ", 404, `{"code":404,"message":"no deployment prod/web is defended"}`},
-		"refused":            {web, &cluster.RefusedError{Why: "because"}, "Deployment.apps prod/web ", 409, `{"code":409,"message":"because"}`},
-		"repeated":           {web, cluster.ErrRepeated, "Deployment.apps prod/web ", 409, `{"code":409,"message":"a request of this time or a later one was accepted already"}`},
-		"too many":           {web, &cluster.TooManyError{Namespace: "prod", After: 1500 * time.Millisecond}, "Deployment.apps prod/web ", 429, `{"code":429,"message":"60 rollbacks were requested in namespace prod within a minute: try again in 2s"}`},
-		"away":               {web, errors.New("no route to host"), "Deployment.apps prod/web ", 503, `{"code":503,"message":"the cluster can't be reached now, try again"}`},
-		"no JSON":            {`web`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: invalid character 'w' looking for beginning of value"}`},
-		"a field of another": {`{"namespace":"prod","deploymentName":"web","nodeId":"1"}`, nil, "", 400, `{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: json: unknown field \"nodeId\""}`},
-		"two":                {web + web, nil, "", 400, `{"code":400,"message":"there is more than one JSON object in the body"}`},
-		"no namespace":       {`{"deploymentName":"web"}`, nil, "", 400, "namespace is not the name of a namespace"},
-		"no name":            {`{"namespace":"prod","deploymentName":"../x"}`, nil, "", 400, "deploymentName is not the name of a deployment"},
+		"the newest success": {
+			web, nil, "Deployment.apps prod/web ", 202, `{"code":202,"message":"deployment prod/web is rolled back to version v1"}`,
+		},
+		"a version": {
+			`{"namespace":"prod","deploymentName":"web","version":"v0"}`, nil, "Deployment.apps prod/web v0", 202,
+			`{"code":202,"message":"deployment prod/web is rolled back to version v1"}`,
+		},
+		"unknown": {
+			web, cluster.ErrNoWorkload, "Deployment.apps prod/web ", 404, `{"code":404,"message":"no deployment prod/web is defended"}`,
+		},
+		"refused": {web, &cluster.RefusedError{Why: "because"}, "Deployment.apps prod/web ", 409, `{"code":409,"message":"because"}`},
+		"repeated": {
+			web, cluster.ErrRepeated, "Deployment.apps prod/web ", 409,
+			`{"code":409,"message":"a request of this time or a later one was accepted already"}`,
+		},
+		"too many": {
+			web, &cluster.TooManyError{Namespace: "prod", After: 1500 * time.Millisecond}, "Deployment.apps prod/web ", 429,
+			`{"code":429,"message":"60 rollbacks were requested in namespace prod within a minute: try again in 2s"}`,
+		},
+		"away": {
+			web, errors.New("no route to host"), "Deployment.apps prod/web ", 503,
+			`{"code":503,"message":"the cluster can't be reached now, try again"}`,
+		},
+		"no JSON": {
+			`web`, nil, "", 400,
+			`{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: ` +
+				`invalid character 'w' looking for beginning of value"}`,
+		},
+		"a field of another": {
+			`{"namespace":"prod","deploymentName":"web","nodeId":"1"}`, nil, "", 400,
+			`{"code":400,"message":"the body is not {\"namespace\",\"deploymentName\",\"version\"}: json: unknown field \"nodeId\""}`,
+		},
+		"two":          {web + web, nil, "", 400, `{"code":400,"message":"there is more than one JSON object in the body"}`},
+		"no namespace": {`{"deploymentName":"web"}`, nil, "", 400, "namespace is not the name of a namespace"},
+		"no name":      {`{"namespace":"prod","deploymentName":"../x"}`, nil, "", 400, "deploymentName is not the name of a deployment"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := ""
@@ -80,7 +103,8 @@ func TestRollback(t *testing.T) {
 			// A request that was not handled may come again.
 			asked = ""
 			again := serve(h, signedPut(tc.content, testNow))
-			if wanted := tc.wantCode == http.StatusServiceUnavailable || tc.wantCode == http.StatusTooManyRequests; (asked != "") != wanted || (again.Code == http.StatusUnauthorized) == wanted {
+			if wanted := tc.wantCode == http.StatusServiceUnavailable || tc.wantCode == http.StatusTooManyRequests; (asked != "") != wanted ||
+				(again.Code == http.StatusUnauthorized) == wanted {
 				t.Errorf("repeated: asked for %q, answer %d", asked, again.Code)
 			}
 		})
@@ -97,14 +121,26 @@ func TestRollbackOfAWorkload(t *testing.T) {
 		wantCode int
 		wantBody string
 	}{
-		"the newest success": {set, nil, "StatefulSet.apps prod/db ", 202, `{"code":202,"message":"statefulset prod/db is rolled back to version v1"}`},
-		"a version": {`{"namespace":"prod","apiVersion":"apps/v1","kind":"DaemonSet","name":"log","version":"v0"}`, nil, "DaemonSet.apps prod/log v0", 202,
-			`{"code":202,"message":"daemonset prod/log is rolled back to version v1"}`},
-		"unknown":                 {set, cluster.ErrNoWorkload, "StatefulSet.apps prod/db ", 404, `{"code":404,"message":"no statefulset prod/db is defended"}`},
-		"another kind":            {`{"namespace":"prod","apiVersion":"batch/v1","kind":"Job","name":"x"}`, nil, "", 400, "workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet"},
-		"of the group of another": {`{"namespace":"prod","apiVersion":"apps.kruise.io/v1beta1","kind":"StatefulSet","name":"x"}`, nil, "", 400, "workloads of this kind are not defended"},
-		"no name":                 {`{"namespace":"prod","apiVersion":"apps/v1","kind":"StatefulSet"}`, nil, "", 400, "name is not the name of a workload"},
-		"the body of the other":   {`{"namespace":"prod","deploymentName":"web"}`, nil, "", 400, "unknown field"},
+		"the newest success": {
+			set, nil, "StatefulSet.apps prod/db ", 202, `{"code":202,"message":"statefulset prod/db is rolled back to version v1"}`,
+		},
+		"a version": {`{"namespace":"prod","apiVersion":"apps/v1","kind":"DaemonSet","name":"log","version":"v0"}`, nil,
+			"DaemonSet.apps prod/log v0", 202, `{"code":202,"message":"daemonset prod/log is rolled back to version v1"}`},
+		"unknown": {
+			set, cluster.ErrNoWorkload, "StatefulSet.apps prod/db ", 404, `{"code":404,"message":"no statefulset prod/db is defended"}`,
+		},
+		"another kind": {
+			`{"namespace":"prod","apiVersion":"batch/v1","kind":"Job","name":"x"}`, nil, "", 400,
+			"workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet",
+		},
+		"of the group of another": {
+			`{"namespace":"prod","apiVersion":"apps.kruise.io/v1beta1","kind":"StatefulSet","name":"x"}`, nil, "", 400,
+			"workloads of this kind are not defended",
+		},
+		"no name": {
+			`{"namespace":"prod","apiVersion":"apps/v1","kind":"StatefulSet"}`, nil, "", 400, "name is not the name of a workload",
+		},
+		"the body of the other": {`{"namespace":"prod","deploymentName":"web"}`, nil, "", 400, "unknown field"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := ""

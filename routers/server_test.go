@@ -278,7 +278,8 @@ func TestRequestsAtOnce(t *testing.T) {
 	expect(t, serve(h, signed(passed, tokenA, testNow.Add(time.Millisecond))), http.StatusServiceUnavailable,
 		`{"success":false,"retry":true,"msg":"too many requests at once"}`)
 	close(goOn)
-	expect(t, receive(t, first, "the answer to the first"), http.StatusInternalServerError, `{"success":false,"retry":true,"msg":"internal error"}`)
+	expect(t, receive(t, first, "the answer to the first"), http.StatusInternalServerError,
+		`{"success":false,"retry":true,"msg":"internal error"}`)
 	if log := f.log(); !strings.Contains(log, "a bug") || !strings.Contains(log, "goroutine") {
 		t.Errorf("log %q, want the panic with its stack", log)
 	}
@@ -309,7 +310,8 @@ func TestSlotsAreForVerifiedRequests(t *testing.T) {
 	expect(t, serve(h, signed(passed, tokenB, testNow)), http.StatusUnauthorized, refusedBody)
 	expect(t, serve(h, signed(passed, tokenA, testNow)), http.StatusUnauthorized, refusedBody) // repeated
 	expect(t, serve(h, httptest.NewRequest(http.MethodPost, LiveTestPath, nil)), http.StatusOK, `{"code":0,"message":"Hello world"}`)
-	expect(t, serve(h, signedGet("", "{}", tokenA, testNow)), http.StatusServiceUnavailable, `{"success":false,"retry":true,"msg":"too many requests at once"}`)
+	expect(t, serve(h, signedGet("", "{}", tokenA, testNow)), http.StatusServiceUnavailable,
+		`{"success":false,"retry":true,"msg":"too many requests at once"}`)
 }
 
 // TestWaitingOutlastsReading: a verified request may wait for its slot longer
@@ -419,7 +421,8 @@ func TestSlowClients(t *testing.T) {
 	t.Run("body", func(t *testing.T) {
 		conn := dial(t, start(t, func(l *limits) { l.Read = short }))
 		write(t, conn, rawHeader("Content-Length: 1000")+"{")
-		if code, body := readAnswer(t, conn); code != http.StatusBadRequest || body != `{"success":false,"retry":true,"msg":"the body did not arrive"}` {
+		if code, body := readAnswer(t, conn); code != http.StatusBadRequest ||
+			body != `{"success":false,"retry":true,"msg":"the body did not arrive"}` {
 			t.Errorf("answer %d %s", code, body)
 		}
 	})
@@ -445,7 +448,8 @@ func TestOneRequestPerConnection(t *testing.T) {
 	conn := dial(t, address)
 	write(t, conn, rawHeader(fmt.Sprintf("Content-Length: %d", len(passed)))+passed)
 	answer, err := io.ReadAll(conn)
-	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") || !strings.Contains(string(answer), "\r\nConnection: close\r\n") {
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") ||
+		!strings.Contains(string(answer), "\r\nConnection: close\r\n") {
 		t.Errorf("answer %q, %v, want one that says the connection is closed, and its end", answer, err)
 	}
 }

@@ -72,8 +72,12 @@ func TestSuspended(t *testing.T) {
 		"namespace gone": {objects: []client.Object{blocked("prod", "web").Obj()}, want: none},
 		"namespace going": {objects: []client.Object{wrappers.MakeNamespace("prod").Enrolled().Deleted(testNow).Finalizers("kubernetes").Obj(),
 			blocked("prod", "web").Obj()}, want: none},
-		"the operator's own namespace": {objects: []client.Object{wrappers.MakeNamespace("operator").Enrolled().Obj(), blocked("operator", "web").Obj()}, want: none},
-		"opted out":                    {objects: []client.Object{prod, blocked("prod", "web").Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj()}, want: none},
+		"the operator's own namespace": {
+			objects: []client.Object{wrappers.MakeNamespace("operator").Enrolled().Obj(), blocked("operator", "web").Obj()}, want: none,
+		},
+		"opted out": {
+			objects: []client.Object{prod, blocked("prod", "web").Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled).Obj()}, want: none,
+		},
 		"in one namespace": {namespace: "prod", objects: []client.Object{prod, test,
 			blocked("prod", "web").Obj(), blocked("test", "web").Obj()},
 			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]`)},
@@ -81,23 +85,28 @@ func TestSuspended(t *testing.T) {
 		"whole": {objects: []client.Object{prod, blocked("prod", "web").SuspendedBy(version2 + " 2").Obj(),
 			releaseOfWeb(version1, 1, v1alpha1.ChangeWorkloadSuccess).Failed("old").Obj(),
 			releaseOfWeb(version2, 2, v1alpha1.ChangeWorkloadSuspend).Failed("web-b", "web-a").Obj()},
-			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version1 + `","suspendedAt":1700000000,"failedPods":["web-b","web-a"]`)},
+			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version1 +
+				`","suspendedAt":1700000000,"failedPods":["web-b","web-a"]`)},
 		"blocked without a cause": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
 			releaseOfWeb(version2, 2, v1alpha1.ChangeWorkloadSuspend).Failed("web-a").Obj()},
-			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":["web-a"]`)},
+			want: one(`"nowVersion":"` + version2 +
+				`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":["web-a"]`)},
 		"blocked by the version before": {objects: []client.Object{prod, blocked("prod", "web").SuspendedBy(version1 + " 1").Obj(),
 			releaseOfWeb(version1, 1, v1alpha1.ChangeWorkloadSuspend).Failed("web-a").Obj(),
 			releaseOfWeb(version2, 2, v1alpha1.ChangeWorkloadRunning).Obj()},
-			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":["web-a"]`)},
+			want: one(`"nowVersion":"` + version2 +
+				`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":["web-a"]`)},
 		"newest success, not the present version": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
 			releaseOfWeb(version1, 7, v1alpha1.ChangeWorkloadSuccess).Obj(),
 			releaseOfWeb(version2, 9, v1alpha1.ChangeWorkloadSuccess).Obj(),
 			releaseOfWeb(version3, 5, v1alpha1.ChangeWorkloadSuccess).Created(testNow.Add(time.Hour)).Obj()},
-			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version1 + `","suspendedAt":1700000000,"failedPods":[]`)},
+			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version1 +
+				`","suspendedAt":1700000000,"failedPods":[]`)},
 		"of one release, the one made later": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
 			releaseOfWeb(version1, 7, v1alpha1.ChangeWorkloadSuccess).Obj(),
 			releaseOfWeb(version3, 7, v1alpha1.ChangeWorkloadSuccess).Created(testNow.Add(time.Second)).Obj()},
-			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version3 + `","suspendedAt":1700000000,"failedPods":[]`)},
+			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":true,"successVersion":"` + version3 +
+				`","suspendedAt":1700000000,"failedPods":[]`)},
 		"of a deleted workload of the same name": {objects: []client.Object{prod, blocked("prod", "web").Obj(),
 			releaseOfWeb(version1, 1, v1alpha1.ChangeWorkloadSuccess).OwnedBy(blocked("prod", "web").UID("before").Obj()).Obj()},
 			want: one(`"nowVersion":"` + version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]`)},
@@ -141,8 +150,8 @@ func TestSuspendedWorkloads(t *testing.T) {
 		Labels: map[string]string{v1alpha1.SuspendLabel: "1700000000", v1alpha1.VersionLabel: version1}}}
 	reader := newClient(t, interceptor.Funcs{}, wrappers.MakeNamespace("prod").Enrolled().Obj(), blocked("prod", "web").Obj(), set)
 	const (
-		ofDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` + version2 +
-			`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
+		ofDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` +
+			version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
 		ofSet = `{"apiVersion":"apps/v1","kind":"StatefulSet","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` + version1 +
 			`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
 	)
@@ -151,10 +160,19 @@ func TestSuspendedWorkloads(t *testing.T) {
 		code           int
 		want           string
 	}{
-		"all":          {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 2","workloads":[` + ofDeployment + `,` + ofSet + `]}`},
-		"of a kind":    {"?kind=statefulset", `{"kind":"statefulset"}`, 200, `{"code":200,"message":"suspended workloads: 1","workloads":[` + ofSet + `]}`},
-		"of none":      {"?namespace=prod&kind=DaemonSet", `{"kind":"DaemonSet","namespace":"prod"}`, 200, `{"code":200,"message":"suspended workloads: 0","workloads":[]}`},
-		"another kind": {"?kind=Job", `{"kind":"Job"}`, 400, `{"code":400,"message":"the parameter kind is \"Job\": workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet, apps/v1 DaemonSet"}`},
+		"all": {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 2","workloads":[` + ofDeployment + `,` + ofSet + `]}`},
+		"of a kind": {
+			"?kind=statefulset", `{"kind":"statefulset"}`, 200, `{"code":200,"message":"suspended workloads: 1","workloads":[` + ofSet + `]}`,
+		},
+		"of none": {
+			"?namespace=prod&kind=DaemonSet", `{"kind":"DaemonSet","namespace":"prod"}`, 200,
+			`{"code":200,"message":"suspended workloads: 0","workloads":[]}`,
+		},
+		"another kind": {
+			"?kind=Job", `{"kind":"Job"}`, 400,
+			`{"code":400,"message":"the parameter kind is \"Job\": workloads of this kind are not defended; ` +
+				`those are apps/v1 Deployment, apps/v1 StatefulSet, apps/v1 DaemonSet"}`,
+		},
 		"another parameter": {"?name=web", `{"name":"web"}`, 400,
 			`{"code":400,"message":"unknown or repeated parameter \"name\"; known: namespace, kind"}`},
 		"no namespace's name": {"?namespace=a/b", `{"namespace":"a/b"}`, 400, ""},
@@ -184,16 +202,16 @@ func TestSuspendedWithoutAnswer(t *testing.T) {
 		wantBody       string
 	}{
 		"no namespace's name": {query: "?namespace=..%2Fx", content: `{"namespace":"../x"}`, wantCode: 400,
-			wantBody: `{"code":400,"message":"the parameter namespace is not the name of a namespace: a lowercase RFC 1123 label must consist of lower case ` +
-				`alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation ` +
-				`is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}`},
+			wantBody: `{"code":400,"message":"the parameter namespace is not the name of a namespace: a lowercase RFC 1123 label must consist ` +
+				`of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character ` +
+				`(e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"}`},
 		"twice": {query: "?namespace=A&namespace=prod", content: `{"namespace":"A"}`, wantCode: 400,
 			wantBody: `{"code":400,"message":"unknown or repeated parameter \"namespace\"; known: namespace"}`},
-		"what is meant for a rollback": {query: "?deploymentName=web&namespace=prod", content: `{"deploymentName":"web","namespace":"prod"}`, wantCode: 400,
-			wantBody: `{"code":400,"message":"unknown or repeated parameter \"deploymentName\"; known: namespace"}`},
+		"what is meant for a rollback": {query: "?deploymentName=web&namespace=prod", content: `{"deploymentName":"web","namespace":"prod"}`,
+			wantCode: 400, wantBody: `{"code":400,"message":"unknown or repeated parameter \"deploymentName\"; known: namespace"}`},
 		"empty means all": {query: "?namespace=", content: `{"namespace":""}`, wantCode: 200,
-			wantBody: `{"code":200,"message":"suspended deployments: 1","deployments":[{"deploymentName":"web","namespace":"prod","nowVersion":"` + version2 +
-				`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}]}`},
+			wantBody: `{"code":200,"message":"suspended deployments: 1","deployments":[{"deploymentName":"web","namespace":"prod","nowVersion":"` +
+				version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}]}`},
 		"workloads can't be listed": {content: `{}`, wantCode: 503, wantBody: away, funcs: interceptor.Funcs{
 			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return failing },
 		}},

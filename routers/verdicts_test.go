@@ -120,9 +120,11 @@ func TestVerdictsOfCopies(t *testing.T) {
 				Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadRunning).Order(verdictOrder, "order-node", v1alpha1.OrderPreSubmitted).Obj()
 			objects = append(objects,
 				wrappers.MakeNamespace(ns).Enrolled().Obj(), web, release,
-				wrappers.MakeChangePod(ns, "batch").UID(types.UID(ns+"-batch-uid")).Of(release).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+				wrappers.MakeChangePod(ns, "batch").UID(types.UID(ns+"-batch-uid")).Of(release).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).
+					Node("batch-node", verdictOrder).Obj(),
 				// A copy that claims to belong to the original release.
-				wrappers.MakeChangePod(ns, "another").UID(types.UID(ns+"-other-uid")).Of(w.release.Obj()).Attempt(1, 1).State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
+				wrappers.MakeChangePod(ns, "another").UID(types.UID(ns+"-other-uid")).Of(w.release.Obj()).Attempt(1, 1).
+					State(v1alpha1.ChangePodPreSubmitted).Node("batch-node", verdictOrder).Obj(),
 			)
 		}
 		return objects
@@ -145,9 +147,13 @@ func TestVerdictsOfCopies(t *testing.T) {
 		want     Outcome
 		stored   []string
 	}{
-		"of the batch":                     {copies, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/batch"}},
-		"of the order":                     {copies, onOrder, OutcomeRecorded, []string{"ns/change"}},
-		"on a node not yet known":          {copies, verdictCallback("new-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/change"}},
+		"of the batch": {
+			copies, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/batch"},
+		},
+		"of the order": {copies, onOrder, OutcomeRecorded, []string{"ns/change"}},
+		"on a node not yet known": {
+			copies, verdictCallback("new-node", altershield.StagePost, "fail"), OutcomeRecorded, []string{"ns/change"},
+		},
 		"of another order of the operator": {other, ofOrder(otherOrder, "batch-node"), OutcomeRecorded, []string{"ns/other"}},
 		"two batches of the same release":  {twice, verdictCallback("batch-node", altershield.StagePost, "fail"), OutcomeUnknown, nil},
 	} {
@@ -202,12 +208,27 @@ func TestVerdictsRecord(t *testing.T) {
 		want     Outcome
 		stored   stored
 	}{
-		"on a batch":                {nil, verdictCallback("batch-node", altershield.StagePost, "FAIL"), OutcomeRecorded, stored{Post: "fail error rate: too high", Batch: "ExecuteDone PostFinish"}},
-		"PRE of a batch":            {nil, verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeRecorded, stored{Pre: "pass ", Batch: "PostSubmitted "}},
-		"PRE of a batch that fails": {nil, verdictCallback("batch-node", altershield.StagePre, "fail"), OutcomeRecorded, stored{Pre: "fail error rate: too high", Batch: "ExecuteDone PostFinish"}},
-		"on the order":              {nil, verdictCallback("order-node", altershield.StagePre, "inconc"), OutcomeRecorded, stored{OrderPre: "inconc error rate: too high", Order: "PostWait"}},
-		"POST of the order":         {nil, verdictCallback("order-node", altershield.StagePost, "none"), OutcomeRecorded, stored{OrderPost: "none "}},
-		"on a node not yet known":   {nil, verdictCallback("new-node", altershield.StagePre, "fail"), OutcomeRecorded, stored{Unclaimed: "new-node PRE fail"}},
+		"on a batch": {
+			nil, verdictCallback("batch-node", altershield.StagePost, "FAIL"), OutcomeRecorded,
+			stored{Post: "fail error rate: too high", Batch: "ExecuteDone PostFinish"},
+		},
+		"PRE of a batch": {
+			nil, verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeRecorded, stored{Pre: "pass ", Batch: "PostSubmitted "},
+		},
+		"PRE of a batch that fails": {
+			nil, verdictCallback("batch-node", altershield.StagePre, "fail"), OutcomeRecorded,
+			stored{Pre: "fail error rate: too high", Batch: "ExecuteDone PostFinish"},
+		},
+		"on the order": {
+			nil, verdictCallback("order-node", altershield.StagePre, "inconc"), OutcomeRecorded,
+			stored{OrderPre: "inconc error rate: too high", Order: "PostWait"},
+		},
+		"POST of the order": {
+			nil, verdictCallback("order-node", altershield.StagePost, "none"), OutcomeRecorded, stored{OrderPost: "none "},
+		},
+		"on a node not yet known": {
+			nil, verdictCallback("new-node", altershield.StagePre, "fail"), OutcomeRecorded, stored{Unclaimed: "new-node PRE fail"},
+		},
 		"PRE after the end was submitted": {
 			func(w *verdictWorld) { w.batch.State(v1alpha1.ChangePodPostSubmitted) },
 			verdictCallback("batch-node", altershield.StagePre, "pass"), OutcomeIgnored, stored{}},
@@ -291,7 +312,8 @@ func TestVerdictsDecideWithPolicies(t *testing.T) {
 			v := storing(viewOf(c), c)
 			ofOrder := verdictCallback("order-node", altershield.StagePre, altershield.VerdictPass)
 			ofOrder.CheckType = altershield.CheckOrder
-			for _, callback := range []*altershield.Callback{verdictCallback("batch-node", altershield.StagePost, altershield.VerdictPass), ofOrder} {
+			ofBatch := verdictCallback("batch-node", altershield.StagePost, altershield.VerdictPass)
+			for _, callback := range []*altershield.Callback{ofBatch, ofOrder} {
 				if got, err := v.Record(t.Context(), callback); err != nil || got != OutcomeRecorded {
 					t.Fatalf("outcome %q, error %v", got, err)
 				}
@@ -327,7 +349,8 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 	conflicts := 3
 	var owners []string
 	c := newClient(t, interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, obj client.Object,
+			opts ...client.SubResourceUpdateOption) error {
 			if conflicts > 0 {
 				conflicts--
 				return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), obj.GetName(), errors.New("changed"))
@@ -349,8 +372,9 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 // TestVerdictsRecordFails: a verdict that could not be stored is not acknowledged.
 func TestVerdictsRecordFails(t *testing.T) {
 	for name, err := range map[string]error{
-		"down":            errors.New("connection refused"),
-		"always a change": apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), "batch", errors.New("changed")),
+		"down": errors.New("connection refused"),
+		"always a change": apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("changepods").GroupResource(), "batch",
+			errors.New("changed")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, interceptor.Funcs{
@@ -406,10 +430,12 @@ func TestVerdictsBurst(t *testing.T) {
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 	}, verdictObjects(nil)...)
-	live := interceptor.NewClient(c, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-		slow()
-		return c.Get(ctx, k, o, opts...)
-	}})
+	live := interceptor.NewClient(c, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			slow()
+			return c.Get(ctx, k, o, opts...)
+		},
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), defaultLimits().record)
 	defer cancel()
 	var replicas []*Verdicts
@@ -429,7 +455,8 @@ func TestVerdictsBurst(t *testing.T) {
 	}
 	wg.Wait()
 	var change v1alpha1.ChangeWorkload
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "change"}, &change); err != nil || len(change.Status.UnclaimedVerdicts) != 48 {
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "change"}, &change); err != nil ||
+		len(change.Status.UnclaimedVerdicts) != 48 {
 		t.Errorf("%d verdicts are stored, error %v", len(change.Status.UnclaimedVerdicts), err)
 	}
 	for _, v := range replicas {
