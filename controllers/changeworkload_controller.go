@@ -158,7 +158,7 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 			in.Unreachable, err = r.UnreachableNodes(ctx, plan.NeedsNodes)
 			in.Pods = rollback.OnUnreachableNodes(in.Pods, in.Unreachable)
 		case plan.NeedsLive:
-			in.Workload, err = r.Anew(ctx, in.Workload)
+			in.Workload, err = r.Reread(ctx, in.Workload)
 			in.Live = err == nil
 		default:
 			return in, plan, nil

@@ -31,7 +31,8 @@ func TestFill(t *testing.T) {
 	}
 	for _, want := range []string{
 		"a\n<!-- catalog DefensePolicy -->\n\n| condition, ", "| **`SetAside`** |\n| True `RulesDoNotEnd` |", "\n<!-- end of catalog -->\nb\n",
-		"| `ReleaseSuspended` | The release failed its verification. | owner: *fix* |\n", "| `ReleaseStarted` | Verification of the release started. |\n",
+		"| `ReleaseSuspended` | The release failed its verification. | owner: *fix* |\n",
+		"| `ReleaseStarted` | Verification of the release started. |\n",
 		"| `RolledBack` | The operator rolled the release back. Its version is quarantined. | Release another version. |\n",
 		"| *fix* | Release a fixed version (override a block),",
 	} {

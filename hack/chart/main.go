@@ -56,7 +56,8 @@ func sources() []source {
 		{"default", map[string]part{
 			"CustomResourceDefinition":     {"crds.yaml", ".Values.crds.enabled"},
 			"MutatingWebhookConfiguration": webhooks, "ValidatingWebhookConfiguration": webhooks,
-			"ServiceAccount": {"rbac.yaml", ".Values.serviceAccount.create"}, "Role": roles, "RoleBinding": roles, "ClusterRole": roles, "ClusterRoleBinding": roles,
+			"ServiceAccount": {"rbac.yaml", ".Values.serviceAccount.create"},
+			"Role":           roles, "RoleBinding": roles, "ClusterRole": roles, "ClusterRoleBinding": roles,
 		}},
 		{"prometheus", map[string]part{
 			"ServiceMonitor": monitor("serviceMonitor"), "PrometheusRule": monitor("rules"), "ConfigMap": monitor("dashboard"),

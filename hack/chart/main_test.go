@@ -32,7 +32,8 @@ func TestTemplate(t *testing.T) {
 		return unstructured.Unstructured{Object: o}
 	}
 	got, err := template(object("ValidatingWebhookConfiguration", map[string]any{"webhooks": []any{map[string]any{
-		"admissionReviewVersions": []any{"v1"}, "name": "w", "clientConfig": map[string]any{"service": map[string]any{"namespace": namespace, "name": "w." + namespace + ".svc"}},
+		"admissionReviewVersions": []any{"v1"}, "name": "w",
+		"clientConfig": map[string]any{"service": map[string]any{"namespace": namespace, "name": "w." + namespace + ".svc"}},
 	}}}))
 	want := `kind: ValidatingWebhookConfiguration
 metadata:

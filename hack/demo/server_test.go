@@ -104,7 +104,9 @@ func release(ctx context.Context, t *testing.T, s *server, client *altershield.C
 	base := altershield.Base{TenantCode: altershield.DefaultTenant, ChangeSceneKey: altershield.DefaultScene, BizExecOrderID: order}
 	if _, err := client.SubmitOrder(ctx, altershield.SubmitOrderRequest{Base: base, Order: altershield.Order{
 		ChangeTitle: "release", Creator: "jane", ChangeScenarioCode: altershield.ScenarioDefault, ChangePhases: []string{altershield.PhaseProd},
-		ChangeContents:  []altershield.ChangeContent{{ContentType: altershield.ContentType{TypeName: altershield.DefaultTargetType}, InstanceName: "web"}},
+		ChangeContents: []altershield.ChangeContent{
+			{ContentType: altershield.ContentType{TypeName: altershield.DefaultTargetType}, InstanceName: "web"},
+		},
 		ChangeParamJSON: "{}",
 	}}); err != nil {
 		t.Fatal(err)
@@ -113,7 +115,8 @@ func release(ctx context.Context, t *testing.T, s *server, client *altershield.C
 		callbacks := func(want int) {
 			t.Helper()
 			if err := s.WaitFor(ctx, func(j simulator.Journal) bool {
-				return len(j.Of(order).Callbacks().Filter(func(e simulator.Entry) bool { return e.Outcome != simulator.OutcomePending })) == 2*number+want
+				ended := j.Of(order).Callbacks().Filter(func(e simulator.Entry) bool { return e.Outcome != simulator.OutcomePending })
+				return len(ended) == 2*number+want
 			}); err != nil {
 				t.Fatal(err)
 			}

@@ -325,7 +325,7 @@ func TestRemember(t *testing.T) {
 		return wrappers.MakeControllerRevision("prod", "web--v").Of(d).Label(v1alpha1.VersionLabel, version).Revision(number).Obj()
 	}
 	before := func(d *appsv1.Deployment, number int64) client.Object {
-		return wrappers.MakeControllerRevision("prod", "web--v").OfBefore(d).Label(v1alpha1.VersionLabel, version).Revision(number).Obj()
+		return wrappers.MakeControllerRevision("prod", "web--v").OfEarlierBuild(d).Label(v1alpha1.VersionLabel, version).Revision(number).Obj()
 	}
 	left := wrappers.MakeControllerRevision("prod", "web--v").Of(web().UID("before").Obj()).Revision(9).Obj()
 	for name, test := range map[string]struct {

@@ -123,10 +123,10 @@ func (v View) Template(ctx context.Context, w *workload.Workload) (template map[
 	return template, workload.Version(template), nil
 }
 
-// Anew reads the labels, the annotations, the pause and the pace of a workload from the
+// Reread reads the labels, the annotations, the pause and the pace of a workload from the
 // API server: the cache may be behind the operator's own last write. It fails if the
 // workload is gone.
-func (v View) Anew(ctx context.Context, w *workload.Workload) (*workload.Workload, error) {
+func (v View) Reread(ctx context.Context, w *workload.Workload) (*workload.Workload, error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, err

@@ -643,7 +643,7 @@ func ofKind(kind string) []metav1.OwnerReference {
 func revisionNamed(name string, of *appsv1.StatefulSet) *appsv1.ControllerRevision {
 	d := makeDeployment()
 	d.Spec.Template = of.Spec.Template
-	r := wrappers.MakeControllerRevision("ns", name).UID(types.UID(name)).OfBefore(d).Obj()
+	r := wrappers.MakeControllerRevision("ns", name).UID(types.UID(name)).OfEarlierBuild(d).Obj()
 	r.OwnerReferences = ofSet
 	return r
 }

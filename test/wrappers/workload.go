@@ -219,8 +219,8 @@ func (w *ControllerRevisionWrapper) Of(d *appsv1.Deployment) *ControllerRevision
 	return w.Label(v1alpha1.HistoryOfLabel, string(d.UID)).Label(v1alpha1.DeploymentNameLabel, d.Name).Data(string(data))
 }
 
-// OfBefore sets a Deployment as an earlier build of the operator did: without HistoryOfLabel, and as the controller.
-func (w *ControllerRevisionWrapper) OfBefore(d *appsv1.Deployment) *ControllerRevisionWrapper {
+// OfEarlierBuild sets a Deployment as an earlier build of the operator did: without HistoryOfLabel, and as the controller.
+func (w *ControllerRevisionWrapper) OfEarlierBuild(d *appsv1.Deployment) *ControllerRevisionWrapper {
 	w.Of(d).OwnedBy(d)
 	delete(w.object.Labels, v1alpha1.HistoryOfLabel)
 	return w
