@@ -30,7 +30,7 @@ BenchmarkRelease/stand-alone/batches_of_10-2   1  5000000000 ns/op  1.60 x-undef
 BenchmarkRelease/stand-alone/batches_of_10-2   1  5000000000 ns/op  1.35 x-undefended  2.04 writes/pod  6.4 cpu-s/1000pods
 BenchmarkFleet/pods=1000/enrolled-2   1  5000000000 ns/op  60 MB-rss
 BenchmarkFleet/pods=10000/enrolled-2  1  5000000000 ns/op  600 MB-rss
-BenchmarkMutating/deployment-2  1000  250000 ns/op
+BenchmarkMutating/handler-2  1000  250000 ns/op
 PASS
 `
 

@@ -49,33 +49,46 @@ var fleetTree = flag.String("tree", "", "the tree whose bin/manager and manifest
 
 const (
 	fleetNamespaces = 20
-	// setsEach and daemonsEach are the numbers of StatefulSets, of 1 to 3 pods, and of DaemonSets in each namespace.
-	setsEach    = 50
-	daemonsEach = 10
-	fleetNodes  = 50
+	fleetNodes      = 50
 	// revisionsEach is the number of ControllerRevisions of a workload.
 	revisionsEach = 3
 )
 
-// BenchmarkFleet measures the memory of a manager at rest beside 1,000 StatefulSets and 200 DaemonSets with 12,000 pods: first
-// in namespaces that are not enrolled, then in the same namespaces, enrolled. No controllers run; the benchmark writes their
-// objects.
-func BenchmarkFleet(b *testing.B) {
-	ctrl.SetLogger(logr.Discard())
-	root, err := controlplane.Root(".")
-	must(b, err)
-	binDir, err := controlplane.Build(b.Context(), root, os.Stderr)
-	must(b, err)
-	if *fleetTree != "" {
-		root = *fleetTree
-	}
-	c, err := controlplane.Start(b.Context(), controlplane.Options{BinDir: binDir, Nodes: -1})
-	must(b, err)
-	b.Cleanup(func() { must(b, c.Stop()) })
-	must(b, c.RestartControllers(b.Context(), func() { measureFleet(b, c, root) }))
+// fleet is the number of StatefulSets, of 1 to 3 pods, and of DaemonSets in each namespace.
+type fleet struct{ sets, daemons int }
+
+// fleets are fleets by their numbers of pods.
+var fleets = []struct {
+	pods int
+	fleet
+}{
+	{1_000, fleet{sets: 25}},
+	{10_000, fleet{sets: 50, daemons: 8}},
+	{50_000, fleet{sets: 250, daemons: 40}},
 }
 
-func measureFleet(b *testing.B, c *controlplane.ControlPlane, root string) {
+// BenchmarkFleet measures a manager at rest beside StatefulSets and DaemonSets with 1,000, 10,000 and 50,000 pods: first in
+// namespaces that are not enrolled, then in the same namespaces, enrolled. No controllers run; the benchmark writes their objects.
+func BenchmarkFleet(b *testing.B) {
+	for _, f := range fleets {
+		b.Run(fmt.Sprintf("pods=%d", f.pods), func(b *testing.B) {
+			ctrl.SetLogger(logr.Discard())
+			root, err := controlplane.Root(".")
+			must(b, err)
+			binDir, err := controlplane.Build(b.Context(), root, os.Stderr)
+			must(b, err)
+			if *fleetTree != "" {
+				root = *fleetTree
+			}
+			c, err := controlplane.Start(b.Context(), controlplane.Options{BinDir: binDir, Nodes: -1, Audit: true})
+			must(b, err)
+			b.Cleanup(func() { must(b, c.Stop()) })
+			must(b, c.RestartControllers(b.Context(), func() { f.measure(b, c, root) }))
+		})
+	}
+}
+
+func (f fleet) measure(b *testing.B, c *controlplane.ControlPlane, root string) {
 	b.Helper()
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
@@ -87,7 +100,7 @@ func measureFleet(b *testing.B, c *controlplane.ControlPlane, root string) {
 	must(b, err)
 	var made sync.WaitGroup
 	for i := range fleetNamespaces {
-		made.Go(func() { fleetOf(b, api, fmt.Sprintf("fleet-%02d", i)) })
+		made.Go(func() { f.create(b, api, fmt.Sprintf("fleet-%02d", i)) })
 	}
 	made.Wait()
 	if b.Failed() {
@@ -111,10 +124,22 @@ func measureFleet(b *testing.B, c *controlplane.ControlPlane, root string) {
 				b.ReportMetric(rss, "MB-rss")
 				b.ReportMetric(t.peak(b), "MB-peak")
 				b.ReportMetric(cpu, "cpu-s")
+				b.ReportMetric(t.writesAtRest(b), "writes/min")
 				must(b, t.manager.Stop())
 			}
 		})
 	}
+}
+
+// writesAtRest counts the writes of the manager in a minute.
+func (t *bed) writesAtRest(b *testing.B) float64 {
+	b.Helper()
+	before := sum(t.writes(b))
+	select {
+	case <-b.Context().Done():
+	case <-time.After(time.Minute):
+	}
+	return float64(sum(t.writes(b)) - before)
 }
 
 // rest waits until the manager was idle for long enough to give memory back: the runtime collects every two minutes.
@@ -148,26 +173,26 @@ func (t *bed) peak(b *testing.B) float64 {
 	return 0
 }
 
-// fleetOf creates the workloads of a namespace. It may run in any goroutine.
-func fleetOf(b *testing.B, api client.Client, namespace string) {
+// create creates the workloads of a namespace. It may run in any goroutine.
+func (f fleet) create(b *testing.B, api client.Client, namespace string) {
 	b.Helper()
-	create := func(o client.Object) bool {
+	write := func(o client.Object) bool {
 		if err := api.Create(b.Context(), o); err != nil {
 			b.Errorf("create %T %s/%s: %v", o, namespace, o.GetName(), err)
 		}
 		return !b.Failed()
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
-	if !create(wrappers.MakeNamespace(namespace).Obj()) || !create(account) {
+	if !write(wrappers.MakeNamespace(namespace).Obj()) || !write(account) {
 		return
 	}
-	for i := range setsEach + daemonsEach {
-		f := fleetWorkload{api: api, namespace: namespace, name: fmt.Sprintf("workload-%02d", i), pods: 1 + i%3}
-		if f.daemon = i >= setsEach; f.daemon {
-			f.pods = fleetNodes
+	for i := range f.sets + f.daemons {
+		w := fleetWorkload{api: api, namespace: namespace, name: fmt.Sprintf("workload-%03d", i), pods: 1 + i%3}
+		if w.daemon = i >= f.sets; w.daemon {
+			w.pods = fleetNodes
 		}
-		if err := f.make(b.Context()); err != nil {
-			b.Errorf("workload %s/%s: %v", namespace, f.name, err)
+		if err := w.make(b.Context()); err != nil {
+			b.Errorf("workload %s/%s: %v", namespace, w.name, err)
 			return
 		}
 	}

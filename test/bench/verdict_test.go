@@ -19,7 +19,6 @@ package bench
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"testing"
 	"time"
 
@@ -78,12 +77,7 @@ func BenchmarkVerdict(b *testing.B) {
 		watch.Stop()
 		took = append(took, latencies(b, t.server.Journal(), blocked)...)
 	}
-	slices.Sort(took)
-	at := func(q float64) float64 {
-		return float64(took[min(int(q*float64(len(took))), len(took)-1)].Microseconds()) / 1000
-	}
-	b.ReportMetric(at(0.5), "ms-p50")
-	b.ReportMetric(at(0.99), "ms-p99")
+	reportQuantiles(b, took)
 }
 
 // latencies pairs each block with the first failing verdict sent for it.
