@@ -78,13 +78,12 @@ func TestEvict(t *testing.T) {
 // TestEvictSweep lets each write of a story with an eviction go wrong.
 func TestEvictSweep(t *testing.T) {
 	s := world.Story{Name: "never starts", Options: nativeOptions(), Run: natives()[0].neverStarts}
-	reference := world.Reference(t, s)
-	if !slices.Contains(reference.Writes, "evict Pod web-2") {
-		t.Fatalf("nothing was evicted: %q", reference.Writes)
-	}
-	for _, f := range world.Sweep(t, s, &reference, faultsOf(&reference, 0)...) {
-		t.Errorf("%s, %s:\n%s\n%s", f.Fault, f.At, f.What, f.Log)
-	}
+	sweep(t, s, func(reference *world.Ending) []world.Fault {
+		if !slices.Contains(reference.Writes, "evict Pod web-2") {
+			t.Fatalf("nothing was evicted: %q", reference.Writes)
+		}
+		return faultsOf(reference, 0)
+	})
 }
 
 // evictions returns the number of evictions by the operator.

@@ -50,16 +50,13 @@ func TestAnotherKind(t *testing.T) {
 	}
 }
 
-// TestAnotherKindSweep lets the manager die after each of its writes.
+// TestAnotherKindSweep lets the manager die after its writes.
 func TestAnotherKindSweep(t *testing.T) {
 	t.Parallel()
 	s := world.Story{Name: "a fleet", Run: repairFleet, Options: world.Options{
 		Unenrolled: true, Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workloadtest.Fleet{}),
 	}}
-	reference := world.Reference(t, s)
-	for _, f := range world.Sweep(t, s, &reference, third(world.Faults(&reference, false, world.DiesAfter))...) {
-		t.Errorf("%s, %s:\n%s\n%s", f.Fault, f.At, f.What, f.Log)
-	}
+	sweep(t, s, deaths)
 }
 
 func repairFleet(w *world.World) {

@@ -162,7 +162,7 @@ func TestNativeKinds(t *testing.T) {
 	}
 }
 
-// TestNativeKindsSweep lets the manager die after each of its writes.
+// TestNativeKindsSweep lets the manager die after its writes.
 func TestNativeKindsSweep(t *testing.T) {
 	for _, n := range natives() {
 		unenrolled := nativeOptions()
@@ -174,10 +174,7 @@ func TestNativeKindsSweep(t *testing.T) {
 		} {
 			t.Run(n.name+" "+s.Name, func(t *testing.T) {
 				t.Parallel()
-				reference := world.Reference(t, s)
-				for _, f := range world.Sweep(t, s, &reference, third(world.Faults(&reference, false, world.DiesAfter))...) {
-					t.Errorf("%s, %s:\n%s\n%s", f.Fault, f.At, f.What, f.Log)
-				}
+				sweep(t, s, deaths)
 			})
 		}
 	}

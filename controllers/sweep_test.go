@@ -59,13 +59,18 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := plans.write(); err != nil {
+		panic(err)
+	}
+	os.Exit(code)
 }
 
 // faultKinds are tried in turn, one at every third write. DiesAfter is tried at each write.
 var faultKinds = []world.FaultKind{
 	world.DiesBefore, world.AnswerLost, world.Repeated, world.Conflicts,
-	world.Fails500, world.Forbids, world.Fails429, world.Rejects, world.Fails504,
+	world.Fails500, world.Forbids, world.Fails429, world.Rejects, world.Fails504, world.Fails503,
+	world.ListsPast, world.WatchesHeld, world.WatchesRepeat,
 }
 
 // faultsOf returns the faults to try on a story: over all stories each kind of fault meets each sort of write. With -world.all each kind of
@@ -131,19 +136,34 @@ func TestSweep(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			s.Options.Verbose = *verbose
-			reference := world.Reference(t, s)
-			faults := faultsOf(&reference, i)
-			found := world.Sweep(t, s, &reference, faults...)
-			for _, f := range found[:min(len(found), 5)] {
-				t.Errorf("%s, %s:\n%s\nplay it alone with: go test ./controllers -run '%s' -world.log -world.fault '%s'\n%s",
-					f.Fault, f.At, f.What, t.Name(), f.Fault, f.Log)
-			}
-			if len(found) > 5 {
-				t.Errorf("and %d more: %s", len(found)-5, namesOf(found[5:]))
-			}
-			t.Logf("%d writes, %d calls, played %d times", len(reference.Writes), len(reference.Calls), len(faults)+1)
+			sweep(t, s, func(reference *world.Ending) []world.Fault { return faultsOf(reference, i) })
 		})
 	}
+}
+
+// sweep plays a story with each of its faults.
+func sweep(t *testing.T, s world.Story, faultsOf func(reference *world.Ending) []world.Fault) {
+	t.Helper()
+	reference := world.Reference(t, s)
+	faults := faultsOf(&reference)
+	found := world.Sweep(t, s, &reference, faults...)
+	plans.add(faults, found)
+	for _, f := range found[:min(len(found), 5)] {
+		t.Errorf("%s, %s:\n%s\nplay it alone with: go test ./controllers -run '%s' -world.log -world.fault '%s'\n%s",
+			f.Fault, f.At, f.What, t.Name(), f.Fault, f.Log)
+	}
+	if len(found) > 5 {
+		t.Errorf("and %d more: %s", len(found)-5, namesOf(found[5:]))
+	}
+	t.Logf("%d writes, %d calls, played %d times", len(reference.Writes), len(reference.Calls), len(faults)+1)
+}
+
+// deaths returns the death of the manager after every third write, or all faults with -world.all.
+func deaths(reference *world.Ending) []world.Fault {
+	if *all || *only != "" {
+		return faultsOf(reference, 0)
+	}
+	return third(world.Faults(reference, false, world.DiesAfter))
 }
 
 func namesOf(found []world.Found) string {

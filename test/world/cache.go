@@ -73,6 +73,8 @@ func kindAndFormOf(o runtime.Object) kindAndForm {
 type processCache struct {
 	api     *api
 	options cache.Options
+	// past is the first entry of the history that lists do not have; 0 if they have all.
+	past int
 
 	mu        sync.Mutex
 	informers map[kindAndForm]*informer
@@ -139,11 +141,11 @@ func (c *processCache) informerFor(o runtime.Object) *informer {
 		}
 	}
 	for {
-		c, ok := i.pending()
-		if !ok {
+		change, ok := i.pending()
+		if !ok || c.past > 0 && i.next >= c.past {
 			break
 		}
-		i.take(&c)
+		i.take(&change)
 	}
 	c.informers[of] = i
 	return i
@@ -169,6 +171,13 @@ func (i *informer) pending() (change, bool) {
 		}
 	}
 	return change{}, false
+}
+
+// repeat makes the informer pass all objects to its handlers again.
+func (i *informer) repeat() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.served = 0
 }
 
 // ready reports whether there is an entry of at least an age, or a new handler.

@@ -156,11 +156,24 @@ func (p *Process) carryOut(
 		}
 	default:
 	}
+	before := w.api.history.end()
 	err := carryOut(ctx, o)
 	if err != nil {
 		w.note("[%d] answer: %v", p.number, err)
 	}
 	switch kind {
+	case ListsPast:
+		w.past = before
+		p.die()
+		return errDead
+	case WatchesHeld:
+		p.heldUntil = time.Now().Add(heldFor)
+		return err
+	case WatchesRepeat:
+		for _, i := range p.cache.all() {
+			i.repeat()
+		}
+		return err
 	case DiesAfter:
 		p.die()
 		return errDead
@@ -206,6 +219,8 @@ func refusal(kind FaultKind, resource schema.GroupResource, name string) error {
 	switch kind {
 	case Fails500:
 		return apierrors.NewInternalError(fmt.Errorf("etcdserver: leader changed"))
+	case Fails503:
+		return apierrors.NewServiceUnavailable("apiserver is shutting down")
 	case Fails429:
 		return apierrors.NewTooManyRequests("too many requests, please try again later", 1)
 	case Fails504:

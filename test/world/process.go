@@ -102,6 +102,9 @@ func (p *Process) setUp() error {
 		o.Server = server
 	}
 	p.cache = newCache(w.api, controllers.CacheOptions(kinds, OperatorNamespace))
+	if w.past > 0 {
+		p.cache.past, p.heldUntil, w.past = w.past, time.Now().Add(heldFor), 0
+	}
 	p.live = interceptor.NewClient(w.api.client, interceptor.Funcs{Get: p.getLive, List: p.listLive})
 	p.client = &processClient{WithWatch: interceptor.NewClient(w.api.client, interceptor.Funcs{
 		Create: p.create, Update: p.update, Patch: p.patch, Delete: p.delete,

@@ -158,7 +158,7 @@ func (w *World) anyStep(tasks []*task) bool {
 	var steps []func()
 	for _, p := range w.alive() {
 		for _, i := range p.cache.all() {
-			if i.ready(p.lag[i.kind]) {
+			if p.ready(i) {
 				steps = append(steps, func() { p.show(i) })
 			}
 		}
@@ -198,10 +198,15 @@ func (w *World) diedAt(p *Process) time.Time {
 	return p.died
 }
 
+// ready reports whether an informer may read its next entry.
+func (p *Process) ready(i *informer) bool {
+	return i.hasNewHandler() || !time.Now().Before(p.heldUntil) && i.ready(p.lag[i.kind])
+}
+
 // see makes a cache read all that it may.
 func (p *Process) see() (seen bool) {
 	for _, i := range p.cache.all() {
-		for i.ready(p.lag[i.kind]) {
+		for p.ready(i) {
 			p.show(i)
 			seen = true
 		}
@@ -256,7 +261,11 @@ func (w *World) appointments() (at []time.Time) {
 		}
 		for _, i := range p.cache.all() {
 			if c, ok := i.pending(); ok {
-				at = append(at, c.at.Add(p.lag[i.kind]))
+				due := c.at.Add(p.lag[i.kind])
+				if due.Before(p.heldUntil) {
+					due = p.heldUntil
+				}
+				at = append(at, due)
 			}
 		}
 	}

@@ -109,6 +109,8 @@ type World struct {
 	// and kind.
 	writes, calls []string
 	written       map[string]int
+	// past is the history that the next process lists; 0 if it lists all.
+	past int
 	// hit is the write or call of the fault.
 	hit string
 
@@ -164,6 +166,8 @@ type Process struct {
 	live   client.Reader
 	// lag is how far the cache is behind, by kind.
 	lag map[string]time.Duration
+	// heldUntil is the time until which watches get no events.
+	heldUntil time.Time
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -287,9 +291,17 @@ const (
 	Fails504 FaultKind = "504 to"
 	// Conflicts: another writer was faster.
 	Conflicts FaultKind = "409 to"
+	Fails503  FaultKind = "503 to"
 	// Forbids and Rejects: a policy of the cluster refuses the write, once.
 	Forbids FaultKind = "403 to"
 	Rejects FaultKind = "422 to"
+	// ListsPast: the process dies, and the write was carried out. The next process lists objects as they were before the write, and
+	// its watches begin after heldFor.
+	ListsPast FaultKind = "lists the past after"
+	// WatchesHeld: the process gets no events of watches for heldFor.
+	WatchesHeld FaultKind = "watches are held after"
+	// WatchesRepeat: the process gets all objects again, as after a watch that broke.
+	WatchesRepeat FaultKind = "watches repeat after"
 )
 
 // eventKey identifies the events that client-go makes one series of. The series is a patch, which

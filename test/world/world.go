@@ -48,6 +48,8 @@ const (
 	patience = time.Hour
 	// quiet is longer than every wait of the operator, including its polls of minutes.
 	quiet = 5 * time.Minute
+	// heldFor is how long watches get no events after a fault that holds them.
+	heldFor = 3 * time.Second
 	// restartAfter is how long a process that died stays down.
 	restartAfter = 2 * time.Second
 	// maxSteps is more than any story takes for one wait.
