@@ -51,6 +51,11 @@ BUSY ?= 4
 # How many times `make mutants` runs each test.
 REPEAT ?= 1
 BENCH ?= .
+# The benchmarks of `make figures`, and how often each runs.
+FIGURES ?= Release|Held|Submitted|Verdict|Failover|Fleet|Memory
+FIGURES_COUNT ?= 3
+# The release of Kubernetes that the tests run: 1.33, 1.35, or the newest if it is empty.
+export K8S_VERSION
 
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
 COMMIT ?= $(or $(shell git rev-parse --verify --quiet HEAD),unknown)
@@ -251,6 +256,12 @@ SOAK_WORLD = result=0; \
 SOAK_RANDOM = $(if $(STORIES_SEEDS),,RANDOM_STORIES_TIME=$(STORIES_TIME)) $(SOAK_STORIES) 'TestRandomStories$$' -v -world.seeds='$(STORIES_SEEDS)'
 SOAK_STORIES = go test ./controllers -count=1 -timeout $(TEST_TIMEOUT) -run
 
+.PHONY: test-faults
+test-faults: ## Try each kind of fault at each write and call of each story, and report it in bin/reports/faults.md.
+	@mkdir -p $(REPORTS)
+	go test ./controllers -count=1 -timeout 3h -run 'Sweep$$' -world.all -world.report=$(abspath $(REPORTS))/faults.md
+	@cat $(REPORTS)/faults.md
+
 .PHONY: test-reproducible
 test-reproducible: ## Build the image twice, the second time without anything that was compiled before, and compare the bytes.
 	RELEASE_COLD=1 GOTOOLCHAIN=$(RELEASE_GO) go test -C hack/release -timeout $(TEST_TIMEOUT) -count=1 -run TestSameBytes .
@@ -285,6 +296,15 @@ test-node: build controlplane $(HELM) ## Run the operator on real nodes (Linux, 
 .PHONY: bench
 bench: controlplane ## Run the benchmarks (BENCH selects by pattern).
 	go test ./test/bench/... -run '^$$' -bench '$(BENCH)' -benchmem -timeout $(TEST_TIMEOUT)
+
+.PHONY: figures
+figures: controlplane ## Measure the figures that have goals, FIGURES_COUNT times each, and write bin/reports/figures.md and .json.
+	@mkdir -p $(REPORTS)
+	@rm -f $(REPORTS)/figures.txt
+	go test ./test/bench -run '^$$' -bench '$(FIGURES)' -benchtime 1x -count $(FIGURES_COUNT) -timeout 6h | tee $(REPORTS)/figures.txt
+	go test ./webhooks -run '^$$' -bench 'Mutating' -count $(FIGURES_COUNT) | tee -a $(REPORTS)/figures.txt
+	@$(GO_RUN) ./hack/figures -json $(REPORTS)/figures.json < $(REPORTS)/figures.txt > $(REPORTS)/figures.md
+	@cat $(REPORTS)/figures.md
 
 ##@ Build
 

@@ -46,7 +46,7 @@ var (
 	all     = flag.Bool("world.all", false, "try every fault at every write, and more seeds")
 	verbose = flag.Bool("world.log", false, "log all that happens in the worlds of failures")
 	part    = flag.Int("world.part", 0, "which third of the faults is tried, 0, 1 or 2: the soak tries the last two")
-	only    = flag.String("world.fault", "", "try this fault alone, as a failure names it")
+	only    = flag.String("world.fault", "", "try this fault alone, as a failure names it, or all faults that begin so")
 )
 
 func TestMain(m *testing.M) {
@@ -93,7 +93,7 @@ func faultsOf(reference *world.Ending, number int) (faults []world.Fault) {
 		}
 	}
 	if *only != "" {
-		return slices.DeleteFunc(faults, func(f world.Fault) bool { return f.String() != *only })
+		return slices.DeleteFunc(faults, func(f world.Fault) bool { return !strings.HasPrefix(f.String()+" ", *only+" ") })
 	}
 	return third(faults)
 }

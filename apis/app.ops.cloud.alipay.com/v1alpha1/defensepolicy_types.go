@@ -305,7 +305,8 @@ type PodHealthCheck struct {
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=4
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 5000 : self.matches('^(100|[1-9]?[0-9])%$')",message="maxFailedPods is a number of pods, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || self >= 0 && self <= 5000",message="maxFailedPods is a number of pods from 0 to 5000, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:Pattern=`^(100|[1-9]?[0-9])%$`
 	MaxFailedPods *intstr.IntOrString `json:"maxFailedPods,omitempty"`
 	// Whether the check is inconclusive if 10 % or more of the pods of the
 	// previous version fail in the same way. Only pods that existed before the
