@@ -18,6 +18,7 @@ package workload
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -133,6 +134,16 @@ type Op struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value,omitempty"`
+}
+
+// MarshalJSON implements [json.Marshaler]. A test of a missing member has the value null: RFC 6902 requires a value, and the API
+// server of Kubernetes 1.33 panics without it.
+func (o Op) MarshalJSON() ([]byte, error) {
+	type plain Op
+	if o.Op != "test" || o.Value != nil {
+		return json.Marshal(plain(o))
+	}
+	return json.Marshal(map[string]any{"op": o.Op, "path": o.Path, "value": nil})
 }
 
 // Secondary is a kind of object between a workload and its pods, such as a

@@ -17,6 +17,7 @@ limitations under the License.
 package workload
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -74,5 +75,18 @@ func TestRefusedLongAgo(t *testing.T) {
 	got := lacking.RefusedBy([]Refusal{{First: ago(time.Hour), Last: ago(longestBackOff), Message: "quota"}}, testNow)
 	if got == nil || !got.Since.Equal(lacking.Seen) {
 		t.Errorf("missing for a minute: %+v", got)
+	}
+}
+
+// TestOpMarshal checks that a test of a missing member has a value: API servers of Kubernetes 1.33 panic without it.
+func TestOpMarshal(t *testing.T) {
+	ops := []Op{
+		{Op: "test", Path: "/spec/paused"}, {Op: "test", Path: "/a", Value: ""}, {Op: "add", Path: "/spec/paused", Value: true},
+		{Op: "remove", Path: "/b"},
+	}
+	want := `[{"op":"test","path":"/spec/paused","value":null},{"op":"test","path":"/a","value":""},` +
+		`{"op":"add","path":"/spec/paused","value":true},{"op":"remove","path":"/b"}]`
+	if got, err := json.Marshal(ops); err != nil || string(got) != want {
+		t.Errorf("got %s, %v, want %s", got, err, want)
 	}
 }

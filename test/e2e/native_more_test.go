@@ -251,7 +251,13 @@ var _ = Describe("the revisions of other kinds than Deployments", func() {
 			revisions := n.revisions(ctx, Default)
 			r := &revisions[len(revisions)-2]
 			if n.kind == "statefulset" {
-				n.age(ctx, r, `"metadata":{"labels"`, `"metadata":{"creationTimestamp":null,"labels"`)
+				// Kubernetes before 1.34 writes the field, later releases do not.
+				with, without := `"metadata":{"creationTimestamp":null,"labels"`, `"metadata":{"labels"`
+				if strings.Contains(string(r.Data.Raw), with) {
+					n.age(ctx, r, with, without)
+				} else {
+					n.age(ctx, r, without, with)
+				}
 			} else {
 				n.age(ctx, r, `,"terminationMessagePolicy":"File"`, "") // which the API server sets
 			}
