@@ -495,12 +495,18 @@ func TestHeldSetsSweep(t *testing.T) {
 		"enforced removed past admission while held",
 	}
 	for _, s := range partitionStories() {
-		if !*all && !slices.Contains(swept, s.Name) {
+		// How such stories end depends on the time for which the manager is away.
+		timed := luckBehind[s.Name] != "" || leftOut["TestBehind"][s.Name] != "" || s.Name == "one wave is all"
+		if !slices.Contains(swept, s.Name) && (!*all || timed) {
 			continue
+		}
+		faults := deaths
+		if timed {
+			faults = func(reference *world.Ending) []world.Fault { return third(world.Faults(reference, false, world.DiesAfter)) }
 		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			sweep(t, s, deaths)
+			sweep(t, s, faults)
 		})
 	}
 }
