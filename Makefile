@@ -55,6 +55,7 @@ BENCH ?= .
 FIGURES ?= Release|Held|Submitted|Verdict|Failover|Fleet|Memory
 FIGURES_COUNT ?= 3
 # The release of Kubernetes that the tests run: 1.33, 1.35, or the newest if it is empty.
+K8S_VERSION ?=
 export K8S_VERSION
 
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)

@@ -136,7 +136,8 @@ func TestMatches(t *testing.T) {
 		"part of a line":     {"a ...: c", "a b: c", true},
 		"not that part":      {"a ...: c", "a b: d", false},
 		"pods":               {"sleep-76899dd8f8-gcr9j", "sleep-76899dd8f8-zzzzz", true},
-		"of another release": {"sleep-76899dd8f8-gcr9j", "sleep-7f558cb7c6-gcr9j", false},
+		"another hash":       {"sleep-76899dd8f8-gcr9j", "sleep-7f558cb7c6-gcr9j", true},
+		"of another app":     {"sleep-76899dd8f8-gcr9j", "web-76899dd8f8-gcr9j", false},
 		"times": {
 			"2026-11-21 02:17:30 2026-11-21T02:17:30Z suspend=1795240050",
 			"2027-01-01 00:00:00 2027-01-01T00:00:00Z suspend=1800000000", true,

@@ -41,6 +41,8 @@ var varying = []struct {
 	{regexp.MustCompile(`(?m)(^|\s)(\d+[dhms])+( ago)?(\s|$)`), " AGE "},
 	// ImagePullBackOff soon follows ErrImagePull.
 	{regexp.MustCompile(`ErrImagePull|ImagePullBackOff`), "PULL"},
+	// Kubernetes before 1.34 also says that the value is an object.
+	{regexp.MustCompile(`Invalid value: "object": `), "Invalid value: "},
 	// The age of an event that happened more than once.
 	{regexp.MustCompile(`AGE +\(x\d+ over (\d+[dhms])+\)`), "AGE"},
 	{regexp.MustCompile(`[ \t]+`), " "},

@@ -192,7 +192,7 @@ func code(t *testing.T, path string) []span {
 
 var (
 	makeTarget   = regexp.MustCompile(`(?m)^([a-zA-Z][\w-]*):`)
-	makeVariable = regexp.MustCompile(`(?m)^([A-Z][A-Z_]*) *[?:]?=`)
+	makeVariable = regexp.MustCompile(`(?m)^([A-Z][A-Z0-9_]*) *[?:]?=`)
 )
 
 // TestMakeTargets checks that the Makefile has every target and variable of make commands.

@@ -197,6 +197,7 @@ func TestBuildTakesWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv(VersionVariable, "")
 	p, err := newPlan(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)

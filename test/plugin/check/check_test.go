@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -227,17 +228,30 @@ var breakages = []breakage{
 func edit[T client.Object](w *world, o T, change func(T)) (undo func()) {
 	w.t.Helper()
 	ctx, key := w.t.Context(), client.ObjectKeyFromObject(o)
-	must(w.t, w.api.Get(ctx, key, o))
-	before, ok := o.DeepCopyObject().(T)
-	if !ok {
-		w.t.Fatalf("a copy of %T is another kind", o)
+	// The operator may write the status at the same time.
+	update := func(next func() T) {
+		w.t.Helper()
+		must(w.t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			if err := w.api.Get(ctx, key, o); err != nil {
+				return err
+			}
+			return w.api.Update(ctx, next())
+		}))
 	}
-	change(o)
-	must(w.t, w.api.Update(ctx, o))
+	var before T
+	update(func() T {
+		var ok bool
+		if before, ok = o.DeepCopyObject().(T); !ok {
+			w.t.Fatalf("a copy of %T is another kind", o)
+		}
+		change(o)
+		return o
+	})
 	return func() {
-		must(w.t, w.api.Get(ctx, key, o))
-		before.SetResourceVersion(o.GetResourceVersion())
-		must(w.t, w.api.Update(ctx, before))
+		update(func() T {
+			before.SetResourceVersion(o.GetResourceVersion())
+			return before
+		})
 	}
 }
 
