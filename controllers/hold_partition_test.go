@@ -502,7 +502,9 @@ func TestHeldSetsSweep(t *testing.T) {
 		}
 		faults := deaths
 		if timed {
-			faults = func(reference *world.Ending) []world.Fault { return third(world.Faults(reference, false, world.DiesAfter)) }
+			faults = func(reference *world.Ending) []world.Fault {
+				return third(world.Faults(reference, false, world.DiesAfter))
+			}
 		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
