@@ -260,7 +260,7 @@ SOAK_STORIES = go test ./controllers -count=1 -timeout $(TEST_TIMEOUT) -run
 .PHONY: test-faults
 test-faults: ## Try each kind of fault at each write and call of each story, and report it in bin/reports/faults.md.
 	@mkdir -p $(REPORTS)
-	go test ./controllers -count=1 -timeout 3h -run 'Sweep$$' -world.all -world.report=$(abspath $(REPORTS))/faults.md
+	go test ./controllers -count=1 -timeout 3h -run 'Sweep$$|TestAnyInput$$' -world.all -world.report=$(abspath $(REPORTS))/faults.md
 	@cat $(REPORTS)/faults.md
 
 .PHONY: test-reproducible
