@@ -171,7 +171,9 @@ var _ = DescribeTable("objects that are refused", func(ctx SpecContext, o client
 	Entry("timeouts twice", setting("timeouts", v1alpha1.TypeTimeouts).On("wait=5s,wait=6s").Obj(), "spec.content"),
 	Entry("timeouts of none", setting("timeouts", v1alpha1.TypeTimeouts).On("wait=0s").Obj(), "spec.content"),
 	Entry("history of none", setting("history", v1alpha1.TypeHistory).On("0").Obj(), "spec.content", "from 1 to 100"),
-	Entry("admission as long as the webhook", setting("admission", v1alpha1.TypeAdmission).On("3s").Obj(), "spec.content", "below 3s"),
+	Entry("admission as long as the webhook", setting("admission", v1alpha1.TypeAdmission).On("3s").Obj(), "spec.content", "100ms to 2900ms"),
+	Entry("admission without time to answer", setting("admission", v1alpha1.TypeAdmission).On("50ms").Obj(),
+		"spec.content", "100ms to 2900ms"),
 	Entry("a type that is none", setting("blocking", "isBlocking").On("").Obj(), "spec.type", "Unsupported value"),
 	Entry("a remark without end", setting("blocking", v1alpha1.TypeBlocking).
 		With(func(o *v1alpha1.OpsConfigInfo) { o.Spec.Remark = strings.Repeat("x", 1025) }).Obj(), "spec.remark"),
