@@ -90,7 +90,7 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	}
 	// No other event: in a namespace that left the defense this was the last write. The release
 	// reports an opt-out that admission saw, and observe mode.
-	log.FromContext(ctx).Info("lifted the block of a workload that left the defense, or is in observe mode")
+	log.FromContext(ctx).Info("took back the block, the halt and the hold of a workload that left the defense or is in observe mode")
 	return nil
 }
 

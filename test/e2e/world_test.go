@@ -220,9 +220,10 @@ func (w *world) judgeSpec(ctx context.Context) {
 		return
 	}
 	w.mu.Lock()
-	delivered, namespaces, unfinished := w.delivered, w.namespaces, w.unfinished
+	delivered, created, unfinished := w.delivered, w.namespaces, w.unfinished
 	w.delivered = nil
 	w.mu.Unlock()
+	namespaces := created
 	if w.own {
 		namespaces = nil // all of them
 	} else if len(namespaces) == 0 {
@@ -236,7 +237,7 @@ func (w *world) judgeSpec(ctx context.Context) {
 	}
 	Eventually(func(g Gomega) {
 		g.Expect(w.watcher.Settle(ctx)).To(Succeed())
-		g.Expect(w.watcher.Unfinished(w.namespaces)).To(BeEmpty(), "a release does not end, see leaveUnfinished")
+		g.Expect(w.watcher.Unfinished(created)).To(BeEmpty(), "a release does not end, see leaveUnfinished")
 	}).WithContext(ctx).Should(Succeed())
 	w.expectInvariants(ctx, namespaces...)
 }
