@@ -95,7 +95,7 @@ RELEASED_TAG = $(lastword $(subst :, ,$(RELEASED_IMG)))
 RELEASED_IMG := $(shell awk '/newName:/ { name = $$2 } /newTag:/ { print name ":" $$2 }' config/manager/kustomization.yaml)
 
 # Every Go module of the repository: the operator's own, those that pin tools, those that pin the local control plane.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod))
+MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod hack/*/*/*/go.mod))
 # Those beside the operator's own that have code of ours, not only pins.
 CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
 # The files that `make generate manifests build-installer chart` writes, as git pathspecs.
