@@ -65,7 +65,6 @@ func (k *newKinds) before(ctx context.Context) {
 	for _, n := range []native{k.set, k.daemon} {
 		Expect(k.api.Create(ctx, n.manifest(nil))).To(Succeed())
 	}
-	// With OrderedReady, it would also wait an hour for its old pods to be available.
 	Expect(k.api.Create(ctx, k.rolling.manifest(parallel))).To(Succeed())
 	k.eventuallyState(ctx, k.ns, "resting", v1alpha1.ChangeWorkloadSuccess)
 	for _, name := range []string{"blocked", "owned"} {
@@ -74,8 +73,9 @@ func (k *newKinds) before(ctx context.Context) {
 	for _, n := range []native{k.set, k.daemon, k.rolling} {
 		n.running(ctx)
 	}
-	// Its first new pod is not available for an hour.
-	Expect(k.rolling.patch(ctx, `{"spec":{"minReadySeconds":3600,"template":{"metadata":{"labels":{"test":"rolling"}}}}}`)).To(Succeed())
+	// A partition keeps its other pods. Kubernetes 1.37 replaces all pods that are not available yet at once.
+	Expect(k.rolling.patch(ctx,
+		`{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2}},"template":{"metadata":{"labels":{"test":"rolling"}}}}}`)).To(Succeed())
 	Eventually(func(g Gomega) { g.Expect(k.newPods(ctx, g)).To(Equal(1)) }).WithContext(ctx).Should(Succeed())
 	k.rolling.running(ctx)
 	k.pods, k.templates = k.seen(ctx, Default)
@@ -177,7 +177,7 @@ func (k *newKinds) released(ctx context.Context) {
 	}).WithContext(ctx).Should(Succeed())
 	k.check(ctx)("known, and left as they are")
 	By("finishing the rollout")
-	Expect(k.rolling.patch(ctx, `{"spec":{"minReadySeconds":0}}`)).To(Succeed())
+	Expect(k.rolling.patch(ctx, `{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}`)).To(Succeed())
 	Eventually(func(g Gomega) { g.Expect(k.newPods(ctx, g)).To(Equal(3)) }).WithContext(ctx).Should(Succeed())
 	k.rolling.running(ctx)
 	k.noneOfOthers(ctx)
