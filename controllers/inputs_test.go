@@ -39,7 +39,7 @@ var (
 	badLabels = []string{"", "0", "true", "disabled", "enforced", "99999999999999999999", "A_b.c-1", strings.Repeat("x", 63)}
 )
 
-// constants returns the values of the constants of a Go file whose names have an affix.
+// constants returns the values of the constants of a Go file whose names match a pattern.
 func constants(t *testing.T, file, pattern string) (values []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -62,7 +62,7 @@ func TestAnyInput(t *testing.T) {
 	names := constants(t, "../internal/settings/settings.go", `Name\w+`)
 	annotations := constants(t, labelsFile, `\w+Annotation`)
 	for _, name := range names {
-		annotations = append(annotations, "altershield.defense.antgroup.com/"+name)
+		annotations = append(annotations, v1alpha1.SettingAnnotationPrefix+name)
 	}
 	for _, field := range []struct {
 		name, path string
@@ -120,6 +120,7 @@ func fourth(values []string, number int) (tried []string) {
 	return tried
 }
 
+// tryInput plays a release with an input, and one after the input is restored.
 func tryInput(t *testing.T, name string, put func(w *world.World) (restore func())) {
 	t.Helper()
 	e := world.Play(t, world.Story{Name: name, Run: func(w *world.World) {

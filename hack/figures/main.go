@@ -56,7 +56,7 @@ var goals = []goal{
 	{"10,000 pods", "Fleet/pods=10000/enrolled", "MB-rss", 150},
 	{"50,000 pods", "Fleet/pods=50000/enrolled", "MB-rss", 450},
 	{"memory added by large objects, at rest", "Memory/large_objects", "MB-added", 30},
-	{"admission of a Deployment, mutating", "Mutating/handler", "ms/op", 5},
+	{"mean time of the mutating webhook, in process", "Mutating/handler", "ms/op", 5},
 	{"writes a minute at rest, 1,160 workloads", "Fleet/pods=10000/enrolled", "writes/min", 0},
 	{"leader killed until the next decision", "Failover/killed", "s-decision", 20},
 	{"leader stopped until the next decision", "Failover/stopped", "s-decision", 3},

@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 		"| memory at rest, 1,000 pods | 80 MB-rss | 60 |",
 		"| 10,000 pods | 150 MB-rss | 600 | 600 to 600 | 1 | missed |",
 		"| 50,000 pods | 450 MB-rss | not measured |",
-		"mutating | 5 ms/op | 0.25 |",
+		"in process | 5 ms/op | 0.25 |",
 		"| Fleet/pods=N/enrolled | MB-rss | 1000: 60, 10000: 600 | 1.00 |",
 	} {
 		if !strings.Contains(out.String(), want) {
