@@ -179,7 +179,8 @@ func reportOf(measured map[key][]float64) (r report) {
 			s.At[size] = median(slices.Sorted(slices.Values(values)))
 			points = append(points, [2]float64{n, s.At[size]})
 		}
-		if s.Slope = slopeOf(points); len(points) > 1 {
+		if len(points) > 1 {
+			s.Slope = slopeOf(points)
 			r.Growth = append(r.Growth, s)
 		}
 	}
