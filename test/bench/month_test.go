@@ -27,8 +27,9 @@ import (
 
 var monthDays = flag.Int("month-days", 1, "number of days of BenchmarkMonth; 30 takes hours")
 
-// BenchmarkMonth simulates 500 workloads in process, for a month with -month-days=30: each day releases each workload once and replaces each of its
-// pods once. It reports the first and the last day: writes per release, remaining objects, and memory, with the simulated cluster.
+// BenchmarkMonth simulates 500 workloads in process, for a month with -month-days=30: each day releases each workload once and
+// replaces each of its pods once. It reports the first and the last day: writes per release, remaining objects, and memory, with
+// the simulated cluster.
 func BenchmarkMonth(b *testing.B) {
 	const workloads = 500
 	for b.Loop() {

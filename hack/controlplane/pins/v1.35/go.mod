@@ -1,3 +1,5 @@
+// Programs of an earlier release of Kubernetes, which K8S_VERSION=1.35 chooses. To move to another patch release change the
+// versions here and run `go mod tidy` in this directory.
 module github.com/traas-stack/altershield-operator/hack/controlplane/pins/v1.35
 
 go 1.26.0
