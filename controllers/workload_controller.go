@@ -232,11 +232,11 @@ func (r *WorkloadReconciler) seeOutside(ctx context.Context, key workload.Key, w
 		return nil
 	}
 	if w.RevisionCreated.IsZero() || r.Clock.Since(w.RevisionCreated) < youngRevision {
-		ns := cluster.NamespaceObject()
-		if err := r.Live.Get(ctx, types.NamespacedName{Name: w.Namespace}, ns); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("get namespace %s: %w", w.Namespace, err)
+		ns, err := r.LiveNamespace(ctx, w.Namespace)
+		if err != nil {
+			return err
 		}
-		if ns.Name == "" || workload.NamespaceEnrolled(ns.Name, ns.Labels) {
+		if ns.Meta == nil || workload.NamespaceEnrolled(ns.Meta.Name, ns.Meta.Labels) {
 			return nil // it is gone, or enrolled: the cache will show it, too
 		}
 	}

@@ -61,14 +61,18 @@ type Policies struct {
 	Namespace cluster.Namespace
 }
 
-// PoliciesBy returns a function that reads Policies from a cache.
+// PoliciesBy returns a function that reads Policies from a cache. Workloads are often created with their namespace,
+// which the cache does not have yet: then the API server has it.
 func PoliciesBy(v cluster.View) func(ctx context.Context, namespace string) (Policies, error) {
 	return func(ctx context.Context, namespace string) (p Policies, err error) {
 		p.Operator = v.Operator
 		if p.Policies, err = v.Policies(ctx, namespace); err != nil || len(p.Policies) == 0 {
 			return p, err
 		}
-		p.Namespace, err = v.Namespace(ctx, namespace)
+		if p.Namespace, err = v.Namespace(ctx, namespace); err != nil || p.Namespace.Meta != nil {
+			return p, err
+		}
+		p.Namespace, err = v.LiveNamespace(ctx, namespace)
 		return p, err
 	}
 }
@@ -120,7 +124,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 			return admission.Allowed(""), nil
 		}
 		if known.Namespace.Meta == nil {
-			return admission.Response{}, fmt.Errorf("the namespace %s is not in the cache yet", req.Namespace)
+			return admission.Response{}, fmt.Errorf("the namespace %s was not found", req.Namespace)
 		}
 		of := policies.Workload{Namespace: req.Namespace, NamespaceLabels: known.Namespace.Meta.Labels, Labels: request.New.Labels}
 		checks := policies.AtAdmission(known.Policies, known.Operator, of)

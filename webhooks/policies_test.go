@@ -30,9 +30,13 @@ import (
 	"github.com/go-logr/logr/funcr"
 	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -44,6 +48,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 const operatorsNamespace = "altershieldoperator-system"
@@ -278,6 +283,27 @@ func TestPolicyFails(t *testing.T) {
 				t.Errorf("allowed: %t, warnings %q, log %q", got.Allowed, got.Warnings, logged)
 			}
 		})
+	}
+}
+
+// TestPoliciesBy: a namespace that was created just now is read from the API server.
+func TestPoliciesBy(t *testing.T) {
+	scheme := apiruntime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	p, with := policyOf("operator", "no", "false"), wrappers.MakeNamespace("shop").Enrolled().Obj()
+	client := func(objects ...client.Object) client.Client {
+		return fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, p.DeepCopy())...).Build()
+	}
+	for name, v := range map[string]cluster.View{
+		"in the cache":           {Operator: "operator", Cached: client(with), Live: client()},
+		"only in the API server": {Operator: "operator", Cached: client(), Live: client(with)},
+	} {
+		got, err := PoliciesBy(v)(t.Context(), "shop")
+		if err != nil || len(got.Policies) != 1 || !got.Namespace.Enrolled {
+			t.Errorf("%s: %+v, error %v", name, got, err)
+		}
 	}
 }
 

@@ -71,10 +71,19 @@ func NamespaceObject() *metav1.PartialObjectMetadata {
 	return ns
 }
 
-// Namespace reads a namespace.
+// Namespace reads a namespace; its metadata is nil if there is none.
 func (v View) Namespace(ctx context.Context, name string) (Namespace, error) {
+	return v.readNamespace(ctx, v.Cached, name)
+}
+
+// LiveNamespace reads a namespace from the API server: the cache does not have a new one yet.
+func (v View) LiveNamespace(ctx context.Context, name string) (Namespace, error) {
+	return v.readNamespace(ctx, v.Live, name)
+}
+
+func (v View) readNamespace(ctx context.Context, from client.Reader, name string) (Namespace, error) {
 	ns := NamespaceObject()
-	if err := v.Cached.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
+	if err := from.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return Namespace{}, nil
 		}
