@@ -238,7 +238,7 @@ func (v *Verdicts) placeOnBatch(ctx context.Context, batch *v1alpha1.ChangePod, 
 		return server.PlacementLate, err
 	}
 	was := batch.Status.Status
-	placement, err := store(ctx, v, batch, func() server.Placement {
+	placement, err := store(ctx, v, batch, server.AwaitsOnBatch(&batch.Status, d), func() server.Placement {
 		placement, status := server.ApplyToBatch(server.BatchInput{
 			Now: v.Clock.Now(), Settings: *set, Batch: batch, Change: change, Server: true,
 		}, d)
@@ -265,7 +265,7 @@ func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWor
 	if err != nil || set == nil {
 		return server.PlacementLate, err
 	}
-	return store(ctx, v, change, func() server.Placement {
+	return store(ctx, v, change, server.AwaitsOnRelease(&change.Status, d), func() server.Placement {
 		placement, status := server.ApplyToRelease(server.OrderInput{Now: v.Clock.Now(), Settings: *set, Change: change, Defended: true}, d)
 		if status != nil {
 			change.Status = *status
@@ -285,33 +285,40 @@ func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorklo
 	return &inForce.Settings, err
 }
 
-// store writes a verdict into the status of an object. If the object changed meanwhile, store
-// reads it again and repeats the write.
-func store(ctx context.Context, v *Verdicts, object client.Object, put func() server.Placement) (server.Placement, error) {
+// store writes a verdict into the status of an object. current means that the object, from the cache, shows the
+// call that caused the verdict: then it is written as it is. If the object changed since it was read, store reads
+// it from the API server and repeats the write.
+func store(
+	ctx context.Context, v *Verdicts, object client.Object, current bool, put func() server.Placement,
+) (server.Placement, error) {
 	uid := object.GetUID()
 	unlock, err := v.writing.Take(ctx, string(uid), 1)
 	if err != nil {
 		return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
 	}
 	defer unlock()
-	for {
-		// Not from the cache: the answer to the submission was written a moment ago, and a
-		// write that conflicts costs more than a read.
-		if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
-			return server.PlacementGone, client.IgnoreNotFound(err)
+	for ; ; current = false {
+		if !current {
+			if err := v.Live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil || object.GetUID() != uid {
+				return server.PlacementGone, client.IgnoreNotFound(err)
+			}
 		}
-		placement := put()
-		if placement != server.PlacementStored {
+		if placement := put(); placement != server.PlacementStored {
+			if current {
+				continue
+			}
 			return placement, nil
 		}
 		err := v.Client.Status().Update(ctx, object, client.FieldOwner(v1alpha1.CallbackFieldManager))
 		switch {
 		case err == nil:
-			return placement, nil
+			return server.PlacementStored, nil
 		case apierrors.IsNotFound(err):
 			return server.PlacementGone, nil
 		case !apierrors.IsConflict(err):
 			return "", fmt.Errorf("store the verdict in %s: %w", object.GetName(), err)
+		case current:
+			continue
 		}
 		select {
 		case <-ctx.Done():

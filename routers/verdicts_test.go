@@ -369,6 +369,50 @@ func TestVerdictsRecordConflicts(t *testing.T) {
 	}
 }
 
+// TestVerdictsRecordReads: a batch whose cached copy shows the submission is written as it is; the API server is
+// read only after a conflict, or if the cached copy does not show the submission.
+func TestVerdictsRecordReads(t *testing.T) {
+	for name, test := range map[string]struct {
+		stage         altershield.Stage
+		touched       bool
+		reads, writes int
+	}{
+		"the cache is current":                   {altershield.StagePre, false, 0, 1},
+		"the cache is behind":                    {altershield.StagePre, true, 1, 2},
+		"the cache does not show the submission": {altershield.StagePost, true, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reads, writes := 0, 0
+			live := newClient(t, interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					reads++
+					return c.Get(ctx, key, o, opts...)
+				},
+				SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+					opts ...client.SubResourceUpdateOption) error {
+					writes++
+					return c.SubResource(sub).Update(ctx, o, opts...)
+				},
+			}, verdictObjects(nil)...)
+			view := viewOf(newClient(t, interceptor.Funcs{}, verdictObjects(nil)...))
+			view.Live = live
+			if test.touched {
+				batch := &v1alpha1.ChangePod{}
+				err := live.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "batch"}, batch)
+				batch.Status.Status = v1alpha1.ChangePodPostSubmitted
+				if err := errors.Join(err, live.Status().Update(t.Context(), batch)); err != nil {
+					t.Fatal(err)
+				}
+				reads, writes = 0, 0
+			}
+			got, err := storing(view, live).Record(t.Context(), verdictCallback("batch-node", test.stage, "fail"))
+			if err != nil || got != OutcomeRecorded || reads != test.reads || writes != test.writes {
+				t.Errorf("%q, error %v, %d reads, %d writes; want %d and %d", got, err, reads, writes, test.reads, test.writes)
+			}
+		})
+	}
+}
+
 // TestVerdictsRecordFails: a verdict that could not be stored is not acknowledged.
 func TestVerdictsRecordFails(t *testing.T) {
 	for name, err := range map[string]error{
