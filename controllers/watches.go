@@ -150,9 +150,10 @@ func mayBeFinished() predicate.Predicate {
 	return created(updates(func(_, after client.Object) bool { return unlabelled(after) }), unlabelled)
 }
 
-// batchUrgency returns the delay for a batch: none if it failed.
+// batchUrgency returns the delay for a batch: none if it failed, or if it is the last one and ended.
 func batchUrgency(o client.Object) time.Duration {
-	if batch, ok := o.(*v1alpha1.ChangePod); ok && record.BatchFails(batch) {
+	batch, ok := o.(*v1alpha1.ChangePod)
+	if ok && (record.BatchFails(batch) || batch.Spec.Last && batch.Status.Status == v1alpha1.ChangePodExecuteDone) {
 		return 0
 	}
 	return gatherBatches

@@ -18,12 +18,16 @@ package controllers
 
 import (
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
 // TestAcquired: a revision that is used again only gets a new number, and a DaemonSet that returns to it may cause no later event.
@@ -54,5 +58,32 @@ func TestAcquired(t *testing.T) {
 	}
 	if acquired().Update(event.UpdateEvent{ObjectOld: &appsv1.ReplicaSet{}, ObjectNew: &appsv1.ReplicaSet{}}) {
 		t.Error("a ReplicaSet without an owner is let through")
+	}
+}
+
+// TestBatchUrgency: the release is decided about at once when a batch failed or the last batch ended; it waits for
+// further changes of its batches otherwise.
+func TestBatchUrgency(t *testing.T) {
+	change := wrappers.MakeChangeWorkload("ns", "change").Obj()
+	batch := func(state v1alpha1.ChangePodStatusType, last bool, results ...v1alpha1.PodResult) *v1alpha1.ChangePod {
+		b := wrappers.MakeChangePod("ns", "batch").Of(change).Done(results...).State(state).Obj()
+		b.Spec.Last = last
+		return b
+	}
+	passed := v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: "a"}, Verdict: "pass"}
+	failed := v1alpha1.PodResult{PodInfo: v1alpha1.PodInfo{Pod: "a"}, Verdict: "fail"}
+	for name, test := range map[string]struct {
+		batch *v1alpha1.ChangePod
+		want  time.Duration
+	}{
+		"a batch under way":          {batch(v1alpha1.ChangePodPostSubmitted, false), gatherBatches},
+		"the last one, under way":    {batch(v1alpha1.ChangePodPostSubmitted, true), gatherBatches},
+		"a batch that passed":        {batch(v1alpha1.ChangePodExecuteDone, false, passed), gatherBatches},
+		"the last one, which passed": {batch(v1alpha1.ChangePodExecuteDone, true, passed), 0},
+		"a batch that failed":        {batch(v1alpha1.ChangePodExecuteDone, false, passed, failed), 0},
+	} {
+		if got := batchUrgency(test.batch); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
 	}
 }
