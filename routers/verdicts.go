@@ -274,14 +274,23 @@ func (v *Verdicts) placeOnChange(ctx context.Context, change *v1alpha1.ChangeWor
 	})
 }
 
-// settingsOf returns the settings in force for a defended release; nil if the release is not
-// defended, and then nothing is written about it.
+// settingsOf returns the settings in force for a defended release; nil if the release is not defended, and then
+// nothing is written about it. The server sends each verdict once, so the API server decides if the cache does not
+// show that the release is defended: a replica that was paused may have the batch before the workload.
 func (v *Verdicts) settingsOf(ctx context.Context, change *v1alpha1.ChangeWorkload) (*settings.Settings, error) {
 	w, err := v.DefendedOwner(ctx, change)
-	if err != nil || w == nil {
+	if err != nil {
 		return nil, err
 	}
-	inForce, err := v.InForceOf(ctx, w, change)
+	var inForce settings.InForce
+	if w != nil {
+		inForce, err = v.InForceOf(ctx, w, change)
+		return &inForce.Settings, err
+	}
+	if defended, err := v.DefendedLive(ctx, change); err != nil || !defended {
+		return nil, err
+	}
+	inForce, err = v.InForceIn(ctx, change.Namespace)
 	return &inForce.Settings, err
 }
 

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -408,6 +409,37 @@ func TestVerdictsRecordReads(t *testing.T) {
 			got, err := storing(view, live).Record(t.Context(), verdictCallback("batch-node", test.stage, "fail"))
 			if err != nil || got != OutcomeRecorded || reads != test.reads || writes != test.writes {
 				t.Errorf("%q, error %v, %d reads, %d writes; want %d and %d", got, err, reads, writes, test.reads, test.writes)
+			}
+		})
+	}
+}
+
+// TestVerdictsRecordBehind: a replica that was paused gets a verdict before its cache has the namespace or the
+// workload of the release. The server sends each verdict once, so it is stored.
+func TestVerdictsRecordBehind(t *testing.T) {
+	for name, test := range map[string]struct {
+		lacks int
+		live  func(*verdictWorld)
+		want  Outcome
+	}{
+		"no namespace in the cache": {0, nil, OutcomeRecorded},
+		"no workload in the cache":  {1, nil, OutcomeRecorded},
+		"a workload that opted out": {1, func(w *verdictWorld) {
+			w.workload.Label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
+		}, OutcomeIgnored},
+		"a namespace that is not enrolled": {0, func(w *verdictWorld) {
+			w.namespace.WithoutLabel(v1alpha1.EnrolledLabel)
+		}, OutcomeIgnored},
+		"another workload of the name": {1, func(w *verdictWorld) { w.workload.UID("other") }, OutcomeIgnored},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newClient(t, interceptor.Funcs{}, verdictObjects(test.live)...)
+			cached := verdictObjects(nil)
+			view := viewOf(newClient(t, interceptor.Funcs{}, slices.Delete(cached, test.lacks, test.lacks+1)...))
+			view.Live = api
+			got, err := storing(view, api).Record(t.Context(), verdictCallback("batch-node", altershield.StagePre, "fail"))
+			if err != nil || got != test.want {
+				t.Errorf("outcome %q, error %v; want %q", got, err, test.want)
 			}
 		})
 	}

@@ -64,6 +64,23 @@ func (v View) DefendedOwner(ctx context.Context, change *v1alpha1.ChangeWorkload
 	return w, nil
 }
 
+// DefendedLive reports what the API server has: whether a release is defended although the cache does not show it.
+func (v View) DefendedLive(ctx context.Context, change *v1alpha1.ChangeWorkload) (bool, error) {
+	owner, ok := v.Kinds.OwnerOf(change)
+	if !ok {
+		return false, nil
+	}
+	ns, err := v.LiveNamespace(ctx, change.Namespace)
+	if err != nil || !ns.Enrolled {
+		return false, err
+	}
+	live, err := v.liveOwner(ctx, owner)
+	if err != nil || live == nil {
+		return false, err
+	}
+	return live.DeletionTimestamp == nil && !workload.OptedOut(live.Labels), nil
+}
+
 // Releases lists the ChangeWorkloads owned by a workload.
 func (v View) Releases(ctx context.Context, namespace string, uid types.UID) ([]v1alpha1.ChangeWorkload, error) {
 	var list v1alpha1.ChangeWorkloadList

@@ -94,16 +94,26 @@ func (v View) Stored(ctx context.Context, w *workload.Workload) (*unstructured.U
 
 // IsThere reports whether the API server has the owner of an object.
 func (v View) IsThere(ctx context.Context, owner workload.Owner) (bool, error) {
+	live, err := v.liveOwner(ctx, owner)
+	return live != nil, err
+}
+
+// liveOwner reads the metadata of the owner of an object from the API server; nil when it is gone, or its kind is
+// not defended.
+func (v View) liveOwner(ctx context.Context, owner workload.Owner) (*metav1.PartialObjectMetadata, error) {
 	kind, ok := v.Kinds.Of(owner.Key.GroupKind)
 	if !ok {
-		return false, nil
+		return nil, nil
 	}
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(kind.GroupVersionKind())
-	if err := v.Live.Get(ctx, owner.Key.NamespacedName, live); client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("get %s: %w", owner.Key, err)
+	if err := v.Live.Get(ctx, owner.Key.NamespacedName, live); err != nil || live.UID != owner.UID {
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get %s: %w", owner.Key, err)
+		}
+		return nil, nil
 	}
-	return live.UID == owner.UID, nil
+	return live, nil
 }
 
 // Template reads the pod template of a workload from the API server, and its version;
