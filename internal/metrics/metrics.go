@@ -138,6 +138,10 @@ var (
 		Name: "altershield_server_up",
 		Help: "Whether AlterShield Server answered the last heartbeat of this replica without an error: 1 or 0. Missing without a server.",
 	}, nil)
+	serverBatches = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "altershield_server_batches",
+		Help: "Number of batches with an open entry at AlterShield Server, and of batches that wait for their start, on the leader.",
+	}, []string{"state"})
 	serverLastAnswer = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "altershield_server_last_answer_timestamp_seconds",
 		Help: "When AlterShield Server last answered a heartbeat of this replica without an error, in Unix time.",
@@ -161,6 +165,7 @@ func init() {
 		holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds,
 		callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks,
 		evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer,
+		serverBatches,
 		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces,
 	)
 }
@@ -199,6 +204,12 @@ func ServerHeartbeat(answered bool, at time.Time) {
 	}
 	serverUp.WithLabelValues().Set(1)
 	serverLastAnswer.WithLabelValues().Set(float64(at.Unix()))
+}
+
+// ServerBatches records the number of batches with an open entry at AlterShield Server, and of those that wait.
+func ServerBatches(open, waiting int) {
+	serverBatches.WithLabelValues("open").Set(float64(open))
+	serverBatches.WithLabelValues("waiting").Set(float64(waiting))
 }
 
 // Callback counts a request to the callback address.

@@ -16,7 +16,8 @@ limitations under the License.
 
 // Package verify gets verdicts of AlterShield Server, beside the checks of policies in
 // internal/checks: altershield.go makes one step of the order of a release or the entry of a batch,
-// server.go makes the calls, memory.go remembers them, entries.go refuses calls about entries of other
+// server.go makes the calls, pace.go bounds the batches that are open at the server, memory.go remembers
+// calls, entries.go refuses calls about entries of other
 // records, and health.go evaluates heartbeats.
 package verify
 
@@ -51,6 +52,7 @@ type AlterShield struct {
 	clock  clock.PassiveClock
 	server *Server
 	memory *memory
+	pace   *pace
 }
 
 var _ checks.Provider = &AlterShield{}
@@ -58,7 +60,7 @@ var _ checks.Provider = &AlterShield{}
 // NewAlterShield verifies by a server; nil means without one. spread returns numbers from 0 to 1
 // that spread retries; random numbers if it is nil.
 func NewAlterShield(c *cluster.Cluster, server *Server, spread func() float64) *AlterShield {
-	return &AlterShield{view: c.View, clock: c.Clock, server: server, memory: newMemory(c.Clock, spread)}
+	return &AlterShield{view: c.View, clock: c.Clock, server: server, memory: newMemory(c.Clock, spread), pace: newPace()}
 }
 
 // Name implements Provider.
@@ -68,6 +70,7 @@ func (*AlterShield) Name() string { return record.ServerCheck }
 func (p *AlterShield) Forget(key types.NamespacedName) {
 	p.memory.forget(recordKey{key, false})
 	p.memory.forget(recordKey{key, true})
+	p.pace.forget(key)
 }
 
 // foreignRetry is the wait of a batch while the status of its release names a foreign order.
@@ -132,6 +135,9 @@ func (p *AlterShield) answer(s *checks.Subject, a answered) plan {
 // Next implements Provider: it writes an answer that was not written yet, or writes a decision, or makes a call.
 func (p *AlterShield) Next(ctx context.Context, s checks.Subject) (checks.Step, error) {
 	key, of := about(&s)
+	if p.server != nil && s.Batch != nil {
+		p.pace.see(key.NamespacedName, &s.Batch.Status, &s.Settings, p.clock.Now())
+	}
 	if a := p.memory.unrecorded(key, of); a != nil && s.Defended {
 		return p.answered(s, *a), nil
 	}
@@ -205,6 +211,9 @@ func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call server.C
 	}
 	switch call {
 	case server.CallSubmit, server.CallStart:
+		if wait := p.turn(s, call); wait > 0 {
+			return server.Answer{Kind: server.AnswerThrottled, After: wait}, nil
+		}
 		about, err := loadReleased(ctx, p.view, change, s.Workload)
 		if err != nil {
 			return server.Answer{}, err
@@ -238,6 +247,14 @@ func (p *AlterShield) call(ctx context.Context, s *checks.Subject, call server.C
 	}
 }
 
+// turn returns how long the start of a batch waits, because the server has enough to check.
+func (p *AlterShield) turn(s *checks.Subject, call server.Call) time.Duration {
+	if s.Batch == nil || call != server.CallStart {
+		return 0
+	}
+	return p.pace.wait(s.Key(), &s.Settings, p.clock.Now())
+}
+
 // start starts the entry of an order or of a batch, and notes its record.
 func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record client.Object, of released) server.Answer {
 	a := p.server.startKnown(ctx, s.Release, of, p.memory.recall(about(s)), func() server.Answer {
@@ -248,6 +265,8 @@ func (p *AlterShield) start(ctx context.Context, s *checks.Subject, record clien
 	})
 	if a.NodeID != "" {
 		p.memory.entries.Add(a.NodeID, record.GetUID())
+	} else if s.Batch != nil {
+		p.pace.forget(s.Key())
 	}
 	return a
 }

@@ -18,6 +18,7 @@ package verify
 
 import (
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -30,6 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/server"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -80,6 +82,46 @@ func TestEndGone(t *testing.T) {
 				t.Errorf("want one end of the entry and one of the order:\n%s", sim.Journal())
 			}
 		})
+	}
+}
+
+// TestStartsInTurn: a batch whose start would be one too many waits for its turn, without a call.
+func TestStartsInTurn(t *testing.T) {
+	asked, sim := newTestServer(t, simulator.Options{})
+	change, first := testRelease()
+	change.UID = "change-uid"
+	about := released{namespace: "ns", workload: "web", kind: "deployment", by: "jane"}
+	if a := asked.submit(t.Context(), change, about); a.Kind != server.AnswerDone {
+		t.Fatalf("submitted: %+v", a)
+	}
+	second := first.DeepCopy()
+	first.UID, second.UID, second.Name = "first", "second", change.Name+"--x--4"
+	p := NewAlterShield(&cluster.Cluster{Clock: clocktesting.NewFakePassiveClock(serverNow)}, asked, nil)
+	p.pace.limit = 1
+	set := settings.Default()
+	start := func(batch *v1alpha1.ChangePod) server.Answer {
+		t.Helper()
+		a, err := p.call(t.Context(), &checks.Subject{Release: change, Batch: batch, Settings: set}, server.CallStart)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if a := start(first); a.Kind != server.AnswerDone {
+		t.Errorf("the first: %+v", a)
+	}
+	if a := start(second); a.Kind != server.AnswerThrottled || a.After < time.Second {
+		t.Errorf("the second: %+v", a)
+	}
+	if n := len(sim.Journal().Requests(altershield.ActionStartBatch)); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+	first.Status.Status = v1alpha1.ChangePodExecuteDone
+	if _, err := p.Next(t.Context(), checks.Subject{Release: change, Batch: first, Settings: set}); err != nil {
+		t.Fatal(err)
+	}
+	if a := start(second); a.Kind != server.AnswerDone {
+		t.Errorf("the second, after the first ended: %+v", a)
 	}
 }
 
