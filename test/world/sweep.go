@@ -327,7 +327,8 @@ func isRepeated(condition any) bool {
 	message, _ := m["message"].(string)
 	repeated := m["type"] == v1alpha1.ConditionSubmitted ||
 		m["type"] == v1alpha1.ConditionDefended && strings.HasSuffix(message, defense.WriteAccepted)
-	return repeated && m["status"] == "True"
+	evicted := m["type"] == v1alpha1.ConditionEvictionBlocked && m["reason"] == v1alpha1.ReasonRecovered
+	return repeated && m["status"] == "True" || evicted
 }
 
 // typeOf returns the type of a condition; empty for other values.
