@@ -39,6 +39,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/retry"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -171,11 +172,13 @@ func (t *bed) batches(b *testing.B, size string) {
 func (t *bed) set(b *testing.B, name string, of v1alpha1.OpsConfigType, content string) {
 	b.Helper()
 	o := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: controlplane.ManagerNamespace, Name: name}}
-	_, err := controllerutil.CreateOrUpdate(b.Context(), t.api, o, func() error {
-		o.Spec.Type, o.Spec.Enable, o.Spec.Content = of, true, content
-		return nil
-	})
-	must(b, err)
+	must(b, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the operator writes conditions
+		_, err := controllerutil.CreateOrUpdate(b.Context(), t.api, o, func() error {
+			o.Spec.Type, o.Spec.Enable, o.Spec.Content = of, true, content
+			return nil
+		})
+		return err
+	}))
 }
 
 func (t *bed) namespace(b *testing.B, enrolled bool) string {
