@@ -40,6 +40,16 @@ func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 	}
 }
 
+// EndedAfter returns the duration of a release, and reports whether it ended for the first time between two states. A
+// release whose failing verdict was corrected ended when it failed.
+func EndedAfter(before, after *v1alpha1.ChangeWorkloadStatus) (time.Duration, bool) {
+	again := before.Attempt == after.Attempt && (!IsOpen(before.Status) || len(before.Corrections) > 0)
+	if IsOpen(after.Status) || again || after.StartTimeUnix == 0 {
+		return 0, false
+	}
+	return time.Duration(max(after.UpdateTimeUnix-after.StartTimeUnix, 0)) * time.Second, true
+}
+
 // IsVerified reports whether pods of a release in this state are verified: until it ends, and also after Success and
 // while it is suspended, because pods come later, too.
 func IsVerified(s v1alpha1.ChangeWorkloadStatusType) bool {

@@ -177,6 +177,8 @@ func once() {
 		operatormetrics.Begin(kind.GroupVersionKind().Kind)
 	}
 	operatormetrics.ReleaseEntered("StatefulSet", "Running")
+	operatormetrics.ReleaseEnded("StatefulSet", "Success", time.Minute)
+	operatormetrics.BlockEnded("StatefulSet", time.Minute)
 	operatormetrics.VerdictStored("PRE", false)
 	operatormetrics.VerdictTook("PRE", time.Second)
 	operatormetrics.StaleRead("ChangePod")
