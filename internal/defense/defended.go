@@ -199,8 +199,11 @@ func wouldRollBack(d *release, to, why string) {
 	dryRun(d, v1alpha1.DryRunRollback, "the release would have been rolled back "+message)
 }
 
-// dryRun emits the event of an act that observe mode prevents.
+// dryRun records an act that observe mode prevents, and emits its event.
 func dryRun(d *release, act, message string) {
+	if !slices.Contains(d.status.DryRuns, act) {
+		d.status.DryRuns = append(slices.Clone(d.status.DryRuns), act)
+	}
 	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
 }
 

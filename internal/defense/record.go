@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -225,6 +226,9 @@ func (h *HoldChange) String() string {
 func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
 	d.status.Status = state
 	d.status.UpdateTime, d.status.UpdateTimeUnix = times.Format(d.Now), d.Now.Unix()
+	if state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadRollback {
+		d.status.FailedTimeUnix = cmp.Or(d.status.FailedTimeUnix, d.Now.Unix())
+	}
 	if reason != "" {
 		d.event(eventType, reason, message)
 	}

@@ -43,7 +43,7 @@ func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 // EndedAfter returns the duration of a release, and reports whether it ended for the first time between two states. A
 // release whose failing verdict was corrected ended when it failed.
 func EndedAfter(before, after *v1alpha1.ChangeWorkloadStatus) (time.Duration, bool) {
-	again := before.Attempt == after.Attempt && (!IsOpen(before.Status) || len(before.Corrections) > 0)
+	again := before.Attempt == after.Attempt && (!IsOpen(before.Status) || before.FailedTimeUnix > 0)
 	if IsOpen(after.Status) || again || after.StartTimeUnix == 0 {
 		return 0, false
 	}

@@ -25,9 +25,9 @@ import (
 
 // TestEndedAfter: each attempt ends once, whatever a user corrects and whatever fails later.
 func TestEndedAfter(t *testing.T) {
-	status := func(attempt int32, s v1alpha1.ChangeWorkloadStatusType, at int64, corrected int) *v1alpha1.ChangeWorkloadStatus {
+	status := func(attempt int32, s v1alpha1.ChangeWorkloadStatusType, at, failed int64) *v1alpha1.ChangeWorkloadStatus {
 		return &v1alpha1.ChangeWorkloadStatus{Attempt: attempt, Status: s, StartTimeUnix: 1000, UpdateTimeUnix: at,
-			ReleaseEvidence: v1alpha1.ReleaseEvidence{Corrections: make([]v1alpha1.Correction, corrected)}}
+			ReleaseEvidence: v1alpha1.ReleaseEvidence{FailedTimeUnix: failed}}
 	}
 	const (
 		running = v1alpha1.ChangeWorkloadRunning
@@ -48,9 +48,9 @@ func TestEndedAfter(t *testing.T) {
 		"unchanged":          {status(1, success, 1090, 0), status(1, success, 1090, 0), 0, false},
 		"fails later":        {status(1, success, 1090, 0), status(1, suspend, 1300, 0), 0, false},
 		"rolled back":        {status(1, suspend, 1090, 0), status(1, v1alpha1.ChangeWorkloadRollback, 1300, 0), 0, false},
-		"corrected":          {status(1, suspend, 1090, 0), status(1, running, 1200, 1), 0, false},
-		"after a correction": {status(1, running, 1200, 1), status(1, success, 1300, 1), 0, false},
-		"next attempt":       {status(1, success, 1090, 1), status(2, suspend, 1010, 0), 10 * time.Second, true},
+		"corrected":          {status(1, suspend, 1090, 0), status(1, running, 1200, 1090), 0, false},
+		"after a correction": {status(1, running, 1200, 1090), status(1, success, 1300, 1090), 0, false},
+		"next attempt":       {status(1, success, 1090, 1050), status(2, suspend, 1010, 0), 10 * time.Second, true},
 		"never started":      {status(0, running, 0, 0), &v1alpha1.ChangeWorkloadStatus{Status: success, UpdateTimeUnix: 1090}, 0, false},
 	} {
 		if took, ended := EndedAfter(test.before, test.after); took != test.took || ended != test.ended {
