@@ -110,7 +110,7 @@ func parsePeriod(text string) (time.Duration, error) {
 	if days, is := strings.CutSuffix(text, "d"); is {
 		var n uint64
 		n, err = strconv.ParseUint(days, 10, 16)
-		d = time.Duration(n) * 24 * time.Hour //nolint:gosec // at most 65535
+		d = time.Duration(n) * 24 * time.Hour
 	}
 	if err != nil || d <= 0 || d > maxPeriod {
 		return 0, remedy(fmt.Errorf("--since %s is no time", text), "give hours or days, as in 12h or 30d, at most 3650d")
@@ -249,7 +249,8 @@ func (st style) delivery(w io.Writer, r *DeliveryReport, where string, now time.
 		"RESTORED: mean time from a failure to the next success. WOULD: passed in observe mode; enforce mode would stop them. "+
 		"The lead time of a change is not known in a cluster.")
 	if len(partial) > 0 {
-		st.paragraph(w, "", markPlain.of(st, "A workload has at most eleven recorded releases, so there may be more in "+strings.Join(partial, ", ")+"."))
+		st.paragraph(w, "", markPlain.of(st,
+			"A workload has at most eleven recorded releases, so there may be more in "+strings.Join(partial, ", ")+"."))
 	}
 }
 

@@ -140,7 +140,8 @@ func TestDeliveryText(t *testing.T) {
 	bad := pastOne(9, suspend, 2*day, time.Minute, time.Minute)
 	bad.Message = "pod web-0: CrashLoopBackOff"
 	records := []v1alpha1.ChangeWorkload{
-		recordedIn("shop-production", "web", pastOne(10, success, day, 0, time.Minute), by(bad, "jane", v1alpha1.DryRunSuspend, v1alpha1.DryRunHalt)),
+		recordedIn("shop-production", "web", pastOne(10, success, day, 0, time.Minute),
+			by(bad, "jane", v1alpha1.DryRunSuspend, v1alpha1.DryRunHalt)),
 		recordedIn("bank", "web", pastOne(1, success, day, 0, time.Minute)),
 	}
 	report := deliveryOf(records, reported.Add(-30*day), reported, style{})
@@ -160,7 +161,7 @@ is not known in a cluster.
 - A workload has at most eleven recorded releases, so there may be more in
 shop-production (complete for 2d).
 `},
-		"wide": {style{wide: true}, `
+		"wide": {style{columns: 100, wide: true}, `
 NAMESPACE        RELEASES  A WEEK  FAILED  ROLLED BACK  RATE  RESTORED  WOULD
 bank             1         0.2     0       0            0%              0
 shop-production  2         0.5     1       0            50%   24h       1
@@ -168,14 +169,17 @@ shop-production  2         0.5     1       0            50%   24h       1
 NAMESPACE        WORKLOAD         RELEASE  STATE    STARTED  WOULD         WHY
 shop-production  statefulset/web  9        Suspend  2d ago   Suspend,Halt  pod web-0: CrashLoopBackOff
 
-Since 2026-10-27T12:00:00Z, from the records that exist. RATE: failed of those with a result. RESTORED: mean time from a failure to the next success. WOULD: passed in observe mode; enforce mode would stop them. The lead time of a change is not known in a cluster.
-· A workload has at most eleven recorded releases, so there may be more in shop-production (complete for 2d).
+Since 2026-10-27T12:00:00Z, from the records that exist. RATE: failed of those with a result.
+RESTORED: mean time from a failure to the next success. WOULD: passed in observe mode; enforce mode
+would stop them. The lead time of a change is not known in a cluster.
+· A workload has at most eleven recorded releases, so there may be more in shop-production (complete
+for 2d).
 `},
 	} {
 		var text strings.Builder
 		test.style.delivery(&text, report, "any namespace", reported)
 		for line := range strings.Lines(text.String()) {
-			if n := utf8.RuneCountInString(line) - 1; test.style.columns > 0 && n > test.style.columns {
+			if n := utf8.RuneCountInString(line) - 1; !test.style.wide && n > test.style.columns {
 				t.Errorf("%s: %d columns: %s", name, n, line)
 			}
 		}

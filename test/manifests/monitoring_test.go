@@ -373,7 +373,7 @@ func TestDashboardSchema(t *testing.T) {
 	}
 	prometheus := source{"prometheus", "${datasource}"}
 	if dashboard.SchemaVersion < 36 || len(dashboard.Templating.List) != 1 || dashboard.Templating.List[0].Name != "datasource" {
-		t.Errorf("schema %d with the variables %v: panels select the data source by a variable", dashboard.SchemaVersion, dashboard.Templating.List)
+		t.Errorf("schema %d, variables %v: panels select the data source by a variable", dashboard.SchemaVersion, dashboard.Templating.List)
 	}
 	cells, ids := map[[2]int]string{}, map[int]bool{}
 	for i, p := range dashboard.Panels {
