@@ -18,6 +18,7 @@ package record
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -387,6 +388,29 @@ func ParseOverride(value string) (Override, bool) {
 		return Override{}, false
 	}
 	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
+}
+
+// FreezeBreak is one use of BreakFreezeAnnotation.
+type FreezeBreak struct {
+	Release         int64  `json:"release"`
+	ResourceVersion string `json:"resourceVersion"`
+	User            string `json:"user"`
+	Reason          string `json:"reason"`
+}
+
+// String returns the value of FreezeBrokenAnnotation.
+func (b FreezeBreak) String() string {
+	text, _ := json.Marshal(b) //nolint:errchkjson // strings can be encoded
+	return string(text)
+}
+
+// ParseFreezeBreak reads the value of FreezeBrokenAnnotation; empty if it is malformed.
+func ParseFreezeBreak(value string) (b FreezeBreak) {
+	if json.Unmarshal([]byte(value), &b) != nil {
+		return FreezeBreak{}
+	}
+	b.Reason = wording.CutAtRune(b.Reason, MaxText)
+	return b
 }
 
 // BatchFails reports whether a pod of a batch that is done failed.
