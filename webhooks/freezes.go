@@ -55,9 +55,11 @@ func (o *Options) validateFreeze(ctx context.Context, known *Policies, r *decide
 		unchanged.New.Annotations = r.Old.Annotations
 		by = observedBy(ctx, o, &unchanged)
 	}
-	if by != "" {
-		metrics.DryRun(changed.kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
-		return verdict.AsWarning(by)
+	if by == "" {
+		return verdict
 	}
-	return verdict
+	if !f.Denies() { // otherwise the release counts it
+		metrics.DryRun(changed.kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
+	}
+	return verdict.AsWarning(by)
 }

@@ -79,6 +79,10 @@ type ReleaseInput struct {
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []record.BeginCheck
+	// FrozenBy is the freeze that denies releases now, as namespace/policy/freeze; empty for none. FrozenUntil is its end.
+	// They are set only when the release begins.
+	FrozenBy    string
+	FrozenUntil time.Time
 	// HoldSteps are the times of a hold, and Since is when this process began to decide.
 	HoldSteps hold.Times
 	Since     time.Time

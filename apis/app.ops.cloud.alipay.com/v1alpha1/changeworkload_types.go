@@ -334,6 +334,10 @@ type ReleaseEvidence struct {
 	// corrected.
 	// +optional
 	FailedTimeUnix int64 `json:"failedTimeUnix,omitempty"`
+	// Freeze that the release bypassed, as namespace/policy/freeze.
+	// +optional
+	// +kubebuilder:validation:MaxLength=200
+	BypassedFreeze string `json:"bypassedFreeze,omitempty"`
 	// Acts that observe mode prevented: Suspend, Halt, Hold, Rollback and Deny.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
