@@ -192,7 +192,7 @@ func parse(schedule string) (cron.Schedule, error) {
 	return parser.Parse(schedule)
 }
 
-// next moves to the next start. It reports whether there is one.
+// next moves to the next start. It reports whether a start was found.
 func (s *source) next() bool {
 	if s.schedule == nil || s.starts > maxStarts {
 		return false
@@ -207,7 +207,7 @@ func (s *source) next() bool {
 	return true
 }
 
-// reaches moves to the first window that ends after a time. It reports whether there is one.
+// reaches moves to the first window that ends after a time. It reports whether such a window exists.
 func (s *source) reaches(after time.Time) bool {
 	for !s.end.After(after) {
 		if !s.next() {
