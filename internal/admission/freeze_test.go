@@ -56,6 +56,8 @@ func TestValidateFreeze(t *testing.T) {
 	created.Operation = Create
 	both := optedOut(update())
 	both.Old.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
+	optedIn := update()
+	optedIn.Old.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
 	remembered := update()
 	remembered.Past = &rollback.Past{History: []workload.Revision{{Version: "v2", Release: 2}}}
 	others := update()
@@ -76,6 +78,7 @@ func TestValidateFreeze(t *testing.T) {
 		"a restart of its pods":      {update(), restart, "", frozen + ", and restarts its pods"},
 		"opted out before and after": {both, deny, "", ""},
 		"opted out in the request":   {optedOut(update()), deny, denied + stay, ""},
+		"opted in in the request":    {optedIn, deny, denied + stay, ""},
 		"a version that succeeded":   {remembered, deny, "", ""},
 		"another version succeeded":  {others, deny, denied + stay, ""},
 		"an undo":                    {makeFailed(), deny, "", ""},
