@@ -233,6 +233,9 @@ func (r *ChangeWorkloadReconciler) load(
 		if in.Begin, err = checks.BeginRelease(ctx, r.View, in.Workload, change); err != nil {
 			return in, false, err
 		}
+		if err := loadFreeze(ctx, r.View, &in); err != nil {
+			return in, false, err
+		}
 	}
 	others, err := r.Releases(ctx, change.Namespace, in.Workload.UID)
 	for i := range others {

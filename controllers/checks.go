@@ -31,6 +31,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
 
@@ -171,4 +173,16 @@ func gone(s *checks.Subject) error {
 		object, resource = s.Batch, "changepods"
 	}
 	return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource(resource).GroupResource(), object.GetName())
+}
+
+// loadFreeze adds the freeze that denies releases of the workload now.
+func loadFreeze(ctx context.Context, v cluster.View, in *defense.ReleaseInput) error {
+	policies, of, err := v.PoliciesFor(ctx, in.Workload)
+	if err != nil {
+		return err
+	}
+	if f := policy.FrozenAt(policies, v.Operator, in.Now, of); f != nil && f.Denies() {
+		in.FrozenBy, in.FrozenUntil = f.Name, f.End
+	}
+	return nil
 }

@@ -20,11 +20,14 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -145,6 +148,66 @@ func TestMistypedNamespaces(t *testing.T) {
 		if got := counted() - before; got != float64(step.count) || logged != step.logs {
 			t.Errorf("%s: counted %v, logged %d times; want %d, %d", step.name, got, logged, step.count, step.logs)
 		}
+	}
+}
+
+// TestBlockSeconds: each end of a block is measured once, whatever ends it.
+func TestBlockSeconds(t *testing.T) {
+	now := time.Unix(1_700_000_600, 0)
+	r := &WorkloadReconciler{Cluster: &cluster.Cluster{Clock: clocktesting.NewFakeClock(now)}}
+	measured := func() (count uint64, seconds float64) {
+		families, err := controllermetrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "altershield_block_duration_seconds" {
+				for _, m := range f.GetMetric() {
+					count += m.GetHistogram().GetSampleCount()
+					seconds += m.GetHistogram().GetSampleSum()
+				}
+			}
+		}
+		return count, seconds
+	}
+	key := workload.Key{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}}
+	enrolled, left := cluster.Namespace{Enrolled: true}, cluster.Namespace{}
+	of := func(labels map[string]string) *workload.Workload {
+		return &workload.Workload{GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), Namespace: "shop", Name: "web", UID: "1", Labels: labels}
+	}
+	free := of(nil)
+	blocked := func(since string) *workload.Workload { return of(map[string]string{v1alpha1.SuspendLabel: since}) }
+	baseCount, baseSeconds := measured()
+	for _, step := range []struct {
+		name    string
+		ns      cluster.Namespace
+		w       *workload.Workload
+		count   uint64
+		seconds float64
+	}{
+		{"first seen free", enrolled, free, 0, 0},
+		{"blocked", enrolled, blocked("1700000000"), 0, 0},
+		{"still blocked", enrolled, blocked("1700000000"), 0, 0},
+		{"lifted", enrolled, free, 1, 600},
+		{"still free", enrolled, free, 1, 600},
+		{"blocked by a user", enrolled, blocked("yes"), 1, 600},
+		{"lifted by the user", enrolled, free, 1, 600},
+		{"blocked again", enrolled, blocked("1700000500"), 1, 600},
+		{"a later block in its place", enrolled, blocked("1700000590"), 2, 700},
+		{"left the defense", left, blocked("1700000590"), 3, 710},
+		{"in the future", enrolled, blocked("1700009999"), 3, 710},
+		{"lifted early", enrolled, free, 4, 710},
+		{"blocked, to be deleted", enrolled, blocked("1700000300"), 4, 710},
+	} {
+		r.rememberDenied(step.ns, key, step.w)
+		if count, seconds := measured(); count-baseCount != step.count || seconds-baseSeconds != step.seconds {
+			t.Errorf("%s: %d blocks, %v s; want %d, %v", step.name, count-baseCount, seconds-baseSeconds, step.count, step.seconds)
+		}
+	}
+	r.keepDenied(key, nil)
+	r.keepDenied(key, nil)
+	if count, seconds := measured(); count-baseCount != 5 || seconds-baseSeconds != 1010 {
+		t.Errorf("deleted: %d blocks, %v s", count-baseCount, seconds-baseSeconds)
 	}
 }
 

@@ -37,6 +37,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/times"
 )
 
 // DefensePolicyReconciler writes to each policy whether it is in force, and keeps its last valid
@@ -176,7 +177,7 @@ func (r *DefensePolicyReconciler) tooMany(
 	return over, failed
 }
 
-// judge writes whether a policy is in force. It returns how long the policy stays set aside.
+// judge writes whether a policy is in force, and the windows of its freezes. It returns how long the status holds.
 func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.DefensePolicy, overFor string) (time.Duration, error) {
 	updated := p.DeepCopy()
 	status := policy.Judge(updated, r.Operator, overFor)
@@ -190,7 +191,8 @@ func (r *DefensePolicyReconciler) judge(ctx context.Context, p *v1alpha1.Defense
 	if status.Valid {
 		updated.Status.InForce, updated.Status.InForceGeneration = updated.Spec.DeepCopy(), p.Generation
 	}
-	after := policy.StaysAside(&updated.Status, r.Clock.Now())
+	now := r.Clock.Now()
+	after := times.Shortest(policy.StaysAside(&updated.Status, now), policy.RenewWindows(&updated.Status, p.Status.InForceGeneration, now))
 	if equality.Semantic.DeepEqual(updated.Status, p.Status) {
 		return after, nil
 	}

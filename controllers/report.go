@@ -36,6 +36,9 @@ import (
 func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 	reportChecks(before.Status.Checks, after.Status.Checks)
 	reportHold(kindOf(after), &before.Status, &after.Status)
+	if took, ended := record.EndedAfter(&before.Status, &after.Status); ended {
+		metrics.ReleaseEnded(kindOf(after), string(after.Status.Status), took)
+	}
 	if before.Status.Status != after.Status.Status {
 		metrics.ReleaseEntered(kindOf(after), stateName(after.Status.Status))
 		log.FromContext(ctx).Info("release changed state",

@@ -108,7 +108,7 @@ func (r *WorkloadReconciler) reportDeleted(ctx context.Context, key workload.Key
 	}
 	plan := defense.DecideDeletion(in)
 	if plan.ForgetDenied {
-		r.blocked.Delete(key)
+		r.keepDenied(key, nil)
 	}
 	if plan.Deleted != nil {
 		r.deleted.Add(key, in.Denied, deletedFor)
@@ -132,11 +132,28 @@ func (r *WorkloadReconciler) reportDeleted(ctx context.Context, key workload.Key
 func (r *WorkloadReconciler) rememberDenied(ns cluster.Namespace, key workload.Key, w *workload.Workload) {
 	by := defense.DeniedBy(w.Labels, w.Annotations, r.Clock.Now())
 	if !ns.Enrolled || workload.OptedOut(w.Labels) || !by.Any() {
-		r.blocked.Delete(key)
+		r.keepDenied(key, nil)
 		return
 	}
 	of := workload.Workload{GVK: w.GVK, Namespace: w.Namespace, Name: w.Name, UID: w.UID}
-	r.blocked.Store(key, &defense.DeniedWorkload{Workload: of, By: by})
+	r.keepDenied(key, &defense.DeniedWorkload{Workload: of, By: by})
+}
+
+// keepDenied remembers now in place of what was remembered of a workload; nil for nothing. It measures
+// a block that ended between the two.
+func (r *WorkloadReconciler) keepDenied(key workload.Key, now *defense.DeniedWorkload) {
+	if last, ok := r.blocked.Load(key); ok {
+		was := last.(*defense.DeniedWorkload) //nolint:errcheck // the map holds nothing else
+		since := was.By.BlockedSince
+		if !since.IsZero() && (now == nil || !now.By.BlockedSince.Equal(since)) {
+			metrics.BlockEnded(was.Workload.GVK.Kind, r.Clock.Since(since))
+		}
+	}
+	if now == nil {
+		r.blocked.Delete(key)
+		return
+	}
+	r.blocked.Store(key, now)
 }
 
 // reportTooLarge sends one event when a workload leaves the defense because the cache has

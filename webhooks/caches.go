@@ -29,7 +29,14 @@ const pastTimeout = 500 * time.Millisecond
 // loadPast adds the past to a request whose answer depends on the past. Without it the
 // request does not count as an undo.
 func (o *Options) loadPast(ctx context.Context, r *decide.Request, stored *object) {
-	if o.Past == nil || stored == nil || !r.NeedsPast() && r.Hold == nil {
+	if r.NeedsPast() || r.Hold != nil {
+		o.readPast(ctx, r, stored)
+	}
+}
+
+// readPast adds the past to a request.
+func (o *Options) readPast(ctx context.Context, r *decide.Request, stored *object) {
+	if o.Past == nil || stored == nil || r.Past != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, pastTimeout)

@@ -113,7 +113,7 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 		within, cancel := context.WithTimeout(ctx, policies.MaxAtAdmission)
 		defer cancel()
 		o.loadPast(within, &request, stored)
-		if o.Policies == nil || object.deleting || !request.IsChecked() {
+		if o.Policies == nil || object.deleting || !request.IsChecked() && !request.MayBeFrozen() {
 			return admission.Allowed(""), nil
 		}
 		known, err := o.Policies(within, req.Namespace)
@@ -126,33 +126,54 @@ func (e *evaluator) answer(o *Options, kind workload.Kind) answerer {
 		if known.Namespace.Meta == nil {
 			return admission.Response{}, fmt.Errorf("the namespace %s was not found", req.Namespace)
 		}
-		of := policies.Workload{Namespace: req.Namespace, NamespaceLabels: known.Namespace.Meta.Labels, Labels: request.New.Labels}
-		checks := policies.AtAdmission(known.Policies, known.Operator, of)
-		if len(checks) == 0 || req.Namespace == known.Operator {
+		if req.Namespace == known.Operator {
 			return admission.Allowed(""), nil
 		}
-		in, err := inputOf(req, known.Namespace)
-		if err != nil {
-			return admission.Response{}, err
+		frozen := o.validateFreeze(within, &known, &request, stored, object)
+		if !frozen.Allowed {
+			return admission.Denied(frozen.Message), nil
 		}
-		all := decide.Checks{
-			Kind: request.Kind, Name: cmp.Or(request.Name, object.generateName),
-			Checks: e.evaluate(within, &known, req.Namespace, checks, in),
+		response, err := admission.Allowed(""), error(nil)
+		if request.IsChecked() {
+			response, err = e.check(within, o, req, &request, object, &known)
 		}
-		e.report(&request, all.Checks)
-		answer := all.Decide()
-		if answer.Denial != "" {
-			all.ObservedBy = observedBy(ctx, o, &request)
-			answer = all.Decide()
+		if frozen.Warning != "" && err == nil {
+			response = response.WithWarnings(frozen.Warning)
 		}
-		if answer.WouldDeny {
-			metrics.DryRun(kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
-		}
-		if answer.Denial != "" {
-			return admission.Denied(answer.Denial).WithWarnings(answer.Warnings...), nil
-		}
-		return admission.Allowed("").WithWarnings(answer.Warnings...), nil
+		return response, err
 	}
+}
+
+// check makes the checks of policies that count for a request.
+func (e *evaluator) check(
+	ctx context.Context, o *Options, req *admission.Request, request *decide.Request, object *object, known *Policies,
+) (admission.Response, error) {
+	of := policies.Workload{Namespace: req.Namespace, NamespaceLabels: known.Namespace.Meta.Labels, Labels: request.New.Labels}
+	checks := policies.AtAdmission(known.Policies, known.Operator, of)
+	if len(checks) == 0 {
+		return admission.Allowed(""), nil
+	}
+	in, err := inputOf(req, known.Namespace)
+	if err != nil {
+		return admission.Response{}, err
+	}
+	all := decide.Checks{
+		Kind: request.Kind, Name: cmp.Or(request.Name, object.generateName),
+		Checks: e.evaluate(ctx, known, req.Namespace, checks, in),
+	}
+	e.report(request, all.Checks)
+	answer := all.Decide()
+	if answer.Denial != "" {
+		all.ObservedBy = observedBy(ctx, o, request)
+		answer = all.Decide()
+	}
+	if answer.WouldDeny {
+		metrics.DryRun(object.kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
+	}
+	if answer.Denial != "" {
+		return admission.Denied(answer.Denial).WithWarnings(answer.Warnings...), nil
+	}
+	return admission.Allowed("").WithWarnings(answer.Warnings...), nil
 }
 
 // report counts the results of checks, and logs checks that could not be made.

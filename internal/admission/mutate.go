@@ -102,7 +102,7 @@ func mutateCreated(r *Request, want *Object) {
 	for _, key := range append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel) {
 		delete(want.Labels, key)
 	}
-	for _, key := range append(restoredAnnotations(), v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation) {
+	for _, key := range append(restoredAnnotations(), userAnnotations()...) {
 		delete(want.Annotations, key)
 	}
 	want.Labels[v1alpha1.VersionLabel] = r.New.Version
@@ -156,6 +156,7 @@ func mutateUpdated(r *Request, want *Object) {
 		// A rollback request is about its release, not about this one: kubectl rollout undo even restores requests of
 		// earlier releases.
 		delete(want.Annotations, v1alpha1.RollbackToAnnotation)
+		useFreezeBreak(r, want)
 		stamp(r, want)
 	} else {
 		// Also if the label was missing: adding it would restart all pods.

@@ -230,15 +230,20 @@ func restoredAnnotations() []string {
 		v1alpha1.ReleaseAnnotation, v1alpha1.ReleasedByAnnotation, v1alpha1.SuspendedByAnnotation, v1alpha1.OverrideAnnotation,
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
-		v1alpha1.UnquarantinedAnnotation,
+		v1alpha1.UnquarantinedAnnotation, v1alpha1.FreezeBrokenAnnotation,
 		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.HoldEndedAnnotation,
 	}
 }
 
+// userAnnotations are the requests of users to the operator.
+func userAnnotations() []string {
+	return []string{v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.BreakFreezeAnnotation}
+}
+
 // restoredLabels and restoredAnnotations are the operator's own on a workload: an update neither removes, changes nor
 // adds them. They exclude SuspendLabel, whose removal is denied rather than undone, HeldAnnotation, which stays with
-// the fields that it describes, and the labels and annotations of users: IgnoredSuspendLabel, RollbackToAnnotation,
-// UnquarantineAnnotation and the settings.
+// the fields that it describes, and the labels and annotations of users: IgnoredSuspendLabel, the annotations of
+// userAnnotations, and the settings.
 func restoredLabels() []string {
 	return []string{v1alpha1.VersionLabel, v1alpha1.DefenseStatusLabel}
 }

@@ -41,9 +41,8 @@ const maxUnknown = 8
 // are unknown to this version, one line each, with the nearest known one.
 func UnknownWords(labels, annotations map[string]string) []string {
 	isLabel := append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel, v1alpha1.DefenseLabel)
-	isAnnotation := slices.Concat(restoredAnnotations(), settings.Annotations(), []string{
-		v1alpha1.HeldAnnotation, v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.TooLargeMark,
-	})
+	isAnnotation := slices.Concat(restoredAnnotations(), settings.Annotations(), userAnnotations(),
+		[]string{v1alpha1.HeldAnnotation, v1alpha1.TooLargeMark})
 	unknown := slices.Concat(
 		unknownIn("label", labels, isLabel, isAnnotation, "an annotation"),
 		unknownIn("annotation", annotations, isAnnotation, isLabel, "a label"))

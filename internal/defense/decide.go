@@ -234,6 +234,7 @@ func (d *release) startAttempt() {
 	if altered != "" && workload.ParseRelease(release) == d.Change.Spec.Release {
 		d.event(corev1.EventTypeWarning, v1alpha1.EventSettingsAltered, altered)
 	}
+	beginFrozen(d)
 	if q := rollback.ParseQuarantine(d.Workload.Annotations, d.Now); q.Holds(d.Change.Spec.Reversion) && d.Settings.Observe {
 		dryRun(d, v1alpha1.DryRunDeny, rollback.DescribeQuarantine(d.Change.Spec.Reversion, q)+"; the release would have been denied")
 	} else if q.Holds(d.Change.Spec.Reversion) {

@@ -68,6 +68,8 @@ func NoteAccepted(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.T
 	c, lowered := record.ConditionsOfRelease(s, generation, now), loweredMessage(s)
 	s.DeniedWrite = nil
 	switch {
+	case strings.HasPrefix(lowered, bypassedFreeze):
+		setDefended(c, nil, v1alpha1.ReasonFreezeBypassed, lowered)
 	case strings.HasPrefix(lowered, loweredByAnnotations):
 		setDefended(c, nil, v1alpha1.ReasonLowered, lowered)
 	case lowered != "":
@@ -168,10 +170,13 @@ func explainDefense(d *release) {
 		reason, message = v1alpha1.ReasonLowered,
 			strings.TrimSuffix(loweredByAnnotations+strings.Join(d.Lowered, ", ")+"; "+message, "; ")
 	}
+	if by := d.status.BypassedFreeze; by != "" {
+		reason, message = v1alpha1.ReasonFreezeBypassed, strings.TrimSuffix(bypassedFreeze+by+"; "+message, "; ")
+	}
 	switch {
 	case reason != "" && (said == nil || said.Status == metav1.ConditionTrue || loweredMessage(d.status) != message):
 		setDefended(record.ConditionsOfRelease(d.status, d.Change.Generation, d.Now), d.status.DeniedWrite, reason, message)
-		if reason == v1alpha1.ReasonLowered {
+		if len(d.Lowered) > 0 {
 			d.event(corev1.EventTypeWarning, v1alpha1.EventDefenseChanged, message)
 			d.plan.Events[len(d.plan.Events)-1].Settings = d.Lowered
 		}
@@ -199,8 +204,11 @@ func wouldRollBack(d *release, to, why string) {
 	dryRun(d, v1alpha1.DryRunRollback, "the release would have been rolled back "+message)
 }
 
-// dryRun emits the event of an act that observe mode prevents.
+// dryRun records an act that observe mode prevents, and emits its event.
 func dryRun(d *release, act, message string) {
+	if !slices.Contains(d.status.DryRuns, act) {
+		d.status.DryRuns = append(slices.Clone(d.status.DryRuns), act)
+	}
 	d.warn(act, v1alpha1.EventDryRun, message+"; observe mode by "+d.ObservedBy)
 }
 

@@ -143,6 +143,15 @@ func TestObserving(t *testing.T) {
 			if diff := cmp.Diff(test.want.events, events); diff != "" {
 				t.Errorf("events, -want +got:\n%s", diff)
 			}
+			var acts []string
+			for _, e := range events {
+				if act, dry := strings.CutPrefix(e, "DryRun "); dry && !slices.Contains(acts, act) {
+					acts = append(acts, act)
+				}
+			}
+			if diff := cmp.Diff(acts, w.in.Change.Status.DryRuns); diff != "" {
+				t.Errorf("acts in the status, -want +got:\n%s", diff)
+			}
 			_, suspended := w.stored.Labels[v1alpha1.SuspendLabel]
 			if got := w.in.Change.Status.Status; got != test.want.status || suspended != test.want.suspended || w.stored.Paused != test.want.paused {
 				t.Errorf("%s, suspended %t, paused %t; want %s, %t, %t", got, suspended, w.stored.Paused,

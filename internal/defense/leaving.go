@@ -71,14 +71,20 @@ func ParseOptOut(value string) (OptOut, bool) {
 
 // Denied are the reasons for which releases of a workload are denied.
 type Denied struct {
-	Blocked    bool
-	Quarantine []string
+	Blocked bool
+	// BlockedSince is the start of the block; zero if it is not known.
+	BlockedSince time.Time
+	Quarantine   []string
 }
 
 // DeniedBy returns why releases of a workload with these labels and annotations are denied.
 func DeniedBy(labels, annotations map[string]string, now time.Time) Denied {
-	_, blocked := labels[v1alpha1.SuspendLabel]
-	return Denied{Blocked: blocked, Quarantine: rollback.ParseQuarantine(annotations, now).Versions}
+	since, blocked := labels[v1alpha1.SuspendLabel]
+	d := Denied{Blocked: blocked, Quarantine: rollback.ParseQuarantine(annotations, now).Versions}
+	if seconds, err := strconv.ParseInt(since, 10, 64); err == nil && seconds > 0 {
+		d.BlockedSince = time.Unix(seconds, 0)
+	}
+	return d
 }
 
 // Any reports whether any release is denied.

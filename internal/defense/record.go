@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,6 +79,10 @@ type ReleaseInput struct {
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []record.BeginCheck
+	// FrozenBy is the freeze that denies releases now, as namespace/policy/freeze; empty for none. FrozenUntil is its end.
+	// They are set only when the release begins.
+	FrozenBy    string
+	FrozenUntil time.Time
 	// HoldSteps are the times of a hold, and Since is when this process began to decide.
 	HoldSteps hold.Times
 	Since     time.Time
@@ -225,6 +230,9 @@ func (h *HoldChange) String() string {
 func (d *release) enter(state v1alpha1.ChangeWorkloadStatusType, eventType, reason, message string) {
 	d.status.Status = state
 	d.status.UpdateTime, d.status.UpdateTimeUnix = times.Format(d.Now), d.Now.Unix()
+	if state == v1alpha1.ChangeWorkloadSuspend || state == v1alpha1.ChangeWorkloadRollback {
+		d.status.FailedTimeUnix = cmp.Or(d.status.FailedTimeUnix, d.Now.Unix())
+	}
 	if reason != "" {
 		d.event(eventType, reason, message)
 	}

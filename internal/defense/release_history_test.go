@@ -101,7 +101,8 @@ func TestKeepPreviousTellsHow(t *testing.T) {
 	want := v1alpha1.PreviousRelease{
 		Release: 1, Version: versionA, Status: v1alpha1.ChangeWorkloadSuspend,
 		StartTimeUnix: testNow.Unix(), UpdateTimeUnix: testNow.Unix(), Message: "pod sleep-0: unpass: find error",
-		ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"registry.example.com/web:2"}, ReleasedBy: "deployer", OverriddenBy: "oncall"},
+		ReleaseEvidence: v1alpha1.ReleaseEvidence{Images: []string{"registry.example.com/web:2"}, ReleasedBy: "deployer", OverriddenBy: "oncall",
+			FailedTimeUnix: testNow.Unix()},
 	}
 	same := failed.in.Change.DeepCopy()
 

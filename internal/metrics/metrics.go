@@ -74,9 +74,9 @@ var (
 	}, []string{"kind"})
 	rollbacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_rollbacks_total",
-		Help: "Releases that the operator rolled back, without the undos of users, by the kind of the workload and the cause: " +
+		Help: "Releases that the operator rolled back, without the undos of users, by the kind of the workload and the reason: " +
 			"NeverStarted, VerificationFailed or Requested.",
-	}, []string{"kind", "cause"})
+	}, []string{"kind", "reason"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_evictions_total",
 		Help: "Evictions of pods that were stuck after a rollback, by kind of the workload and outcome: " +
@@ -166,7 +166,7 @@ func init() {
 		callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks,
 		evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer,
 		serverBatches,
-		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces,
+		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces, releaseSeconds, blockSeconds,
 	)
 }
 
@@ -254,7 +254,7 @@ func VerdictTook(stage string, d time.Duration) {
 func Overridden(kind string) { overrides.WithLabelValues(kind).Inc() }
 
 // RolledBack counts a release that was rolled back.
-func RolledBack(kind, cause string) { rollbacks.WithLabelValues(kind, cause).Inc() }
+func RolledBack(kind, reason string) { rollbacks.WithLabelValues(kind, reason).Inc() }
 
 // Outcomes of the eviction of a stuck pod.
 const (

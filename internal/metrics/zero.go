@@ -50,8 +50,8 @@ func init() {
 
 // Begin creates the series of rare events for a kind of workload.
 func Begin(kind string) {
-	for _, cause := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
-		rollbacks.WithLabelValues(kind, cause)
+	for _, reason := range []string{v1alpha1.ReasonNeverStarted, v1alpha1.ReasonVerificationFailed, v1alpha1.ReasonRollbackRequested} {
+		rollbacks.WithLabelValues(kind, reason)
 	}
 	for _, act := range []string{
 		v1alpha1.DryRunSuspend, v1alpha1.DryRunHalt, v1alpha1.DryRunHold, v1alpha1.DryRunRollback, v1alpha1.DryRunDeny,

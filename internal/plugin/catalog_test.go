@@ -130,9 +130,9 @@ func TestCounts(t *testing.T) {
 		}
 	}
 	annotations := append(settings.Annotations(), v1alpha1.RollbackToAnnotation, v1alpha1.UnquarantineAnnotation,
-		v1alpha1.TenantAnnotation, v1alpha1.PhaseAnnotation)
-	if len(conditions) > 10 || len(reasons) > 50 || len(events) > 35 || len(annotations) > 16 {
-		t.Errorf("%d conditions, %d reasons, %d events, %d annotations of users; want at most 10, 50, 35, 16",
+		v1alpha1.BreakFreezeAnnotation, v1alpha1.TenantAnnotation, v1alpha1.PhaseAnnotation)
+	if len(conditions) > 10 || len(reasons) > 60 || len(events) > 41 || len(annotations) > 16 {
+		t.Errorf("%d conditions, %d reasons, %d events, %d annotations of users; want at most 10, 60, 41, 16",
 			len(conditions), len(reasons), len(events), len(annotations))
 	}
 	t.Logf("ChangeWorkload: %d condition types, %d reasons; %d events; %d annotations that users write",

@@ -35,9 +35,9 @@ const checkAgain = 2 * time.Second
 // checkOptions are the flags of check.
 type checkOptions struct {
 	*connection
-	operatorNamespace string
-	wait              time.Duration
-	strict            bool
+	operatorNamespace  string
+	wait               time.Duration
+	strict, onlyFrozen bool
 	output
 }
 
@@ -58,13 +58,19 @@ run, which is not stored, to see whether the webhooks answer the API server.
 
 Exit codes: 0 if no check failed, with or without warnings; 1 if a check failed, or the
 command could not run; 2 if your user may read too little to know. With --strict,
-warnings count as failures.`),
+warnings count as failures.
+
+With --frozen, see only whether a freeze denies releases of workloads in the namespace:
+exit code 3 if it does, 0 if not, 1 if that is not known.`),
 		Example: strings.Trim(`
   # After an installation: wait until no check fails, for at most two minutes
   kubectl altershield check --wait=2m
 
   # In a pipeline: warnings count as failures
   kubectl altershield check --strict -o short
+
+  # In a hook before a release: exit code 3 in a freeze
+  kubectl altershield check --frozen -n shop
 
   # The failed checks, for a program
   kubectl altershield check -o json | jq '.groups[].checks[] | select(.status == "failed")'`, "\n"),
@@ -75,11 +81,15 @@ warnings count as failures.`),
 		"`namespace` of the operator (default: the namespace of its webhooks' service)")
 	cmd.Flags().DurationVar(&o.wait, "wait", 0, "how long to wait until no check fails; 0 checks once")
 	cmd.Flags().BoolVar(&o.strict, "strict", false, "let warnings count as failures")
+	cmd.Flags().BoolVar(&o.onlyFrozen, "frozen", false, "only see whether workloads of the namespace are frozen")
 	o.output = newOutput(cmd, formatShort, " Or short: only checks that did not pass.")
 	return cmd
 }
 
 func (o *checkOptions) run(cmd *cobra.Command, _ []string) error {
+	if o.onlyFrozen {
+		return o.frozen(cmd.Context())
+	}
 	printer, err := o.printer()
 	if err != nil {
 		return err

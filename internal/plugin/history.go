@@ -18,8 +18,10 @@ package plugin
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -71,21 +73,38 @@ type PastVersion struct {
 }
 
 func historyCommand(c *connection) *cobra.Command {
+	var since string
+	var everywhere bool
 	cmd := &cobra.Command{
-		Use:   "history " + usageOfTarget,
-		Short: "Show the releases of a workload, and what it can be rolled back to",
+		Use:   "history [" + usageOfTarget + "]",
+		Short: "Show the releases of a workload, or how well releases of namespaces went",
 		Long: strings.TrimSpace(`
 Show the releases of a workload, the newest first: user, time, images, result and reason.
 The operator keeps the current release and the last ten before it. Below them are the
-versions that the workload can be rolled back to.`),
-		Example:           "  kubectl altershield history deployment/sleep\n  kubectl altershield history sleep -n shop -o json",
-		Args:              cobra.RangeArgs(1, 2),
+versions that the workload can be rolled back to.
+
+Without a name, count the releases of the namespace or, with -A, of each namespace since a
+time: releases, failures, rollbacks, and the mean time from a failure to the next success.
+Three of the four DORA metrics follow. The fourth, the lead time of a change, is not known
+in a cluster. WOULD counts releases that enforce mode would have stopped. -o wide lists
+failed releases, with the acts that observe mode prevented.`),
+		Example: "  kubectl altershield history deployment/sleep\n  kubectl altershield history sleep -n shop -o json\n" +
+			"  kubectl altershield history --since 30d -A -o wide",
+		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeWorkloads,
 	}
 	a := newReading(c, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return a.delivery(cmd.Context(), since, everywhere)
+		case everywhere || cmd.Flags().Changed("since"):
+			return remedy(errors.New("--since and -A are about namespaces"), "omit them, or omit the name of the workload")
+		}
 		return a.one(cmd.Context(), args, a.printHistory)
 	}
+	cmd.Flags().StringVar(&since, "since", "30d", "Without a name: count releases of this `time`, as in 12h or 30d")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "Without a name: of all namespaces")
 	return cmd
 }
 
@@ -103,20 +122,7 @@ func historyOf(s *snapshot) *History {
 	w, current := s.workload, s.current()
 	h := &History{Metadata: Metadata{w.Namespace, w.Name}, Releases: []PastRelease{}, Versions: []PastVersion{}, Missing: s.missing}
 	h.APIVersion, h.Kind = w.GVK.ToAPIVersionAndKind()
-	known := map[int64]v1alpha1.PreviousRelease{}
-	// A newer record knows more of earlier releases than an older one, and a record knows most of its own release.
-	for i := len(s.changes) - 1; i >= 0; i-- {
-		for _, p := range s.changes[i].Status.PreviousReleases {
-			known[p.Release] = p
-		}
-	}
-	for i := range s.changes {
-		p := defense.PreviousOf(&s.changes[i])
-		p.Release = cmp.Or(p.Release, s.changes[i].Spec.Release)
-		p.StartTimeUnix = cmp.Or(p.StartTimeUnix, s.changes[i].Spec.CreateTimeUnix)
-		known[p.Release] = p
-	}
-	for _, p := range known {
+	for _, p := range releasesIn(s.changes) {
 		past := PastRelease{PreviousRelease: p, Because: because(&p)}
 		past.Current = current != nil && p.Version == current.Spec.Reversion && p.Release == current.Spec.Release
 		if past.Current {
@@ -129,7 +135,6 @@ func historyOf(s *snapshot) *History {
 		}
 		h.Releases = append(h.Releases, past)
 	}
-	slices.SortFunc(h.Releases, func(a, b PastRelease) int { return cmp.Compare(b.Release, a.Release) })
 	q, next := rollback.ParseQuarantine(w.Annotations, s.now), s.goodVersion()
 	for i := range s.history {
 		r := &s.history[i]
@@ -139,6 +144,24 @@ func historyOf(s *snapshot) *History {
 		})
 	}
 	return h
+}
+
+// releasesIn returns the releases of a workload that its records know, the newest first. The records are sorted likewise.
+func releasesIn(changes []v1alpha1.ChangeWorkload) []v1alpha1.PreviousRelease {
+	known := map[int64]v1alpha1.PreviousRelease{}
+	// A newer record knows more of earlier releases than an older one, and a record knows most of its own release.
+	for i := len(changes) - 1; i >= 0; i-- {
+		for _, p := range changes[i].Status.PreviousReleases {
+			known[p.Release] = p
+		}
+	}
+	for i := range changes {
+		p := defense.PreviousOf(&changes[i])
+		p.Release = cmp.Or(p.Release, changes[i].Spec.Release)
+		p.StartTimeUnix = cmp.Or(p.StartTimeUnix, changes[i].Spec.CreateTimeUnix)
+		known[p.Release] = p
+	}
+	return slices.SortedFunc(maps.Values(known), func(a, b v1alpha1.PreviousRelease) int { return cmp.Compare(b.Release, a.Release) })
 }
 
 // because returns why a release was made, and how it ended.

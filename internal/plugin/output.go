@@ -305,10 +305,15 @@ func age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 // who names a user.
 func (st style) who(user string) string {
-	if st.operator != "" && strings.HasPrefix(user, "system:serviceaccount:"+st.operator+":") {
+	if st.isOperator(user) {
 		return "the operator"
 	}
 	return user
+}
+
+// isOperator reports whether a user is the operator, by its identity or, where admission missed the request, by its field manager.
+func (st style) isOperator(user string) bool {
+	return user == v1alpha1.FieldManager || st.operator != "" && strings.HasPrefix(user, "system:serviceaccount:"+st.operator+":")
 }
 
 // version returns a version as it is printed.

@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/freeze"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
@@ -83,7 +84,7 @@ type Check struct {
 // Accepted returns why a policy is not accepted; empty if it is. It does not repeat validations of
 // the CRD schema.
 func Accepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
-	return cmp.Or(selectorsAccepted(p, operator), expressionsAccepted(&p.Spec))
+	return cmp.Or(selectorsAccepted(p, operator), specAccepted(&p.Spec))
 }
 
 // isTooLarge reports whether the cache left out the spec of a policy.
@@ -91,8 +92,8 @@ func isTooLarge(p *v1alpha1.DefensePolicy) bool {
 	return p.Annotations[v1alpha1.TooLargeMark] != ""
 }
 
-// expressionsAccepted returns the first problem of the expressions of a policy; empty if there is none.
-func expressionsAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
+// specAccepted returns the first problem of the expressions and freezes of a policy; empty if there is none.
+func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 	for i := range spec.Checks {
 		if c := spec.Checks[i].Cel; c != nil {
 			if problem := rules.Problem(c, rules.ScopeOf(spec.Checks[i].Stage, c)); problem != "" {
@@ -100,7 +101,7 @@ func expressionsAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 			}
 		}
 	}
-	return ""
+	return freeze.Problem(spec.Freezes)
 }
 
 func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
@@ -133,7 +134,7 @@ func inForce(p *v1alpha1.DefensePolicy, operator string, w Workload, waits bool)
 	concerns := func(spec *v1alpha1.DefensePolicySpec) bool { return spec != nil && selects(p, spec, operator, w) }
 	if !waits && !isTooLarge(p) && selectorsAccepted(p, operator) == "" {
 		judged := spec != nil && generation == p.Generation
-		if judged || !concerns(&p.Spec) && !concerns(spec) || expressionsAccepted(&p.Spec) == "" {
+		if judged || !concerns(&p.Spec) && !concerns(spec) || specAccepted(&p.Spec) == "" {
 			spec, generation = &p.Spec, p.Generation
 		}
 	}
@@ -164,6 +165,8 @@ type Selection struct {
 	// Hold is the strictest hold of the policies, HoldAtMost the longest time of their holds.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
+	// Freezes are the windows of the freezes.
+	Freezes []Freeze
 	// Policies has namespace/name@generation of the policies that count, Over namespace/name
 	// of the policies that are too many.
 	Policies, Over []string
@@ -231,6 +234,7 @@ func choose(policies []v1alpha1.DefensePolicy, operator string, w Workload, wait
 		s.Policies = append(s.Policies, fmt.Sprintf("%s/%s@%d", p.Namespace, p.Name, generation))
 		until, atMost := holdOf(spec)
 		s.Hold, s.HoldAtMost = settings.Strictest(s.Hold, s.HoldAtMost, until, atMost)
+		s.Freezes = append(s.Freezes, freezesOf(p, spec)...)
 		for _, c := range checksOf(p, spec, generation) {
 			if c.Type != typeServer {
 				s.Checks = append(s.Checks, c)

@@ -18,6 +18,7 @@ package record
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -38,6 +39,16 @@ func IsOpen(s v1alpha1.ChangeWorkloadStatusType) bool {
 	default:
 		return false
 	}
+}
+
+// EndedAfter returns the duration of a release, and reports whether it ended for the first time between two states. A
+// release whose failing verdict was corrected ended when it failed.
+func EndedAfter(before, after *v1alpha1.ChangeWorkloadStatus) (time.Duration, bool) {
+	again := before.Attempt == after.Attempt && (!IsOpen(before.Status) || before.FailedTimeUnix > 0)
+	if IsOpen(after.Status) || again || after.StartTimeUnix == 0 {
+		return 0, false
+	}
+	return time.Duration(max(after.UpdateTimeUnix-after.StartTimeUnix, 0)) * time.Second, true
 }
 
 // IsVerified reports whether pods of a release in this state are verified: until it ends, and also after Success and
@@ -377,6 +388,29 @@ func ParseOverride(value string) (Override, bool) {
 		return Override{}, false
 	}
 	return Override{Version: parts[0], ResourceVersion: parts[1], User: parts[2]}, true
+}
+
+// FreezeBreak is one use of BreakFreezeAnnotation.
+type FreezeBreak struct {
+	Release         int64  `json:"release"`
+	ResourceVersion string `json:"resourceVersion"`
+	User            string `json:"user"`
+	Reason          string `json:"reason"`
+}
+
+// String returns the value of FreezeBrokenAnnotation.
+func (b FreezeBreak) String() string {
+	text, _ := json.Marshal(b) //nolint:errchkjson // strings can be encoded
+	return string(text)
+}
+
+// ParseFreezeBreak reads the value of FreezeBrokenAnnotation; empty if it is malformed.
+func ParseFreezeBreak(value string) (b FreezeBreak) {
+	if json.Unmarshal([]byte(value), &b) != nil {
+		return FreezeBreak{}
+	}
+	b.Reason = wording.CutAtRune(b.Reason, MaxText)
+	return b
 }
 
 // BatchFails reports whether a pod of a batch that is done failed.

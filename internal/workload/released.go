@@ -18,6 +18,7 @@ package workload
 
 import (
 	"errors"
+	"maps"
 	"strconv"
 )
 
@@ -46,3 +47,29 @@ func ParseRelease(value string) int64 {
 
 // NextRelease returns the number of the next release; it stays at MaxRelease.
 func NextRelease(n int64) int64 { return min(n, MaxRelease-1) + 1 }
+
+// restartedAt is the annotation of a template that kubectl rollout restart sets.
+const restartedAt = "kubectl.kubernetes.io/restartedAt"
+
+// RestartsOnly reports whether two templates differ, and only in what kubectl rollout restart sets. It
+// does not change them.
+func RestartsOnly(before, after map[string]any) bool {
+	was, is := Version(before), Version(after)
+	return was != is && Version(withoutRestart(before)) == Version(withoutRestart(after))
+}
+
+func withoutRestart(template map[string]any) map[string]any {
+	metadata, _ := template["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	if _, ok := annotations[restartedAt]; !ok {
+		return template
+	}
+	template, metadata, annotations = maps.Clone(template), maps.Clone(metadata), maps.Clone(annotations)
+	delete(annotations, restartedAt)
+	metadata["annotations"] = annotations
+	if len(annotations) == 0 {
+		delete(metadata, "annotations")
+	}
+	template["metadata"] = metadata
+	return template
+}

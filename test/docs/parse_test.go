@@ -55,7 +55,7 @@ var groupsOfDocuments = [][]string{
 	},
 	{
 		"docs/tasks/write-policies.md", "docs/reference/checks.md", "docs/tasks/hold-rollouts.md", "docs/concepts/hold.md",
-		"docs/concepts/kinds.md",
+		"docs/concepts/kinds.md", "docs/tasks/freeze-releases.md",
 	},
 }
 

@@ -17,6 +17,10 @@ limitations under the License.
 package docs
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
@@ -146,4 +150,77 @@ var policiesStories = map[string]plan{
 			},
 		},
 	},
+	"docs/tasks/freeze-releases.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce")
+			s.fresh()
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicies --all")
+			s.forget()
+		},
+		steps: []step{
+			{
+				command: "kubectl apply -f config/samples/policies/freeze.yaml",
+				after:   func(s *story) { s.policy("default", "calendar", "Enforce") },
+			},
+			{
+				command: "kubectl get defensepolicy calendar -o jsonpath='{.status.freezeWindows}'",
+				after: func(s *story) { // whatever the day is, the rest is in a freeze
+					if n := s.do("kubectl get defensepolicy calendar -o go-template='{{len .status.freezeWindows}}'"); n != "4" {
+						s.t.Errorf("%s: %s windows, not two for each action", s.path, n)
+					}
+					s.do("kubectl delete defensepolicy calendar")
+					s.freeze()
+				},
+			},
+			{
+				command: `kubectl patch deployment sleep -p '{"metadata":{"annotations":{"altershield.defense.antgroup.com/break-freeze":` +
+					`"incident 7"}},"spec":{"template":{"metadata":{"labels":{"test":"fix"}}}}}'`,
+				before: func(s *story) {
+					printed, err := s.shell("kubectl set image deployment/sleep sleep=busybox:1.31")
+					if err == nil || !strings.Contains(printed, "deployment sleep is frozen until ") {
+						s.t.Errorf("%s: a release in a freeze prints %q", s.path, printed)
+					}
+					if printed := s.do("kubectl rollout restart deployment/sleep"); !strings.Contains(printed, "and restarts its pods") {
+						s.t.Errorf("%s: a restart in a freeze prints %q", s.path, printed)
+					}
+				},
+				after: func(s *story) {
+					s.wait("", `kubectl get deployment sleep -o jsonpath='{.metadata.annotations.altershield\.defense\.antgroup\.com/break-freeze}'`)
+					s.wait("true", "kubectl get events --field-selector reason=FreezeBroken | grep -q 'gave the reason: incident 7' && echo true")
+				},
+			},
+			{
+				command: "kubectl altershield check --frozen", code: 3,
+				after: func(s *story) { // the account of the hooks may ask, too
+					s.do("kubectl apply -f config/samples/freeze-hooks/rights.yaml")
+					s.do("kubectl apply --dry-run=server -f config/samples/freeze-hooks/")
+					const ask = "kubectl altershield check --frozen -n default --operator-namespace=altershieldoperator-system " +
+						"--as=system:serviceaccount:default:check-frozen"
+					s.wait("3", ask+" > asked; echo $?")
+					if printed := s.do("cat asked"); !strings.HasPrefix(printed, "deployment/sleep is frozen until ") {
+						s.t.Errorf("%s: the hooks print %q", s.path, printed)
+					}
+					s.do("kubectl delete defensepolicy now")
+					s.wait("No workload in default is frozen.", ask)
+					s.do("kubectl delete -f config/samples/freeze-hooks/rights.yaml")
+				},
+			},
+		},
+	},
+}
+
+// freeze freezes all releases of the namespace since an hour ago.
+func (s *story) freeze() {
+	s.t.Helper()
+	s.write("freeze.yaml", fmt.Sprintf(`apiVersion: app.ops.cloud.alipay.com/v1alpha1
+kind: DefensePolicy
+metadata: {name: now, namespace: default}
+spec:
+  freezes: [{name: now, from: %q, until: %q}]`,
+		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+	s.do("kubectl apply -f freeze.yaml")
+	s.policy("default", "now", "Enforce")
 }

@@ -519,7 +519,7 @@ func (c *cluster) testManager(t *testing.T) {
 		}
 	}
 	for _, series := range [][]string{
-		{"altershield_rollbacks_total", `cause="NeverStarted"`},
+		{"altershield_rollbacks_total", `reason="NeverStarted"`},
 		{"altershield_hold_ends_total", `reason="RanOut"`},
 		{"altershield_callbacks_total", `outcome="refused"`},
 		{"altershield_batches_total", `result="PostTimeout"`},

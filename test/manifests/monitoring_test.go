@@ -177,6 +177,8 @@ func once() {
 		operatormetrics.Begin(kind.GroupVersionKind().Kind)
 	}
 	operatormetrics.ReleaseEntered("StatefulSet", "Running")
+	operatormetrics.ReleaseEnded("StatefulSet", "Success", time.Minute)
+	operatormetrics.BlockEnded("StatefulSet", time.Minute)
 	operatormetrics.VerdictStored("PRE", false)
 	operatormetrics.VerdictTook("PRE", time.Second)
 	operatormetrics.StaleRead("ChangePod")
@@ -336,6 +338,78 @@ func dashboardExprs(t *testing.T) []string {
 		t.Fatal("the dashboard shows nothing")
 	}
 	return exprs
+}
+
+// units are the units of panels, by Grafana's ids.
+var units = []string{"none", "s", "reqps", "ops", "bytes", "percentunit", "short", "dateTimeAsIso"}
+
+// TestDashboardSchema checks what Grafana needs: it shows a panel with a wrong type, unit or place wrongly, without an error.
+func TestDashboardSchema(t *testing.T) {
+	type source struct{ Type, UID string }
+	type panel struct {
+		ID                       int
+		Type, Title, Description string
+		Datasource               source
+		GridPos                  struct{ X, Y, W, H int }
+		FieldConfig              struct {
+			Defaults struct{ Unit string }
+		}
+		Targets []struct {
+			Datasource                source
+			Expr, LegendFormat, RefID string
+		}
+	}
+	var dashboard struct {
+		SchemaVersion int
+		Templating    struct{ List []struct{ Name, Type string } }
+		Panels        []panel
+	}
+	data, err := os.ReadFile(filepath.Join(repository(t), "config", "prometheus", "dashboard.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	prometheus := source{"prometheus", "${datasource}"}
+	if dashboard.SchemaVersion < 36 || len(dashboard.Templating.List) != 1 || dashboard.Templating.List[0].Name != "datasource" {
+		t.Errorf("schema %d, variables %v: panels select the data source by a variable", dashboard.SchemaVersion, dashboard.Templating.List)
+	}
+	cells, ids := map[[2]int]string{}, map[int]bool{}
+	for i, p := range dashboard.Panels {
+		if ids[p.ID] || p.ID == 0 || p.Title == "" {
+			t.Errorf("panel %d (%q): id %d", i, p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		g := p.GridPos
+		if g.X < 0 || g.W <= 0 || g.X+g.W > 24 || g.H <= 0 {
+			t.Errorf("%s: no place in 24 columns: %v", p.Title, g)
+		}
+		for x := g.X; x < g.X+g.W; x++ {
+			for y := g.Y; y < g.Y+g.H; y++ {
+				if other := cells[[2]int{x, y}]; other != "" {
+					t.Fatalf("%s covers %s", p.Title, other)
+				}
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Type != "stat" && p.Type != "timeseries" || !slices.Contains(units, p.FieldConfig.Defaults.Unit) || p.Datasource != prometheus {
+			t.Errorf("%s: type %q, unit %q, data source %v", p.Title, p.Type, p.FieldConfig.Defaults.Unit, p.Datasource)
+		}
+		for n, target := range p.Targets {
+			if target.RefID != string(rune('A'+n)) || target.Datasource != prometheus || target.LegendFormat == "" {
+				t.Errorf("%s: target %d is %+v", p.Title, n, target)
+			}
+			for _, label := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(target.LegendFormat, -1) {
+				if strings.Contains(target.Expr, "by (") && !regexp.MustCompile(`by \([^)]*\b`+label[1]+`\b`).MatchString(target.Expr) {
+					t.Errorf("%s: the series have no label %s", p.Title, label[1])
+				}
+			}
+		}
+	}
 }
 
 // anchors returns the anchors of the headings of a document, as GitHub creates them.

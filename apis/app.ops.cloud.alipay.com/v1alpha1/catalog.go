@@ -411,6 +411,8 @@ func serverEntries() []Entry {
 			"The operator only reports. Nothing is blocked, halted, held, rolled back or quarantined.", NeedsNotice, "", StepEnforce),
 		condition(ConditionDefended, isFalse, ReasonLowered, "defense lowered",
 			"Annotations of the workload turn parts of its defense off.", NeedsNotice, "", StepSettings),
+		condition(ConditionDefended, isFalse, ReasonFreezeBypassed, "freeze bypassed",
+			"The release bypassed admission in a freeze.", NeedsNotice, "", StepOperator),
 		condition(ConditionDefended, isTrue, ReasonRecovered, "defended", "The workload is fully defended again.", NeedsNothing, "", ""),
 	}
 }
@@ -525,6 +527,7 @@ func eventEntries() []Entry {
 		event(EventRolloutResumed, "The halt ended.", NeedsNothing, "", ""),
 		event(EventHoldStarted, "The rollout waits for the verdicts on its pods.", NeedsTime, "", StepHold),
 		event(EventHoldEnded, "The hold, or a wave of it, ended.", NeedsNothing, "", ""),
+		event(EventFreezeBroken, "A release passed a freeze, with a reason or as a version that succeeded before.", NeedsNotice, "", StepReview),
 		event(EventReleaseUndone, "A user released a known good version while this one was failed.", NeedsNotice, "", ""),
 		event(EventRolledBack,
 			"The operator rolled the release back. Its version is quarantined.", NeedsNotice, "", StepRelease),

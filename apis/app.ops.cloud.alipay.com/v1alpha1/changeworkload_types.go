@@ -330,6 +330,20 @@ type ReleaseEvidence struct {
 	// +kubebuilder:validation:MaxItems=5
 	// +listType=atomic
 	Corrections []Correction `json:"corrections,omitempty"`
+	// First failure or rollback, in Unix seconds. It stays when the failure is
+	// corrected.
+	// +optional
+	FailedTimeUnix int64 `json:"failedTimeUnix,omitempty"`
+	// Freeze that the release bypassed, as namespace/policy/freeze.
+	// +optional
+	// +kubebuilder:validation:MaxLength=200
+	BypassedFreeze string `json:"bypassedFreeze,omitempty"`
+	// Acts that observe mode prevented: Suspend, Halt, Hold, Rollback and Deny.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=16
+	// +listType=atomic
+	DryRuns []string `json:"dryRuns,omitempty"`
 }
 
 // OptOut is one time that a user opted a workload out of the defense, or gave

@@ -133,6 +133,7 @@ const (
 	ReasonUnreachable        = "Unreachable"
 	ReasonPermissionDenied   = "PermissionDenied"
 	ReasonLowered            = "Lowered"
+	ReasonFreezeBypassed     = "FreezeBypassed"
 )
 
 // Reasons of ChangePod and of the steps of an order, beside reasons above.
@@ -220,6 +221,7 @@ const (
 	EventHoldStarted                 = "HoldStarted"
 	EventHoldEnded                   = "HoldEnded"
 	EventReleaseUndone               = "ReleaseUndone"
+	EventFreezeBroken                = "FreezeBroken"
 	EventRolledBack                  = "RolledBack"
 	EventRollbackRequested           = "RollbackRequested"
 	EventRollbackRefused             = "RollbackRefused"

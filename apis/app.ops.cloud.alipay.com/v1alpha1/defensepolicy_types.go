@@ -94,10 +94,9 @@ func (h HoldUntil) Holds() bool { return h == HoldFirstBatch || h == HoldEveryBa
 type Reserved struct{}
 
 // DefensePolicySpec is a set of checks of releases. A policy has at least one
-// check, or a hold.
+// check, a hold, or a freeze.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.checks) && self.checks.size() > 0 || has(self.hold) && self.hold.until != 'None'",message="a policy has checks, or a hold: give at least one check, or set hold.until to FirstBatch or EveryBatch",fieldPath=".checks"
-// +kubebuilder:validation:XValidation:rule="!has(self.freezes)",message="freezes belong to a later release of the operator",fieldPath=".freezes",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="has(self.checks) && self.checks.size() > 0 || has(self.hold) && self.hold.until != 'None' || has(self.freezes) && self.freezes.size() > 0",message="a policy has checks, a hold, or freezes: give at least one check, set hold.until to FirstBatch or EveryBatch, or give a freeze",fieldPath=".checks"
 // +kubebuilder:validation:XValidation:rule="!has(self.notify)",message="notify belongs to a later release of the operator",fieldPath=".notify",reason=FieldValueForbidden
 type DefensePolicySpec struct {
 	// Effect of all checks of the policy.
@@ -128,11 +127,12 @@ type DefensePolicySpec struct {
 	// Enforce, and of the setting holding.
 	// +optional
 	Hold *PolicyHold `json:"hold,omitempty"`
-	// Reserved.
+	// Times in which releases are denied, or warned about.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
-	// +listType=atomic
-	Freezes []Reserved `json:"freezes,omitempty"`
+	// +listType=map
+	// +listMapKey=name
+	Freezes []PolicyFreeze `json:"freezes,omitempty"`
 	// Reserved.
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
@@ -500,6 +500,12 @@ type DefensePolicyStatus struct {
 	// Number of checks in spec.
 	// +optional
 	CheckCount int32 `json:"checkCount,omitempty"`
+	// Current and next windows of the freezes in force, two for each action.
+	// Windows of freezes that touch are one.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=atomic
+	FreezeWindows []FreezeWindow `json:"freezeWindows,omitempty"`
 	// metadata.generation that this status was computed from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -525,6 +531,7 @@ type DefensePolicyStatus struct {
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="REASON",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`,description="Reason of ACCEPTED"
 // +kubebuilder:printcolumn:name="HOLD",type=string,priority=1,JSONPath=`.spec.hold.until`,description="Batches that rollouts wait for"
+// +kubebuilder:printcolumn:name="FREEZE",type=string,priority=1,JSONPath=`.status.freezeWindows[0].start`,description="Start of the current or next freeze"
 type DefensePolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -155,6 +155,11 @@ const (
 	// UnquarantinedAnnotation records, as JSON, the last use of UnquarantineAnnotation until its event is written: the
 	// requested version, the versions whose quarantine ended, and the user. Admission writes it.
 	UnquarantinedAnnotation = "altershield.defense.antgroup.com/unquarantined"
+	// BreakFreezeAnnotation on a workload, set by a user, has the reason for which this one release passes a freeze. It
+	// counts in the request that changes the template, which removes it. The same reason does not count again.
+	BreakFreezeAnnotation = "altershield.defense.antgroup.com/break-freeze"
+	// FreezeBrokenAnnotation records the last use of BreakFreezeAnnotation as JSON, written by admission.
+	FreezeBrokenAnnotation = "altershield.defense.antgroup.com/freeze-broken"
 	// OptedOutAnnotation records the last time that a user opted the workload out of the defense while its releases were
 	// blocked or versions of it were in quarantine: number of the current release, Unix time (seconds), "Blocked" or
 	// "Quarantined", and user, separated by single spaces. Admission writes it.
