@@ -172,6 +172,7 @@ func registered(t *testing.T) map[string]bool {
 func once() {
 	operatormetrics.ServerCall(altershield.Call{Action: altershield.ActionStartBatch, Attempts: 1})
 	operatormetrics.ServerHeartbeat(true, time.Unix(1, 0))
+	operatormetrics.ServerBatches(1, 1)
 	operatormetrics.Check(&v1alpha1.CheckStatus{Name: "default/policy/check", Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeEnforce})
 	for _, kind := range workload.Defended().Kinds() {
 		operatormetrics.Begin(kind.GroupVersionKind().Kind)
