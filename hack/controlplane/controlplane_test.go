@@ -853,10 +853,7 @@ func (h *harness) audit(t *testing.T) []auditEvent {
 }
 
 func (h *harness) testStop(t *testing.T) {
-	var pids []int
-	for _, p := range h.c.supervisor.running {
-		pids = append(pids, p.cmd.Process.Pid)
-	}
+	pids := h.c.supervisor.PIDs()
 	if len(pids) != 5 {
 		t.Errorf("%d processes run, want 5", len(pids))
 	}

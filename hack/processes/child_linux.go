@@ -1,5 +1,3 @@
-//go:build !linux
-
 /*
 Copyright The AlterShield Authors.
 
@@ -16,13 +14,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package controlplane
+package processes
 
 import "syscall"
 
-// childAttributes puts a component into a process group of its own, so that a
-// Ctrl-C at the terminal reaches only this process, which stops components in order.
-// Only Linux can also kill the component when this process ends.
+// childAttributes puts a program into a process group of its own, so that a
+// Ctrl-C at the terminal reaches only this process, which stops programs in order.
+// The kernel kills the program if this process ends without stopping it.
 func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
