@@ -36,7 +36,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
+	"github.com/traas-stack/altershield-operator/hack/binaries"
 	"github.com/traas-stack/altershield-operator/hack/processes"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
