@@ -27,10 +27,11 @@ import (
 )
 
 // Follow keeps a target for each running pod of a namespace, as the discovery of Prometheus does in a cluster, until ctx ends. An empty
-// namespace is all. It returns when it has read the pods. Close returns errors of later.
+// namespace is all. It returns when it has read the pods. Later errors are those of Close.
 //
-// serves returns what a pod serves, for each change of the pod; without a result the pod has no metrics. Counters begin anew when a
-// container was restarted. A target of Follow is changed by nothing else.
+// serves returns what a pod serves, and is called for each change of the pod; if it returns false, the pod has no metrics. Counters begin
+// anew when a container was restarted. Traffic that a test sets by Serve stays until serves returns another one. Only Follow removes its
+// targets.
 func (t *Targets) Follow(
 	ctx context.Context, c kubernetes.Interface, namespace string, serves func(*corev1.Pod) (Traffic, TargetOptions, bool),
 ) error {
@@ -61,8 +62,9 @@ type follower struct {
 
 // state is what a target of a pod was last set to.
 type state struct {
-	traffic  Traffic
-	restarts int32
+	traffic Traffic
+	// process changes with the pod and with each restart.
+	process string
 }
 
 func (f *follower) changed(o any) error {
@@ -77,9 +79,9 @@ func (f *follower) changed(o any) error {
 		delete(f.seen, name)
 		return f.targets.Remove(pod.Namespace, pod.Name)
 	}
-	now := state{traffic: traffic}
+	now := state{traffic: traffic, process: string(pod.UID)}
 	for _, c := range pod.Status.ContainerStatuses {
-		now.restarts += c.RestartCount
+		now.process += fmt.Sprintf(" %s %d", c.Name, c.RestartCount)
 	}
 	f.seen[name] = now
 	if !known {
@@ -94,7 +96,7 @@ func (f *follower) changed(o any) error {
 	if target == nil {
 		return fmt.Errorf("target %s was removed", name)
 	}
-	if now.restarts != before.restarts {
+	if now.process != before.process {
 		target.Restart()
 	}
 	if now.traffic != before.traffic {

@@ -133,6 +133,10 @@ func TestFollow(t *testing.T) {
 	step("fails", "10/30")
 	pod.Status.ContainerStatuses[0].RestartCount++
 	step("restarted", "0/0")
+	now = now.Add(time.Second)
+	step("fails again", "5/10")
+	pod.UID = "another"
+	step("replaced by one of the same name", "0/0")
 	has = false
 	step("without metrics", "none")
 	has = true
