@@ -102,7 +102,7 @@ func StartPrometheus(ctx context.Context, o PrometheusOptions) (*Prometheus, err
 	}
 	client, err := api.NewClient(api.Config{Address: s.URL(), Client: s.http})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.Close())
 	}
 	p.api = promv1.NewAPI(client)
 	return p, nil

@@ -250,7 +250,7 @@ func (s *Server) Start(ctx context.Context) error {
 	defer cancel()
 	err = until(ctx, func(ctx context.Context) (bool, error) {
 		if p.Exited() {
-			return true, fmt.Errorf("it ended: %w", p.Err())
+			return true, errors.Join(errors.New("it ended"), p.Err())
 		}
 		_, err := s.get(ctx, s.ready)
 		return err == nil, err
