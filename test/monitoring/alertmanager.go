@@ -32,7 +32,7 @@ type AlertmanagerOptions struct {
 	Access Access
 }
 
-// Alertmanager is an Alertmanager that runs until Close. It notifies nobody else.
+// Alertmanager is an Alertmanager that runs until Close. It sends no notifications.
 type Alertmanager struct{ *Server }
 
 // Alert is an alert that an Alertmanager has, with the names of its API.

@@ -29,8 +29,8 @@ import (
 // Follow keeps a target for each running pod of a namespace, as the discovery of Prometheus does in a cluster, until ctx ends. An empty
 // namespace is all. It returns when it has read the pods. Later errors are those of Close.
 //
-// serves returns what a pod serves, and is called for each change of the pod; if it returns false, the pod has no metrics. Counters begin
-// anew when a container was restarted. Traffic that a test sets by Serve stays until serves returns another one. Only Follow removes its
+// serves returns what a pod serves, and is called for each change of the pod; if it returns false, the pod has no metrics. The restart
+// of a container resets the counters. Traffic that a test sets by Serve stays until serves returns another one. Only Follow removes its
 // targets.
 func (t *Targets) Follow(
 	ctx context.Context, c kubernetes.Interface, namespace string, serves func(*corev1.Pod) (Traffic, TargetOptions, bool),

@@ -242,6 +242,6 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	if _, err := StartFront(FrontOptions{Certificate: "Other"}); err == nil {
-		t.Error("a certificate that nobody knows")
+		t.Error("an unknown certificate was accepted")
 	}
 }

@@ -18,9 +18,11 @@ package monitoring
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"time"
@@ -82,7 +84,7 @@ type Prometheus struct {
 	*Server
 	o   PrometheusOptions
 	api promv1.API
-	// run counts how often the data began anew.
+	// run counts the starts without data.
 	run int
 }
 
@@ -110,6 +112,20 @@ func StartPrometheus(ctx context.Context, o PrometheusOptions) (*Prometheus, err
 
 // API returns a client of the HTTP API.
 func (p *Prometheus) API() promv1.API { return p.api }
+
+// Query returns the series of a query whose result is a vector, at a time.
+func (p *Prometheus) Query(ctx context.Context, expr string, at time.Time) (model.Vector, error) {
+	parameters := url.Values{"query": {expr}, "time": {at.UTC().Format(time.RFC3339Nano)}}
+	body, err := p.get(ctx, "/api/v1/query?"+parameters.Encode())
+	if err != nil {
+		return nil, err
+	}
+	var answer struct{ Data struct{ Result model.Vector } }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return nil, fmt.Errorf("%s: %w", expr, err)
+	}
+	return answer.Data.Result, nil
+}
 
 // Empty removes the data. Prometheus must be stopped.
 func (p *Prometheus) Empty() error {
@@ -147,8 +163,8 @@ func (p *Prometheus) Scraped(ctx context.Context) error {
 			return false, err
 		}
 		want := map[string]bool{}
-		for _, url := range p.o.Targets.urls(p.runID()) {
-			want[url] = true
+		for _, u := range p.o.Targets.urls(p.runID()) {
+			want[u] = true
 		}
 		for _, job := range p.o.Jobs {
 			want["http://"+job.Address+"/metrics"] = true
@@ -165,8 +181,8 @@ func (p *Prometheus) Scraped(ctx context.Context) error {
 				delete(want, target.ScrapeURL)
 			}
 		}
-		for url := range want {
-			return false, fmt.Errorf("%s was not scraped", url)
+		for u := range want {
+			return false, fmt.Errorf("%s was not scraped", u)
 		}
 		return true, nil
 	})

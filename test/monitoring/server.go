@@ -33,7 +33,7 @@ limitations under the License.
 //	p, err := monitoring.StartPrometheus(ctx, monitoring.PrometheusOptions{Programs: programs, Targets: targets})
 //	web.Serve(monitoring.Traffic{Rate: 10, Errors: 0.1, Latency: 20 * time.Millisecond})
 //	err = p.Scraped(ctx)
-//	value, warnings, err := p.API().Query(ctx, `up{pod="web-1"}`, time.Now())
+//	series, err := p.Query(ctx, `up{pod="web-1"}`, time.Now())
 //
 // All that is started has to be closed. The kernel ends the programs, too, if this
 // process ends without that.

@@ -115,9 +115,9 @@ type Target struct {
 	counts counts
 	at     time.Time
 	past   []point
-	// told are the runs of Prometheus that have the past.
-	told map[string]bool
-	down bool
+	// scraped are the runs of Prometheus that have the past already.
+	scraped map[string]bool
+	down    bool
 }
 
 // Add adds a pod without traffic.
@@ -129,7 +129,7 @@ func (t *Targets) Add(namespace, pod string, o TargetOptions) (*Target, error) {
 	if layouts[o.Family] == nil {
 		return nil, fmt.Errorf("target %s: unknown family %q", name, o.Family)
 	}
-	target := &Target{name: name, o: o, now: t.o.Now, counts: newCounts(o.Family), told: map[string]bool{}}
+	target := &Target{name: name, o: o, now: t.o.Now, counts: newCounts(o.Family), scraped: map[string]bool{}}
 	if err := target.remember(o.Past); err != nil {
 		return nil, fmt.Errorf("target %s: %w", name, err)
 	}
@@ -240,7 +240,7 @@ func (t *Target) Burst(n int, traffic Traffic) {
 	t.counts.add(float64(n), traffic)
 }
 
-// Restart begins the counters anew, as a restarted container does.
+// Restart resets the counters, as the restart of a container does.
 func (t *Target) Restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -303,7 +303,7 @@ func (t *Target) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.advance()
 	var points []point
 	run := r.URL.Query().Get(runParameter)
-	if !t.told[run] {
+	if !t.scraped[run] {
 		points = t.past
 	}
 	if !t.o.Ended {
@@ -311,6 +311,6 @@ func (t *Target) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	if err := expose(w, t.o.Family, points); err == nil && run != "" {
-		t.told[run] = true
+		t.scraped[run] = true
 	}
 }
