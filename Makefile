@@ -209,16 +209,19 @@ test: export GOGC := 400
 .PHONY: test
 test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those against a real control plane included.
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
-	@# Side by side with the end-to-end suite, which shows its progress. The output of the others is shown when it is over.
-	@( $(TEST_PACKAGES) ) > $(REPORTS)/packages.log 2>&1 & packages=$$!; \
+	@# Side by side with the end-to-end suite, which shows its progress. The output of the others is shown when it is over. Tests that need
+	@# the monitoring wait for its build.
+	@( $(MONITORING) ) > $(REPORTS)/monitoring.log 2>&1 & monitoring=$$!; \
+	  ( $(TEST_PACKAGES) ) > $(REPORTS)/packages.log 2>&1 & packages=$$!; \
 	  ( $(TEST_TOOLS) ) > $(REPORTS)/tools.log 2>&1 & tools=$$!; \
 	  ( $(TEST_MODULES) ) > $(REPORTS)/modules.log 2>&1 & modules=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
+	  wait "$$monitoring" || failed+=" monitoring"; \
 	  wait "$$packages" || failed+=" packages"; \
 	  wait "$$tools" || failed+=" tools"; \
 	  wait "$$modules" || failed+=" modules"; \
-	  cat $(REPORTS)/packages.log $(REPORTS)/tools.log $(REPORTS)/modules.log; \
+	  cat $(REPORTS)/monitoring.log $(REPORTS)/packages.log $(REPORTS)/tools.log $(REPORTS)/modules.log; \
 	  echo 'The slowest tests:'; cat $(REPORTS)/*.json | $(GOTESTSUM) tool slowest --num 10 || true; \
 	  [[ -z "$$failed" ]] || { echo "test: failed:$$failed (see above)" >&2; exit 1; }
 
@@ -428,16 +431,23 @@ bin/release:
 
 .PHONY: demo
 demo: begin build controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
-	$(GO_RUN) ./hack/demo $(ARGS)
+	@# Only a later chapter waits for the monitoring.
+	@nice env $(MONITORING) > bin/monitoring.log 2>&1 & $(GO_RUN) ./hack/demo $(ARGS)
 
 .PHONY: controlplane
 controlplane: ## Build the local control plane into bin/k8s.
-	@$(GO_RUN) ./hack/controlplane/build
+	@$(GO_RUN) ./hack/binaries/build
+
+.PHONY: monitoring
+monitoring: ## Build Prometheus, Alertmanager and kube-state-metrics into bin/monitoring.
+	@$(MONITORING)
+
+MONITORING = $(GO_RUN) ./hack/binaries/build -monitoring
 
 # Says how long the first time takes, and downloads the control plane's sources while the manager is built.
 .PHONY: begin
 begin:
-	@$(GO_RUN) ./hack/controlplane/build -begin
+	@$(GO_RUN) ./hack/binaries/build -begin
 
 .PHONY: run
 run: build $(if $(WEBHOOK_HOST),certs/.host,certs/tls.crt) ## Run the manager on this machine against the current kubeconfig (SERVER_URL connects it).

@@ -28,6 +28,7 @@ import (
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/traas-stack/altershield-operator/hack/processes"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -197,10 +198,10 @@ func (c *ControlPlane) writeFiles(o Options) error {
 	return nil
 }
 
-func (c *ControlPlane) etcdURL() string { return "http://" + loopback(c.ports.etcd) }
+func (c *ControlPlane) etcdURL() string { return "http://" + processes.Loopback(c.ports.etcd) }
 
 func (c *ControlPlane) etcd() component {
-	peerURL := "http://" + loopback(c.ports.etcdPeer)
+	peerURL := "http://" + processes.Loopback(c.ports.etcdPeer)
 	return component{
 		name:  etcd,
 		ready: func(ctx context.Context) error { return httpOK(ctx, c.etcdURL()+"/readyz") },
@@ -297,8 +298,4 @@ func httpOK(ctx context.Context, url string) error {
 		return fmt.Errorf("%s: %s", url, resp.Status)
 	}
 	return nil
-}
-
-func loopback(port int) string {
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }

@@ -36,12 +36,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
+	"github.com/traas-stack/altershield-operator/hack/binaries"
+	"github.com/traas-stack/altershield-operator/hack/processes"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
 const (
 	defaultNodes = 3
+	// stopGrace is the time between SIGTERM and SIGKILL.
+	stopGrace = 10 * time.Second
 	// startTimeout bounds each step of the start; each takes a few seconds at most
 	// on an idle machine.
 	startTimeout = 3 * time.Minute
@@ -105,7 +108,7 @@ type ControlPlane struct {
 	config     *rest.Config
 	client     kubernetes.Interface
 	components []component
-	supervisor *supervisor
+	supervisor *processes.Supervisor
 
 	stopOnce sync.Once
 	stopErr  error
@@ -191,7 +194,7 @@ func newControlPlane(o Options) (_ *ControlPlane, err error) {
 	if err := c.takeDir(); err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := processes.FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +219,7 @@ func newControlPlane(o Options) (_ *ControlPlane, err error) {
 	if c.client, err = kubernetes.NewForConfig(own); err != nil {
 		return nil, err
 	}
-	c.supervisor = newSupervisor(c.dir)
+	c.supervisor = processes.New(c.dir)
 	return c, nil
 }
 
@@ -248,7 +251,7 @@ func (c *ControlPlane) takeDir() (err error) {
 // It may be called repeatedly.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
-		err := c.supervisor.stopAll(stopGrace, []string{kwok, scheduler, controllerManager}, []string{apiServer}, []string{etcd})
+		err := c.supervisor.StopAll(stopGrace, []string{kwok, scheduler, controllerManager}, []string{apiServer}, []string{etcd})
 		c.stopErr = errors.Join(err, c.release())
 	})
 	return c.stopErr
@@ -269,7 +272,7 @@ func (c *ControlPlane) release() error {
 // RestartControllers kills kube-controller-manager, as a crash does, calls a function
 // without it, and starts it again.
 func (c *ControlPlane) RestartControllers(ctx context.Context, without func()) error {
-	if err := c.supervisor.stop(controllerManager, 0); err != nil {
+	if err := c.supervisor.Stop(controllerManager, 0); err != nil {
 		return err
 	}
 	without()
@@ -283,7 +286,7 @@ func (c *ControlPlane) RestartControllers(ctx context.Context, without func()) e
 
 // startComponent starts a component and waits until it serves.
 func (c *ControlPlane) startComponent(ctx context.Context, comp component) error {
-	if _, err := c.supervisor.start(comp.name, filepath.Join(c.binDir, comp.name), comp.args); err != nil {
+	if _, err := c.supervisor.Start(comp.name, filepath.Join(c.binDir, comp.name), comp.args); err != nil {
 		return err
 	}
 	if comp.ready == nil {
@@ -311,7 +314,7 @@ func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready
 			return nil
 		}
 		for _, name := range on {
-			if p := c.supervisor.get(name); p == nil || p.exited() {
+			if p := c.supervisor.Get(name); p == nil || p.Exited() {
 				return c.failure(name, "ended early", nil)
 			}
 		}
@@ -331,7 +334,7 @@ func (c *ControlPlane) wait(ctx context.Context, what string, on []string, ready
 
 // failure adds the end of a component's log to an error.
 func (c *ControlPlane) failure(name, what string, err error) error {
-	log := c.supervisor.logTail(name)
+	log := c.supervisor.LogTail(name)
 	if strings.Contains(log, errPortTaken.Error()) {
 		err = errors.Join(err, errPortTaken)
 	}
@@ -416,7 +419,7 @@ func elapsed(since time.Time) time.Duration { return time.Since(since).Round(100
 func (c *ControlPlane) Dir() string { return c.dir }
 
 // Endpoint returns the URL of the API server.
-func (c *ControlPlane) Endpoint() string { return "https://" + loopback(c.ports.apiServer) }
+func (c *ControlPlane) Endpoint() string { return "https://" + processes.Loopback(c.ports.apiServer) }
 
 // CAData returns the certificate, in PEM, of the authority that signed the
 // certificates of the API server and its clients.
@@ -434,7 +437,7 @@ func (c *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(c.conf
 func (c *ControlPlane) AuditLog() string { return c.path("audit.log") }
 
 // LogPath returns the path of a component's log.
-func (c *ControlPlane) LogPath(name string) string { return c.supervisor.logPath(name) }
+func (c *ControlPlane) LogPath(name string) string { return c.supervisor.LogPath(name) }
 
 // Kubectl returns the path of kubectl, at the version of the API server.
 func (c *ControlPlane) Kubectl() string { return filepath.Join(c.binDir, "kubectl") }

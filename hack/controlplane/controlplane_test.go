@@ -38,7 +38,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
-	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
+	"github.com/traas-stack/altershield-operator/hack/binaries"
 )
 
 // patience bounds waits that take a second or two on an idle machine.
@@ -853,10 +853,7 @@ func (h *harness) audit(t *testing.T) []auditEvent {
 }
 
 func (h *harness) testStop(t *testing.T) {
-	var pids []int
-	for _, p := range h.c.supervisor.running {
-		pids = append(pids, p.cmd.Process.Pid)
-	}
+	pids := h.c.supervisor.PIDs()
 	if len(pids) != 5 {
 		t.Errorf("%d processes run, want 5", len(pids))
 	}

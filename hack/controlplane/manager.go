@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/traas-stack/altershield-operator/hack/processes"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
 
@@ -96,7 +97,7 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 			return nil, err
 		}
 	}
-	ports, err := freePorts(3)
+	ports, err := processes.FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +106,7 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	if err != nil {
 		return nil, err
 	}
-	manifests, err := WebhookManifests(filepath.Join(o.Root, "config", "webhook", "manifests.yaml"), loopback(ports[0]), ca)
+	manifests, err := WebhookManifests(filepath.Join(o.Root, "config", "webhook", "manifests.yaml"), processes.Loopback(ports[0]), ca)
 	if err != nil {
 		return nil, err
 	}
@@ -116,10 +117,10 @@ func (c *ControlPlane) InstallManager(ctx context.Context, o ManagerOptions) (*M
 	if err := c.ApplyFiles(ctx, path); err != nil {
 		return nil, err
 	}
-	health, callbacks := loopback(ports[1]), loopback(ports[2])
+	health, callbacks := processes.Loopback(ports[1]), processes.Loopback(ports[2])
 	return &Manager{
 		c: c, name: o.Name, binary: filepath.Join(o.Root, "bin", "manager"), health: "http://" + health + "/readyz",
-		callbacks: "http://" + callbacks, webhooks: loopback(ports[0]), ca: ca,
+		callbacks: "http://" + callbacks, webhooks: processes.Loopback(ports[0]), ca: ca,
 		args: append([]string{
 			"--kubeconfig=" + kubeconfig,
 			"--leader-elect=false",
@@ -155,48 +156,48 @@ func redirect(path, endpoint string, ca []byte) error {
 
 // Start starts the manager and returns when it is ready, its webhooks included.
 func (m *Manager) Start(ctx context.Context) error {
-	if err := m.c.supervisor.stop(m.name, managerGrace); err != nil {
+	if err := m.c.supervisor.Stop(m.name, managerGrace); err != nil {
 		return err
 	}
-	p, err := m.c.supervisor.start(m.name, m.binary, m.args)
+	p, err := m.c.supervisor.Start(m.name, m.binary, m.args)
 	if err != nil {
 		return err
 	}
 	for {
-		if p.exited() {
-			return fmt.Errorf("%s ended: %w\n%s", m.name, p.err, m.c.supervisor.logTail(m.name))
+		if p.Exited() {
+			return fmt.Errorf("%s ended: %w\n%s", m.name, p.Err(), m.c.supervisor.LogTail(m.name))
 		}
 		if err = httpOK(ctx, m.health); err == nil {
 			return nil
 		}
 		if waitErr := pause(ctx, 100*time.Millisecond); waitErr != nil {
-			return errors.Join(fmt.Errorf("%s is not ready: %w\n%s", m.name, err, m.c.supervisor.logTail(m.name)), waitErr)
+			return errors.Join(fmt.Errorf("%s is not ready: %w\n%s", m.name, err, m.c.supervisor.LogTail(m.name)), waitErr)
 		}
 	}
 }
 
 // Stop ends the manager as a kubelet would: with SIGTERM and a grace period.
-func (m *Manager) Stop() error { return m.c.supervisor.stop(m.name, managerGrace) }
+func (m *Manager) Stop() error { return m.c.supervisor.Stop(m.name, managerGrace) }
 
 // Kill ends the manager at once, as a crash does.
-func (m *Manager) Kill() error { return m.c.supervisor.stop(m.name, 0) }
+func (m *Manager) Kill() error { return m.c.supervisor.Stop(m.name, 0) }
 
 // Running reports whether the manager runs.
 func (m *Manager) Running() bool {
-	p := m.c.supervisor.get(m.name)
-	return p != nil && !p.exited()
+	p := m.c.supervisor.Get(m.name)
+	return p != nil && !p.Exited()
 }
 
 // PID returns the process id of the manager; 0 when it does not run.
 func (m *Manager) PID() int {
-	if p := m.c.supervisor.get(m.name); p != nil && !p.exited() {
-		return p.cmd.Process.Pid
+	if p := m.c.supervisor.Get(m.name); p != nil && !p.Exited() {
+		return p.PID()
 	}
 	return 0
 }
 
 // LogPath returns the path of the log of all runs of the manager.
-func (m *Manager) LogPath() string { return m.c.supervisor.logPath(m.name) }
+func (m *Manager) LogPath() string { return m.c.supervisor.LogPath(m.name) }
 
 // WriteServingCerts makes a certificate for hosts, with a CA of its own whose key is
 // discarded. It writes tls.crt, tls.key and ca.crt to dir and returns the CA.

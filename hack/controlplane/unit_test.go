@@ -17,34 +17,16 @@ limitations under the License.
 package controlplane
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
-	"runtime"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 )
-
-// childEnv makes this test binary the parent in TestChildrenEndWithTheirParent.
-const childEnv = "CONTROLPLANE_TEST_PARENT_DIR"
-
-func TestMain(m *testing.M) {
-	if dir := os.Getenv(childEnv); dir != "" {
-		os.Exit(parentOfTail(dir))
-	}
-	os.Exit(m.Run())
-}
 
 func TestBrokenImage(t *testing.T) {
 	pattern := regexp.MustCompile(brokenImage)
@@ -154,135 +136,6 @@ func TestPodAddresses(t *testing.T) {
 	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 	if diff := cmp.Diff(addresses("10.1.2.3", "fd00::2", "8.8.8.8"), got, same); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
-}
-
-func TestFreePorts(t *testing.T) {
-	ports, err := freePorts(20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[int]bool{}
-	for _, port := range ports {
-		if seen[port] || port < 1024 {
-			t.Errorf("port %d of %v", port, ports)
-		}
-		seen[port] = true
-		if first := ephemeralStart(); first > lowestPort+1000 && port >= first {
-			t.Errorf("port %d is in the kernel's range for clients, from %d on", port, first)
-		}
-	}
-	if len(seen) != 20 {
-		t.Errorf("%d ports, want 20", len(seen))
-	}
-}
-
-// tailProgram returns the path of tail, which runs until it is killed.
-func tailProgram(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("tail")
-	if err != nil {
-		t.Skip("no tail on this machine")
-	}
-	if path, err = filepath.EvalSymlinks(path); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// TestChildrenEndWithTheirParent kills a process that has started a component, so that it
-// cannot clean up.
-func TestChildrenEndWithTheirParent(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux ends children with their parent")
-	}
-	program := tailProgram(t)
-	dir := t.TempDir()
-	parent := exec.CommandContext(t.Context(), os.Args[0])
-	parent.Env = append(os.Environ(), childEnv+"="+dir)
-	out, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	runs := func() bool {
-		exe, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
-		return err == nil && exe == program // a zombie has no program
-	}
-	if !runs() {
-		t.Fatalf("process %d is not the component", pid)
-	}
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = parent.Wait() // killed
-	eventually(t, 10*time.Second, func() error {
-		if runs() {
-			return errors.New("the component outlives its parent")
-		}
-		return nil
-	})
-}
-
-// parentOfTail starts a component as a control plane does, prints its pid and waits.
-func parentOfTail(dir string) int {
-	program, err := exec.LookPath("tail")
-	if err != nil {
-		return 1
-	}
-	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o750); err != nil {
-		return 1
-	}
-	s := newSupervisor(dir)
-	p, err := s.start("tail", program, []string{"-f", s.logPath("tail")})
-	if err != nil {
-		return 1
-	}
-	_, _ = os.Stdout.WriteString(strconv.Itoa(p.cmd.Process.Pid) + "\n")
-	<-p.done
-	return 0
-}
-
-func TestSupervisorStops(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	s := newSupervisor(dir)
-	p, err := s.start("stubborn", "/bin/sh", []string{"-c", "trap '' TERM; echo armed; while :; do sleep 0.1; done"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.start("stubborn", "/bin/sh", nil); err == nil {
-		t.Error("two processes of one name")
-	}
-	eventually(t, 10*time.Second, func() error {
-		if !strings.Contains(s.logTail("stubborn"), "\narmed") {
-			return errors.New("not armed yet")
-		}
-		return nil
-	})
-	if err := s.stopAll(100*time.Millisecond, []string{"absent"}); err != nil {
-		t.Fatal(err)
-	}
-	if !p.exited() {
-		t.Error("the process was not waited for")
-	}
-	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the process is still there: %v", err)
-	}
-	if _, err := s.start("late", "/bin/sh", nil); err == nil {
-		t.Error("a stopped supervisor started something")
 	}
 }
 

@@ -41,8 +41,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/binaries"
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
-	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )

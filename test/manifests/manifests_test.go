@@ -447,7 +447,7 @@ func TestDeployNeedsKustomizeOnly(t *testing.T) {
 			if err != nil {
 				t.Fatalf("make -n %s: %v\n%s", target, err, out)
 			}
-			if strings.Contains(string(out), "hack/controlplane/build") {
+			if strings.Contains(string(out), "hack/binaries/build") {
 				t.Errorf("make %s with %s builds a control plane:\n%s", target, kubectl, out)
 			}
 		}

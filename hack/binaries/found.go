@@ -33,8 +33,11 @@ type found struct{ path, version string }
 // kubectl in PATH.
 func (p *plan) lookAround(ctx context.Context) {
 	p.found = map[string]found{}
-	for _, b := range binaries {
+	for _, b := range p.programs {
 		var candidates []string
+		if len(b.version) == 0 {
+			continue
+		}
 		if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 			candidates = append(candidates, filepath.Join(assets, b.name))
 		}

@@ -1,3 +1,5 @@
+//go:build !linux
+
 /*
 Copyright The AlterShield Authors.
 
@@ -14,13 +16,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package controlplane
+package processes
 
 import "syscall"
 
-// childAttributes puts a component into a process group of its own, so that a
-// Ctrl-C at the terminal reaches only this process, which stops components in order.
-// The kernel kills the component if this process ends without stopping it.
+// childAttributes puts a program into a process group of its own, so that a
+// Ctrl-C at the terminal reaches only this process, which stops programs in order.
+// Only Linux can also kill the program when this process ends.
 func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return &syscall.SysProcAttr{Setpgid: true}
 }

@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build tools
 
 /*
 Copyright The AlterShield Authors.
@@ -16,13 +16,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package controlplane
+package pins
 
-import "syscall"
-
-// childAttributes puts a component into a process group of its own, so that a
-// Ctrl-C at the terminal reaches only this process, which stops components in order.
-// Only Linux can also kill the component when this process ends.
-func childAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
-}
+import (
+	_ "github.com/prometheus/alertmanager/cmd/alertmanager"
+)

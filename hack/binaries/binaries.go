@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Package binaries builds the programs of the local control plane, or takes
-// installed ones. It imports little, so that the first command of a newcomer
+// installed ones, and builds the programs of its monitoring. It imports little, so that the first command of a newcomer
 // compiles fast and can announce the build.
 package binaries
 
@@ -45,39 +45,6 @@ const (
 	lockFile  = ".lock"
 )
 
-// cpuMinutes is the measured time to build everything on one core of an ordinary
-// machine, and sourcesMB the measured size of the downloaded sources.
-const (
-	cpuMinutes = 10
-	sourcesMB  = 70
-)
-
-// binary is a program of the control plane: its package, the name that the go command
-// gives to the result, the module with its version, and the arguments that print the
-// version.
-type binary struct {
-	name, pkg, output, module string
-	version                   []string
-}
-
-const (
-	kubernetes = "k8s.io/kubernetes"
-	etcd       = "go.etcd.io/etcd/server/v3"
-	kwok       = "sigs.k8s.io/kwok"
-)
-
-// VersionVariable names the environment variable that chooses another minor release of Kubernetes than the pinned one, such as 1.33.
-const VersionVariable = "K8S_VERSION"
-
-var binaries = []binary{
-	{"etcd", etcd, "server", etcd, []string{"--version"}},
-	{"kube-apiserver", kubernetes + "/cmd/kube-apiserver", "kube-apiserver", kubernetes, []string{"--version"}},
-	{"kube-controller-manager", kubernetes + "/cmd/kube-controller-manager", "kube-controller-manager", kubernetes, []string{"--version"}},
-	{"kube-scheduler", kubernetes + "/cmd/kube-scheduler", "kube-scheduler", kubernetes, []string{"--version"}},
-	{"kubectl", kubernetes + "/cmd/kubectl", "kubectl", kubernetes, []string{"version", "--client", "--output=json"}},
-	{"kwok", kwok + "/cmd/kwok", "kwok", kwok, []string{"--version"}},
-}
-
 // Root returns the root directory of the repository that contains dir.
 func Root(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
@@ -98,40 +65,6 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// Dir returns the directory of the binaries of the repository at root, one for each
-// release of Kubernetes. It is also a BinaryAssetsDirectory of envtest: etcd,
-// kube-apiserver and kubectl have the names that envtest expects.
-func Dir(root string) string {
-	if v := os.Getenv(VersionVariable); v != "" {
-		return filepath.Join(root, "bin", "k8s-"+v)
-	}
-	return filepath.Join(root, "bin", "k8s")
-}
-
-// pinsOf returns the directories of the modules that pin the programs, by the
-// modules of the programs. VersionVariable chooses the programs of Kubernetes;
-// etcd and kwok are the same for all.
-func pinsOf(root string) (map[string]string, error) {
-	pins := filepath.Join(root, "hack", "controlplane", "pins")
-	dirs := map[string]string{etcd: pins, kwok: pins, kubernetes: pins}
-	v := os.Getenv(VersionVariable)
-	if v == "" {
-		return dirs, nil
-	}
-	dirs[kubernetes] = filepath.Join(pins, "v"+v)
-	if _, err := os.Stat(dirs[kubernetes]); err == nil {
-		return dirs, nil
-	}
-	others, err := filepath.Glob(filepath.Join(pins, "v*"))
-	if err != nil {
-		return nil, err
-	}
-	for i, dir := range others {
-		others[i] = strings.TrimPrefix(filepath.Base(dir), "v")
-	}
-	return nil, fmt.Errorf("%s is %q: leave it empty, or set it to one of %s", VersionVariable, v, strings.Join(others, ", "))
-}
-
 // Build brings the binaries of the control plane into Dir(root), and returns that
 // directory. They have the versions pinned in hack/controlplane/pins, or, with
 // VersionVariable, in its directory of that release, or are
@@ -140,17 +73,31 @@ func pinsOf(root string) (map[string]string, error) {
 // its progress. Concurrent calls, also of other processes, wait for each other. An
 // interrupted build leaves only whole binaries and no stamp.
 func Build(ctx context.Context, root string, out io.Writer) (string, error) {
+	s, err := controlPlane(root)
+	if err != nil {
+		return "", err
+	}
+	return build(ctx, s, out)
+}
+
+// BuildMonitoring builds Prometheus, Alertmanager and kube-state-metrics, at the
+// versions pinned in hack/monitoring, into bin/monitoring, as Build does.
+func BuildMonitoring(ctx context.Context, root string, out io.Writer) (string, error) {
+	return build(ctx, monitoring(root), out)
+}
+
+func build(ctx context.Context, s *set, out io.Writer) (string, error) {
 	if out == nil {
 		out = io.Discard
 	}
-	p, err := newPlan(ctx, root)
+	p, err := newPlan(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(p.dir, 0o750); err != nil {
 		return "", err
 	}
-	lock, err := waitForLock(ctx, p.dir, func() { fmt.Fprintln(out, "waiting for another build of the control plane") })
+	lock, err := waitForLock(ctx, p.dir, func() { fmt.Fprintf(out, "waiting for another build of the %s\n", s.name) })
 	if err != nil {
 		return "", err
 	}
@@ -164,14 +111,18 @@ func Build(ctx context.Context, root string, out io.Writer) (string, error) {
 	if err := p.build(ctx, out); err != nil {
 		return "", err
 	}
-	fmt.Fprintf(out, "the control plane is in %s, after %s\n", p.dir, elapsed(began))
+	fmt.Fprintf(out, "the %s is in %s, after %s\n", s.name, p.dir, elapsed(began))
 	return p.dir, nil
 }
 
 // Begin prints the work of Build and its duration, and starts to download the sources
 // in the background; it does nothing if everything is built.
 func Begin(ctx context.Context, root string, out io.Writer) error {
-	p, err := newPlan(ctx, root)
+	s, err := controlPlane(root)
+	if err != nil {
+		return err
+	}
+	p, err := newPlan(ctx, s)
 	if err != nil || p.isBuilt() {
 		return err
 	}
@@ -179,7 +130,7 @@ func Begin(ctx context.Context, root string, out io.Writer) error {
 	fmt.Fprintln(out, p.announcement())
 	// The commands outlive this process. Build repeats them and reports their errors.
 	for dir, packages := range p.packages() {
-		list := goCommand(context.WithoutCancel(ctx), dir, append([]string{"list", "-deps"}, packages...)...)
+		list := goCommand(context.WithoutCancel(ctx), dir, p.list(packages)...)
 		if err := list.Start(); err != nil {
 			return err
 		}
@@ -187,11 +138,9 @@ func Begin(ctx context.Context, root string, out io.Writer) error {
 	return nil
 }
 
-// plan is the work of Build.
+// plan is the work of a build.
 type plan struct {
-	dir string
-	// pins are the directories of the modules that pin the programs, by the modules of the programs.
-	pins map[string]string
+	*set
 	// versions are the versions of the pinned modules, flags the flags of the linker.
 	versions     map[string]string
 	flags, stamp string
@@ -201,15 +150,11 @@ type plan struct {
 	found map[string]found
 }
 
-func newPlan(ctx context.Context, root string) (*plan, error) {
-	pins, err := pinsOf(root)
-	if err != nil {
-		return nil, err
-	}
-	p := &plan{pins: pins, dir: Dir(root), versions: map[string]string{}}
+func newPlan(ctx context.Context, s *set) (*plan, error) {
+	p := &plan{set: s, versions: map[string]string{}}
 	var inputs [][]byte
-	for _, module := range []string{kubernetes, etcd, kwok} {
-		dir := pins[module]
+	for _, module := range s.modules() {
+		dir := s.pins[module]
 		for _, file := range []string{"go.mod", "go.sum"} {
 			content, err := os.ReadFile(filepath.Join(dir, file))
 			if err != nil {
@@ -225,16 +170,20 @@ func newPlan(ctx context.Context, root string) (*plan, error) {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
-	environment, err := goCommand(ctx, pins[kubernetes], "env", "GOVERSION", "GOOS", "GOARCH", "GOMODCACHE").Output()
+	environment, err := goCommand(ctx, s.pins[s.lead], "env", "GOVERSION", "GOOS", "GOARCH", "GOMODCACHE").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(environment)), "\n")
 	toolchain, cache := strings.Join(lines[:len(lines)-1], " "), lines[len(lines)-1]
-	_, err = os.Stat(filepath.Join(cache, kubernetes+"@"+p.versions[kubernetes]))
+	_, err = os.Stat(filepath.Join(cache, filepath.FromSlash(s.lead)+"@"+p.versions[s.lead]))
 	p.warm = err == nil
-	p.flags = linkerFlags(p.versions)
-	p.stamp = stamp(append(inputs, []byte(p.flags), []byte(toolchain))...)
+	p.flags = s.linkerFlags(p.versions)
+	inputs = append(inputs, []byte(p.flags), []byte(toolchain))
+	if s.tags != "" {
+		inputs = append(inputs, []byte(s.tags))
+	}
+	p.stamp = stamp(s.programs, inputs...)
 	return p, nil
 }
 
@@ -249,7 +198,7 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 // missing returns the binaries to build.
 func (p *plan) missing() []binary {
 	var all []binary
-	for _, b := range binaries {
+	for _, b := range p.programs {
 		if _, ok := p.found[b.name]; !ok {
 			all = append(all, b)
 		}
@@ -266,6 +215,11 @@ func (p *plan) packages() map[string][]string {
 	return all
 }
 
+// list returns the arguments of the go command that lists all packages of a build, and so downloads them.
+func (p *plan) list(packages []string) []string {
+	return append([]string{"list", "-deps", "-tags", p.tags}, packages...)
+}
+
 // announcement returns one line about the work of Build.
 func (p *plan) announcement() string {
 	var parts []string
@@ -275,14 +229,14 @@ func (p *plan) announcement() string {
 			names[i] = b.name
 		}
 		cores := runtime.GOMAXPROCS(0)
-		part := fmt.Sprintf("building %s (Kubernetes %s) into %s, once: about %d min on %d cores",
-			strings.Join(names, ", "), p.versions[kubernetes], p.dir, (cpuMinutes+cores-1)/cores, cores)
+		part := fmt.Sprintf("building %s (%s %s) into %s, once: about %d min on %d cores",
+			strings.Join(names, ", "), p.product, p.versions[p.lead], p.dir, (p.cpuMinutes+cores-1)/cores, cores)
 		if !p.warm {
-			part += fmt.Sprintf(", and a download of %d MB of sources", sourcesMB)
+			part += fmt.Sprintf(", and a download of %d MB of sources", p.sourcesMB)
 		}
 		parts = append(parts, part)
 	}
-	for _, b := range binaries {
+	for _, b := range p.programs {
 		if f, ok := p.found[b.name]; ok {
 			parts = append(parts, fmt.Sprintf("taking %s %s from %s", b.name, f.version, f.path))
 		}
@@ -321,7 +275,7 @@ func (p *plan) build(ctx context.Context, out io.Writer) error {
 	if err := os.Remove(stampPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for _, b := range binaries {
+	for _, b := range p.programs {
 		if err := os.Rename(filepath.Join(temp, b.name), filepath.Join(p.dir, b.name)); err != nil {
 			return err
 		}
@@ -336,14 +290,14 @@ func (p *plan) build(ctx context.Context, out io.Writer) error {
 // compiled once, and while one program is linked, others are compiled.
 func (p *plan) compile(ctx context.Context, out io.Writer, pins string, packages []string, dir string) error {
 	var sources bytes.Buffer
-	list := goCommand(ctx, pins, append([]string{"list", "-deps"}, packages...)...)
+	list := goCommand(ctx, pins, p.list(packages)...)
 	list.Stdout = &sources
 	if err := runGo(ctx, list, out, func() string { return "downloading sources" }); err != nil {
 		return err
 	}
 	total := bytes.Count(sources.Bytes(), []byte("\n"))
 
-	args := []string{"build", "-v", "-trimpath", "-ldflags", p.flags, "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-v", "-trimpath", "-tags", p.tags, "-ldflags", p.flags, "-o", dir + string(filepath.Separator)}
 	build := goCommand(ctx, pins, append(args, packages...)...)
 	// With -v the go command prints each package that it compiles.
 	var compiled counter
@@ -400,30 +354,15 @@ func pinned(goMod []byte, module string) (string, error) {
 	return version, nil
 }
 
-// linkerFlags returns the -ldflags of every binary: the versions that the release
-// builds of the projects set, and `go build` does not.
-func linkerFlags(versions map[string]string) string {
-	major, minor, _ := strings.Cut(minor(versions[kubernetes]), ".")
-	return strings.Join([]string{
-		"-s -w",
-		"-X k8s.io/component-base/version.gitVersion=" + versions[kubernetes],
-		"-X k8s.io/component-base/version.gitMajor=" + major,
-		"-X k8s.io/component-base/version.gitMinor=" + minor,
-		"-X k8s.io/component-base/version.gitTreeState=clean",
-		"-X k8s.io/client-go/pkg/version.gitVersion=" + versions[kubernetes],
-		"-X sigs.k8s.io/kwok/pkg/consts.Version=" + versions[kwok],
-	}, " ")
-}
-
 // stamp identifies a set of binaries by the inputs of their build.
-func stamp(parts ...[]byte) string {
+func stamp(programs []binary, parts ...[]byte) string {
 	h := sha256.New()
 	for _, part := range parts {
 		// The length keeps two different splits of the same bytes apart.
 		fmt.Fprintf(h, "%d:", len(part))
 		h.Write(part)
 	}
-	for _, b := range binaries {
+	for _, b := range programs {
 		fmt.Fprintf(h, "%s=%s;", b.name, b.pkg)
 	}
 	return hex.EncodeToString(h.Sum(nil))
@@ -435,7 +374,7 @@ func (p *plan) isBuilt() bool {
 	if err != nil || strings.TrimSpace(string(have)) != p.stamp {
 		return false
 	}
-	for _, b := range binaries {
+	for _, b := range p.programs {
 		if !isProgram(filepath.Join(p.dir, b.name)) {
 			return false
 		}

@@ -14,7 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package controlplane
+// Package processes runs programs for tests and the demo, and ends them: each by
+// its own process, and on Linux with this process. It also finds free ports.
+package processes
 
 import (
 	"errors"
@@ -30,12 +32,9 @@ import (
 	"time"
 )
 
-// stopGrace is the time between SIGTERM and SIGKILL.
-const stopGrace = 10 * time.Second
-
 // launcher starts processes from one OS thread. The kernel kills them when that
 // thread ends (see childAttributes). The thread of an ordinary goroutine might end
-// before the control plane.
+// before the program.
 type launcher struct {
 	requests chan launchRequest
 }
@@ -65,8 +64,8 @@ func (l *launcher) start(cmd *exec.Cmd) error {
 
 func (l *launcher) close() { close(l.requests) }
 
-// process is a running component.
-type process struct {
+// Process is a program that runs, or that ended and was not started again.
+type Process struct {
 	name string
 	cmd  *exec.Cmd
 	// done is closed after the process has ended; err is valid from then on.
@@ -74,8 +73,14 @@ type process struct {
 	err  error
 }
 
-// exited reports whether the process has ended.
-func (p *process) exited() bool {
+// PID returns the process ID.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Err returns the error of a process that has exited.
+func (p *Process) Err() error { return p.err }
+
+// Exited reports whether the process has ended.
+func (p *Process) Exited() bool {
 	select {
 	case <-p.done:
 		return true
@@ -86,7 +91,7 @@ func (p *process) exited() bool {
 
 // stop ends the process and waits for it: with SIGTERM first, unless the grace
 // period is 0.
-func (p *process) stop(grace time.Duration) error {
+func (p *Process) stop(grace time.Duration) error {
 	if grace <= 0 {
 		return p.kill()
 	}
@@ -104,7 +109,7 @@ func (p *process) stop(grace time.Duration) error {
 }
 
 // kill ends the process at once, as a crash does, and waits for it.
-func (p *process) kill() error {
+func (p *Process) kill() error {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", p.name, err)
 	}
@@ -112,48 +117,53 @@ func (p *process) kill() error {
 	return nil
 }
 
-// supervisor owns the processes of one control plane.
-type supervisor struct {
+// Supervisor owns processes that end together. Its methods may be called concurrently.
+type Supervisor struct {
 	dir      string
 	launcher *launcher
 
 	mu      sync.Mutex
 	stopped bool
 	// running are the processes, including crashed ones until the next start.
-	running []*process
+	running []*Process
 }
 
-func newSupervisor(dir string) *supervisor {
-	return &supervisor{dir: dir, launcher: newLauncher()}
+// New returns a supervisor without processes. It writes their logs to dir/logs.
+func New(dir string) *Supervisor {
+	return &Supervisor{dir: dir, launcher: newLauncher()}
 }
 
-func (s *supervisor) logPath(name string) string {
+// LogPath returns the path of the log of a process.
+func (s *Supervisor) LogPath(name string) string {
 	return filepath.Join(s.dir, "logs", name+".log")
 }
 
-// start starts a program as a component.
-func (s *supervisor) start(name, path string, args []string) (*process, error) {
+// Start starts a program, in the directory of the supervisor, under a name that no running process has. Its log is appended to.
+func (s *Supervisor) Start(name, path string, args []string) (*Process, error) {
 	// The process has no context: stop ends it.
 	cmd := exec.Command(path, args...) //nolint:noctx // see above
 	cmd.Dir = s.dir
-	cmd.Env = componentEnv(s.dir)
+	cmd.Env = environment(s.dir)
 	cmd.SysProcAttr = childAttributes()
 	return s.launch(name, cmd)
 }
 
 // launch starts a command under a name that no running process has, and appends its
 // output to its log.
-func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
+func (s *Supervisor) launch(name string, cmd *exec.Cmd) (*Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return nil, errors.New("the control plane was stopped")
+		return nil, fmt.Errorf("start %s: all were stopped", name)
 	}
-	s.running = slices.DeleteFunc(s.running, func(p *process) bool { return p.name == name && p.exited() })
-	if slices.ContainsFunc(s.running, func(p *process) bool { return p.name == name }) {
+	s.running = slices.DeleteFunc(s.running, func(p *Process) bool { return p.name == name && p.Exited() })
+	if slices.ContainsFunc(s.running, func(p *Process) bool { return p.name == name }) {
 		return nil, fmt.Errorf("%s runs already", name)
 	}
-	log, err := os.OpenFile(s.logPath(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err := os.MkdirAll(filepath.Dir(s.LogPath(name)), 0o750); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(s.LogPath(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +174,7 @@ func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
 	if err := s.launcher.start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &process{name: name, cmd: cmd, done: make(chan struct{})}
+	p := &Process{name: name, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
@@ -173,9 +183,9 @@ func (s *supervisor) launch(name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// componentEnv returns the environment of a component: ours without variables that
+// environment returns the environment of a program: ours without variables that
 // name another cluster or a user's configuration.
-func componentEnv(dir string) []string {
+func environment(dir string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "KUBECONFIG=") || strings.HasPrefix(v, "KUBERNETES_SERVICE_") ||
 			strings.HasPrefix(v, "ETCD_") || strings.HasPrefix(v, "KWOK_") || strings.HasPrefix(v, "HOME=")
@@ -183,8 +193,8 @@ func componentEnv(dir string) []string {
 	return append(env, "HOME="+dir)
 }
 
-// get returns the process of a component, or nil.
-func (s *supervisor) get(name string) *process {
+// Get returns the process of a name, or nil.
+func (s *Supervisor) Get(name string) *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.running {
@@ -195,9 +205,19 @@ func (s *supervisor) get(name string) *process {
 	return nil
 }
 
-// stop ends a component, if it runs.
-func (s *supervisor) stop(name string, grace time.Duration) error {
-	p := s.get(name)
+// PIDs returns the process IDs of all processes that were not stopped.
+func (s *Supervisor) PIDs() (pids []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.running {
+		pids = append(pids, p.PID())
+	}
+	return pids
+}
+
+// Stop ends a process, if it runs: with SIGTERM first, unless the grace period is 0.
+func (s *Supervisor) Stop(name string, grace time.Duration) error {
+	p := s.Get(name)
 	if p == nil {
 		return nil
 	}
@@ -206,13 +226,13 @@ func (s *supervisor) stop(name string, grace time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running = slices.DeleteFunc(s.running, func(q *process) bool { return q == p })
+	s.running = slices.DeleteFunc(s.running, func(q *Process) bool { return q == p })
 	return nil
 }
 
-// stopAll ends all processes for good: first the processes in no tier, then tier by
+// StopAll ends all processes for good: first the processes in no tier, then tier by
 // tier, all processes of a tier at once.
-func (s *supervisor) stopAll(grace time.Duration, tiers ...[]string) error {
+func (s *Supervisor) StopAll(grace time.Duration, tiers ...[]string) error {
 	s.mu.Lock()
 	s.stopped = true
 	var others []string
@@ -228,7 +248,7 @@ func (s *supervisor) stopAll(grace time.Duration, tiers ...[]string) error {
 		results := make([]error, len(tier))
 		var stopping sync.WaitGroup
 		for i, name := range tier {
-			stopping.Go(func() { results[i] = s.stop(name, grace) })
+			stopping.Go(func() { results[i] = s.Stop(name, grace) })
 		}
 		stopping.Wait()
 		errs = append(errs, results...)
@@ -237,10 +257,10 @@ func (s *supervisor) stopAll(grace time.Duration, tiers ...[]string) error {
 	return errors.Join(errs...)
 }
 
-// logTail returns the end of a component's log.
-func (s *supervisor) logTail(name string) string {
+// LogTail returns the end of the log of a process.
+func (s *Supervisor) LogTail(name string) string {
 	const most = 25
-	data, err := os.ReadFile(s.logPath(name))
+	data, err := os.ReadFile(s.LogPath(name))
 	if err != nil {
 		return ""
 	}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package controlplane
+package processes
 
 import (
 	"fmt"
@@ -27,12 +27,12 @@ import (
 // lowestPort is the lowest port to choose: above the ports of well-known services.
 const lowestPort = 15000
 
-// freePorts returns n free ports of the loopback address.
+// FreePorts returns n free ports of the loopback address.
 //
-// They are below the kernel's range of ports for outgoing connections. A component
+// They are below the kernel's range of ports for outgoing connections. A program
 // with a port of that range might not get it back after a restart: the kernel may
 // give it to an outgoing connection, even to a client that dials this very port.
-func freePorts(n int) ([]int, error) {
+func FreePorts(n int) ([]int, error) {
 	lowest := ephemeralStart()
 	ports := make([]int, 0, n)
 	var listeners []net.Listener
@@ -49,7 +49,7 @@ func freePorts(n int) ([]int, error) {
 		if lowest > lowestPort+1000 {
 			port = lowestPort + rand.IntN(lowest-lowestPort)
 		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // returns at once
+		l, err := net.Listen("tcp", Loopback(port)) //nolint:noctx // returns at once
 		if err != nil {
 			continue
 		}
@@ -75,3 +75,6 @@ func ephemeralStart() int {
 	}
 	return first
 }
+
+// Loopback returns the address of a port of this machine, as host:port.
+func Loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

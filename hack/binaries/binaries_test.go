@@ -43,7 +43,7 @@ func TestPinned(t *testing.T) {
 		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
 		" -X k8s.io/component-base/version.gitTreeState=clean" +
 		" -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"
-	if diff := cmp.Diff(want, linkerFlags(versions)); diff != "" {
+	if diff := cmp.Diff(want, controlPlaneFlags(versions)); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
 	}
 	for name, bad := range map[string]string{
@@ -57,6 +57,53 @@ func TestPinned(t *testing.T) {
 	}
 }
 
+// planOf returns the plan of the control plane.
+func planOf(t *testing.T, root string) *plan {
+	t.Helper()
+	s, err := controlPlane(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPlan(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestMonitoring reads the pins of the monitoring.
+func TestMonitoring(t *testing.T) {
+	root, err := Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPlan(t.Context(), monitoring(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	announced := p.announcement()
+	for _, part := range []string{
+		"building prometheus, alertmanager, kube-state-metrics (Prometheus v0.", filepath.Join(root, "bin", "monitoring"), " min on ",
+	} {
+		if !strings.Contains(announced, part) {
+			t.Errorf("announced, without %q: %s", part, announced)
+		}
+	}
+	// An installed program of another build would lack what the tests need.
+	t.Setenv("KUBEBUILDER_ASSETS", t.TempDir())
+	for _, b := range monitoringPrograms {
+		script(t, filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), b.name), p.versions[b.module])
+	}
+	if p.lookAround(t.Context()); len(p.found) > 0 {
+		t.Errorf("takes %v", p.found)
+	}
+	untagged := *p.set
+	untagged.tags = ""
+	if other, err := newPlan(t.Context(), &untagged); err != nil || other.stamp == p.stamp {
+		t.Errorf("the stamp does not know the tags: %v", err)
+	}
+}
+
 // TestVersionVariable reads the pins of each release that can be chosen, and asks for one that has none.
 func TestVersionVariable(t *testing.T) {
 	root, err := Root(".")
@@ -65,10 +112,7 @@ func TestVersionVariable(t *testing.T) {
 	}
 	for _, v := range []string{"", "1.33", "1.35"} {
 		t.Setenv(VersionVariable, v)
-		p, err := newPlan(t.Context(), root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := planOf(t, root)
 		if got := minor(p.versions[kubernetes]); v != "" && got != v {
 			t.Errorf("%s chooses Kubernetes %s", v, got)
 		}
@@ -77,28 +121,29 @@ func TestVersionVariable(t *testing.T) {
 		}
 	}
 	t.Setenv(VersionVariable, "1.12")
-	if _, err := newPlan(t.Context(), root); err == nil || !strings.Contains(err.Error(), "leave it empty, or set it to one of 1.33, 1.35") {
+	if _, err := controlPlane(root); err == nil || !strings.Contains(err.Error(), "leave it empty, or set it to one of 1.33, 1.35") {
 		t.Errorf("1.12: %v", err)
 	}
 }
 
 func TestStamp(t *testing.T) {
-	base := stamp([]byte("mod"), []byte("sum"))
-	if again := stamp([]byte("mod"), []byte("sum")); again != base {
+	of := func(mod, sum string) string { return stamp(controlPlanePrograms, []byte(mod), []byte(sum)) }
+	base := of("mod", "sum")
+	if again := of("mod", "sum"); again != base {
 		t.Errorf("the same inputs give %s and %s", base, again)
 	}
-	if stamp([]byte("mod"), []byte("sum2")) == base || stamp([]byte("mods"), []byte("um")) == base {
+	if of("mod", "sum2") == base || of("mods", "um") == base || stamp(monitoringPrograms, []byte("mod"), []byte("sum")) == base {
 		t.Error("a change keeps the stamp")
 	}
 }
 
 func TestRoot(t *testing.T) {
-	want, err := filepath.Abs("../../..")
+	want, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The pins are another module.
-	for _, dir := range []string{".", "../pins", "../../.."} {
+	for _, dir := range []string{".", "../controlplane/pins", "../.."} {
 		got, err := Root(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +193,7 @@ func script(t *testing.T, path, text string) {
 }
 
 func TestUsable(t *testing.T) {
-	p := &plan{dir: t.TempDir(), versions: map[string]string{kubernetes: "v1.36.3", etcd: "v3.6.8", kwok: "v0.8.0"}}
+	p := &plan{set: &set{dir: t.TempDir()}, versions: map[string]string{kubernetes: "v1.36.3", etcd: "v3.6.8", kwok: "v0.8.0"}}
 	elsewhere := t.TempDir()
 	for says, want := range map[string]string{
 		"Kubernetes v1.36.3": "v1.36.3",
@@ -162,21 +207,21 @@ func TestUsable(t *testing.T) {
 	} {
 		path := filepath.Join(elsewhere, "kubectl")
 		script(t, path, says)
-		if got := p.usable(t.Context(), binaries[4], path); got != want {
+		if got := p.usable(t.Context(), controlPlanePrograms[4], path); got != want {
 			t.Errorf("a program that says %q: version %q, want %q", says, got, want)
 		}
 	}
 	path := filepath.Join(elsewhere, "etcd")
 	script(t, path, "etcd Version: 3.6.11\nGit SHA: 1234567\nGo Version: go1.25.1")
-	if got := p.usable(t.Context(), binaries[0], path); got != "3.6.11" {
+	if got := p.usable(t.Context(), controlPlanePrograms[0], path); got != "3.6.11" {
 		t.Errorf("etcd: version %q", got)
 	}
 	own := filepath.Join(p.dir, "kubectl")
 	script(t, own, "Kubernetes v1.36.3")
-	if got := p.usable(t.Context(), binaries[4], own); got != "" {
+	if got := p.usable(t.Context(), controlPlanePrograms[4], own); got != "" {
 		t.Errorf("its own older build is taken for an installed program: %q", got)
 	}
-	if got := p.usable(t.Context(), binaries[4], filepath.Join(elsewhere, "absent")); got != "" {
+	if got := p.usable(t.Context(), controlPlanePrograms[4], filepath.Join(elsewhere, "absent")); got != "" {
 		t.Errorf("a missing program has version %q", got)
 	}
 }
@@ -189,7 +234,7 @@ func TestBuildTakesWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"go.mod", "go.sum"} {
-		data, err := os.ReadFile(filepath.Join("..", "pins", name))
+		data, err := os.ReadFile(filepath.Join("..", "controlplane", "pins", name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,14 +243,11 @@ func TestBuildTakesWhatIsThere(t *testing.T) {
 		}
 	}
 	t.Setenv(VersionVariable, "")
-	p, err := newPlan(t.Context(), root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := planOf(t, root)
 	if announced := p.announcement(); !strings.Contains(announced, "kube-apiserver") || !strings.Contains(announced, " min on ") {
 		t.Errorf("announced: %s", announced)
 	}
-	for _, b := range binaries {
+	for _, b := range controlPlanePrograms {
 		script(t, filepath.Join(assets, b.name), "version "+p.versions[b.module])
 	}
 	t.Setenv("KUBEBUILDER_ASSETS", assets)
@@ -214,7 +256,7 @@ func TestBuildTakesWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range binaries {
+	for _, b := range controlPlanePrograms {
 		if took := fmt.Sprintf("taking %s %s from %s", b.name, p.versions[b.module], assets); !strings.Contains(out.String(), took) {
 			t.Errorf("does not say %q:\n%s", took, out.String())
 		}

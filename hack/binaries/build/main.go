@@ -15,7 +15,8 @@ limitations under the License.
 */
 
 // Command build brings the binaries of the local control plane into bin/k8s of
-// the current repository, unless they exist.
+// the current repository, or with -monitoring those of its monitoring into
+// bin/monitoring, unless they exist.
 package main
 
 import (
@@ -26,14 +27,15 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/traas-stack/altershield-operator/hack/controlplane/binaries"
+	"github.com/traas-stack/altershield-operator/hack/binaries"
 )
 
 func main() {
 	begin := flag.Bool("begin", false, "only print the work to do, and download sources in the background")
+	monitoring := flag.Bool("monitoring", false, "build Prometheus, Alertmanager and kube-state-metrics")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *begin)
+	err := run(ctx, *begin, *monitoring)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -41,7 +43,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, begin bool) error {
+func run(ctx context.Context, begin, monitoring bool) error {
 	root, err := binaries.Root(".")
 	if err != nil {
 		return err
@@ -49,6 +51,10 @@ func run(ctx context.Context, begin bool) error {
 	if begin {
 		return binaries.Begin(ctx, root, os.Stderr)
 	}
-	_, err = binaries.Build(ctx, root, os.Stderr)
+	build := binaries.Build
+	if monitoring {
+		build = binaries.BuildMonitoring
+	}
+	_, err = build(ctx, root, os.Stderr)
 	return err
 }
