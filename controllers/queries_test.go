@@ -140,8 +140,8 @@ var queryStories = []world.Story{
 			endsAs(w, v1alpha1.CheckNoData, v1alpha1.ReasonNoSeries, "")
 			until(w, v1alpha1.ChangeWorkloadSuspend)
 		}},
-	{Name: "a Prometheus that is down, and must answer", Options: asking(func(string) string { return "" }, effect(ofError, v1alpha1.SilenceFails)),
-		Run: func(w *world.World) {
+	{Name: "a Prometheus that is down, and must answer",
+		Options: asking(func(string) string { return "" }, effect(ofError, v1alpha1.SilenceFails)), Run: func(w *world.World) {
 			create(w, web(1))
 			endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "until the deadline: endpoint prom: it")
 			until(w, v1alpha1.ChangeWorkloadSuspend)

@@ -467,6 +467,10 @@ func TestTry(t *testing.T) {
 		"only the whole": {
 			answer: has("rate("), status: metav1.ConditionFalse, reason: v1alpha1.ReasonNoSeries, message: "no series as of 30s ago: sum(rate(",
 		},
+		"a long query": {
+			answer: nothing, with: func(c *v1alpha1.PolicyCheck) { c.Prometheus.Query = `{__name__="` + strings.Repeat("a", 4000) + `"}` },
+			status: metav1.ConditionFalse, reason: v1alpha1.ReasonNoSeries, message: "aaa...",
+		},
 		"no series are fine": {
 			answer: nothing, with: func(c *v1alpha1.PolicyCheck) { c.Prometheus.Empty = v1alpha1.EmptyZero },
 			status: metav1.ConditionTrue, reason: v1alpha1.ReasonSeriesFound,

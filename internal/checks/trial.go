@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
 	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -39,6 +40,9 @@ type Trial struct {
 	// Reason is one word, Message a sentence.
 	Reason, Message string
 }
+
+// maxTrial bounds a message, in bytes: a query may have the names of many pods.
+const maxTrial = 1024
 
 // Try tries the queries of a policy for a workload, up to the first that finds nothing.
 func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workload.Workload, selected policy.Workload) (Trial, error) {
@@ -53,7 +57,7 @@ func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workloa
 		}
 		t, err := p.query.try(ctx, s, c)
 		if err != nil || t.Status != metav1.ConditionTrue {
-			t.Message = "check " + of.Spec.Checks[i].Name + ", tried for " + w.Name + ": " + t.Message
+			t.Message = wording.Shortened("check "+of.Spec.Checks[i].Name+", tried for "+w.Name+": "+t.Message, maxTrial)
 			return t, err
 		}
 	}
@@ -109,7 +113,7 @@ func blame(step promql.Step, operators bool, series endpoint.Series, over fmt.St
 	case step.Matcher != "":
 		return Trial{metav1.ConditionFalse, v1alpha1.ReasonWrongLabel, fmt.Sprintf(
 			"%s has series in the last %s, but none matches %s: is the label %s right? The endpoint has spec.prometheus.podLabel %s",
-			step.Metric, over, step.Matcher, step.Label, series.PodLabel)}
+			step.Metric, over, wording.Cut(step.Matcher), step.Label, series.PodLabel)}
 	case operators:
 		return Trial{metav1.ConditionFalse, v1alpha1.ReasonUnknownMetric, fmt.Sprintf("%s has no series in the last %s", step.Metric, over)}
 	default:

@@ -27,7 +27,8 @@ import (
 
 // TestThreshold: what a failWhen says about the series of a result.
 func TestThreshold(t *testing.T) {
-	one, two := []Sample{{Labels: map[string]string{"pod": "a"}, Value: 0.1}}, []Sample{{Value: 1}, {Labels: map[string]string{"pod": "b"}, Value: 2}}
+	one := []Sample{{Labels: map[string]string{"pod": "a"}, Value: 0.1}}
+	two := []Sample{{Value: 1}, {Labels: map[string]string{"pod": "b"}, Value: 2}}
 	for name, test := range map[string]struct {
 		failWhen string
 		samples  []Sample

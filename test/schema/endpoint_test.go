@@ -40,7 +40,8 @@ var _ = DescribeTable("endpoints that are accepted", func(ctx SpecContext, spec 
 	Entry("an address", "type: Alertmanager\nurl: 'http://[fd00::1]:9093/'"),
 	Entry("all", base+"allowedNamespaces: {from: Selector, selector: {matchLabels: {team: shop}}}\nauth: {secretRef: {name: login}}\n"+
 		"tls: {caSecretRef: {name: ca}, certSecretRef: {name: pair}, serverName: thanos.example.com}\nheaders: {X-Scope-OrgID: a|b}\n"+
-		"prometheus: {podLabel: k8s_pod_name, namespaceLabel: _ns, scrapeInterval: 15s}\nlimits: {qps: 100, concurrency: 32, responseBytes: 64Mi}"),
+		"prometheus: {podLabel: k8s_pod_name, namespaceLabel: _ns, scrapeInterval: 15s}\n"+
+		"limits: {qps: 100, concurrency: 32, responseBytes: 64Mi}"),
 	Entry("tokens", base+"auth: {oauth2: {secretRef: {name: login}, tokenURL: 'https://login.example.com/token', scopes: [a, b]}}"),
 )
 
@@ -60,7 +61,8 @@ var _ = DescribeTable("endpoints that are refused", func(ctx SpecContext, spec s
 	Entry("an unknown type", "type: Graphite\nurl: http://a", "spec.type", "Unsupported value"),
 	Entry("a selector that does not count", base+"allowedNamespaces: {from: All, selector: {}}", "spec.allowedNamespaces.selector"),
 	Entry("no selector", base+"allowedNamespaces: {from: Selector}", "spec.allowedNamespaces.selector", "give both, or neither"),
-	Entry("two ways to log in", base+"auth: {secretRef: {name: a}, oauth2: {secretRef: {name: a}, tokenURL: http://a}}", "spec.auth", "exactly one"),
+	Entry("two ways to log in", base+"auth: {secretRef: {name: a}, oauth2: {secretRef: {name: a}, tokenURL: http://a}}",
+		"spec.auth", "exactly one"),
 	Entry("a Secret of another namespace", base+"auth: {secretRef: {name: shop/login}}", "spec.auth.secretRef.name"),
 	Entry("two lines in a header", base+`headers: {a: "b\r\nc: d"}`, "spec.headers"),
 	Entry("nine headers", base+"headers: {a: a, b: a, c: a, d: a, e: a, f: a, g: a, h: a, i: a}", "spec.headers"),
