@@ -137,7 +137,7 @@ func TestOtherTenants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What the server parses counts.
+			// The server parses the text, so its selectors count.
 			parsed, err := parser.NewParser(parser.Options{}).ParseExpr(q.Text)
 			if err != nil {
 				t.Fatalf("the server cannot parse %s: %v", q.Text, err)
