@@ -19,6 +19,7 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -116,43 +117,40 @@ func (r *PolicyQueriesReconciler) write(ctx context.Context, p, updated *v1alpha
 }
 
 // example returns the first workload by name that a policy selects, and that has pods; nil for none.
-func (r *PolicyQueriesReconciler) example(ctx context.Context, p *v1alpha1.DefensePolicy) (
-	w *workload.Workload, selected policy.Workload, err error,
-) {
+func (r *PolicyQueriesReconciler) example(ctx context.Context, p *v1alpha1.DefensePolicy) (*workload.Workload, policy.Workload, error) {
 	var where []client.ListOption
 	if p.Namespace != r.Operator {
 		where = append(where, client.InNamespace(p.Namespace))
 	}
-	namespaces := map[string]cluster.Namespace{}
-	of := func(o client.Object) (policy.Workload, bool) {
-		ns, ok := namespaces[o.GetNamespace()]
-		if !ok {
-			ns, err = r.Namespace(ctx, o.GetNamespace())
-			namespaces[o.GetNamespace()] = ns
+	var failed error
+	selects := func(namespace string, labels map[string]string) (by policy.Workload, does bool) {
+		ns, err := r.Namespace(ctx, namespace)
+		if err != nil || !ns.Enrolled {
+			failed = errors.Join(failed, err)
+			return by, false
 		}
-		if !ns.Enrolled || ns.Meta == nil {
-			return policy.Workload{}, false
-		}
-		return policy.Workload{Namespace: o.GetNamespace(), NamespaceLabels: ns.Meta.Labels, Labels: o.GetLabels()}, true
+		by = policy.Workload{Namespace: namespace, NamespaceLabels: ns.Meta.Labels, Labels: labels}
+		return by, len(policy.Select([]v1alpha1.DefensePolicy{*p}, r.Operator, by).Checks) > 0
 	}
 	keys := r.Workloads(ctx, func(o client.Object) bool {
-		by, ok := of(o)
-		return ok && len(policy.Select([]v1alpha1.DefensePolicy{*p}, r.Operator, by).Checks) > 0
+		_, does := selects(o.GetNamespace(), o.GetLabels())
+		return does
 	}, where...)
 	slices.SortFunc(keys, func(a, b workload.Key) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
 	for _, key := range keys[:min(len(keys), maxExamples)] {
-		if w, err = r.Workload(ctx, key); err != nil || w == nil {
+		w, err := r.Workload(ctx, key)
+		if err != nil || w == nil {
+			failed = errors.Join(failed, err)
 			continue
 		}
-		if pods, err := r.Pods(ctx, w); err != nil || len(pods) == 0 {
-			continue
+		by, does := selects(w.Namespace, w.Labels)
+		if pods, err := r.Pods(ctx, w); err == nil && does && len(pods) > 0 {
+			return w, by, nil
 		}
-		selected = policy.Workload{Namespace: w.Namespace, NamespaceLabels: namespaces[w.Namespace].Meta.Labels, Labels: w.Labels}
-		return w, selected, nil
 	}
-	return nil, selected, err
+	return nil, policy.Workload{}, failed
 }
 
 // maxExamples is the number of workloads of a policy that are looked at for pods.
