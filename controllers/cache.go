@@ -62,6 +62,7 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 		cluster.NamespaceObject():    {Transform: workload.TrimNamespace},
 		&appsv1.ControllerRevision{}: {Label: revisionsRead(kinds), Transform: workload.TrimRevision},
 		&v1alpha1.DefensePolicy{}:    {Transform: workload.TrimPolicy},
+		&v1alpha1.DefenseEndpoint{}:  {Namespaces: map[string]cache.Config{operator: {}}, Transform: workload.TrimOwn},
 		&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{operator: {
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.LimitName),
 		}}},
@@ -110,7 +111,9 @@ func ClientOptions() client.Options {
 func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry) error {
 	indexer := mgr.GetFieldIndexer()
 	owned := []client.Object{&corev1.Pod{}, &v1alpha1.ChangeWorkload{}, &v1alpha1.ChangePod{}}
-	cached := []client.Object{cluster.NamespaceObject(), &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &corev1.ConfigMap{}}
+	cached := []client.Object{
+		cluster.NamespaceObject(), &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &v1alpha1.DefenseEndpoint{}, &corev1.ConfigMap{},
+	}
 	for _, kind := range kinds.Kinds() {
 		cached = append(cached, kind.Object())
 		for _, s := range kind.Secondary() {

@@ -300,7 +300,7 @@ func settle(tb testing.TB, r *ChangePodReconciler, clock *clocktesting.FakeClock
 }
 
 func newHealthReconciler(c *cluster.Cluster) *ChangePodReconciler {
-	return newChangePodReconciler(c, 1, checks.New(c, nil))
+	return newChangePodReconciler(c, 1, checks.New(c, nil, nil))
 }
 
 // used returns the CPU time of this process.

@@ -160,7 +160,7 @@ func TestLooksListNoPods(t *testing.T) {
 				t.Errorf("%d pods are listed for a pod, %v, of %v", counts.pods, err, pod)
 			}
 			counts.pods = 0
-			s, err := newChangePodReconciler(c, 1, checks.New(c, nil)).load(t.Context(), m.batches[0])
+			s, err := newChangePodReconciler(c, 1, checks.New(c, nil, nil)).load(t.Context(), m.batches[0])
 			if err != nil || !s.Defended || counts.pods != 0 {
 				t.Errorf("%d pods are listed for a batch, %v, of %+v", counts.pods, err, s)
 			}
@@ -182,7 +182,7 @@ func BenchmarkLooks(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("at a batch of %d", pods), func(b *testing.B) {
-			r := newChangePodReconciler(c, 1, checks.New(c, nil))
+			r := newChangePodReconciler(c, 1, checks.New(c, nil, nil))
 			for i := 0; b.Loop(); i++ {
 				if _, err := r.load(b.Context(), m.batches[i%len(m.batches)]); err != nil {
 					b.Fatal(err)

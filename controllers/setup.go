@@ -27,6 +27,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
@@ -39,10 +40,12 @@ type Options struct {
 	Spread func() float64
 	// MetricsTogether counts all namespaces in one series instead of one series for each.
 	MetricsTogether bool
-	// APIServer is the URL of the API server, which no probe may call.
+	// APIServer is the URL of the API server, which no probe and no query may call.
 	APIServer string
-	// DenyCIDRs are the networks that no probe may call.
+	// DenyCIDRs are the networks that no probe and no query may call.
 	DenyCIDRs []netip.Prefix
+	// DialEndpoint replaces the connections to endpoints in tests; nil checks each address.
+	DialEndpoint endpoint.Dial
 }
 
 // beginMetrics begins the series of each kind, and registers the metrics that are counted at each
@@ -80,9 +83,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		batchWorkers = verify.Workers
 	}
 	// Batches and releases share the limits of this provider.
-	policies := checks.New(c, checks.NewGuard(o.APIServer, o.DenyCIDRs...))
+	guard := checks.NewGuard(o.APIServer, o.DenyCIDRs...)
+	dial := o.DialEndpoint
+	if dial == nil {
+		dial = endpoint.Guarded(endpoint.Guard(guard))
+	}
+	clients := endpoint.NewClients(c.Live, c.Clock, dial)
+	policies := checks.New(c, guard, clients)
 	if err := mgr.Add(policies); err != nil {
-		return fmt.Errorf("add the calls of probes: %w", err)
+		return fmt.Errorf("add the calls of probes and queries: %w", err)
 	}
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       newWorkloadReconciler(c, clusterUID != "").SetupWithManager,
@@ -91,6 +100,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, policies).SetupWithManager,
 		"releasecheck":   newReleaseCheckReconciler(c, policies).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
+		"endpoint":       (&DefenseEndpointReconciler{Cluster: c, clients: clients}).SetupWithManager,
+		"queries":        (&PolicyQueriesReconciler{Cluster: c, try: policies.Try}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}
 	if o.Server != nil {

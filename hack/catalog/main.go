@@ -96,9 +96,11 @@ var steps = []struct {
 	{"end hold", v1alpha1.StepHold},
 	{"enforce", v1alpha1.StepEnforce},
 	{"fix", v1alpha1.StepFix},
+	{"look at endpoint", v1alpha1.StepEndpoint},
 	{"look at events", v1alpha1.StepCluster},
 	{"look at pods", v1alpha1.StepPods},
 	{"look at policy", v1alpha1.StepPolicy},
+	{"look at query", v1alpha1.StepQuery},
 	{"watch", v1alpha1.StepWatch},
 }
 

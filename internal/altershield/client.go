@@ -35,6 +35,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
+
+	"github.com/traas-stack/altershield-operator/internal/breaker"
 )
 
 // Timeouts bound the stages of a call. Zero values take the default.
@@ -134,7 +136,7 @@ type Client struct {
 	timeouts Timeouts
 	http     *http.Client
 	clock    clock.PassiveClock
-	breaker  *breaker
+	breaker  *breaker.Breaker
 	limiter  *rate.Limiter
 	inFlight chan struct{}
 	onCall   func(Call)
@@ -174,7 +176,7 @@ func New(o Options) (*Client, error) {
 	if c.tokens == nil {
 		c.tokens = StaticTokens{""}
 	}
-	c.breaker = newBreaker(c.clock)
+	c.breaker = breaker.New(c.clock)
 	transport := o.Transport
 	if transport == nil {
 		transport = &http.Transport{
@@ -266,7 +268,7 @@ func (c *Client) Heartbeat(ctx context.Context) error {
 		return err
 	}
 	if _, err = decode[map[string]json.RawMessage](ActionHeartbeat, got, tokens, nil); err == nil {
-		c.breaker.alive()
+		c.breaker.Alive()
 	}
 	return err
 }
@@ -368,12 +370,12 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 	if err != nil {
 		return nil, &Error{Action: k.action, Class: ClassHuman, Err: err}
 	}
-	period, retryAfter, err := c.breaker.allow(isLastTry(ctx))
+	period, retryAfter, err := c.breaker.Allow(isLastTry(ctx))
 	if err != nil {
 		return nil, &Error{Action: k.action, Class: ClassRetry, RetryAfter: retryAfter, Err: err}
 	}
-	result := neutral
-	defer func() { c.breaker.done(period, result, err) }()
+	result := breaker.Neutral
+	defer func() { c.breaker.Done(period, result, err) }()
 
 	release, wait := c.admit()
 	if release == nil {
@@ -383,19 +385,19 @@ func do[T any](ctx context.Context, c *Client, k call, check func(*T) error) (_ 
 
 	var got *answer
 	if got, attempts, err = c.attempt(ctx, k, tokens); err != nil {
-		result = failed
+		result = breaker.Failed
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled),
 			ctx.Err() != nil && k.action == ActionSubmitAndStart:
-			result = neutral
+			result = breaker.Neutral
 		}
 		return nil, err
 	}
 	domain, err := decode(k.action, got, tokens, check)
 	if isAnswer(err) {
-		result = answered
+		result = breaker.Answered
 	} else {
-		result = failed
+		result = breaker.Failed
 	}
 	return domain, err
 }

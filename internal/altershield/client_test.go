@@ -33,6 +33,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/traas-stack/altershield-operator/internal/breaker"
 )
 
 const okAnswer = `{"success":true,"resultCode":"000","msg":"","domain":{"nodeId":"n1","orderId":"o1","skipCheck":false,"url":"u"}}`
@@ -415,32 +417,32 @@ func TestDeadServerHoldsNoWorker(t *testing.T) {
 	t.Cleanup(func() { close(released) })
 
 	started := time.Now()
-	for range maxFailures {
+	for range breaker.MaxFailures {
 		_, err := c.RetrieveCheck(t.Context(), RetrieveCheckRequest{Base: testBase(), NodeID: "n", DefenseStage: StagePre})
 		if ClassOf(err) != ClassRetry || !strings.Contains(err.Error(), "no answer within 50ms") {
 			t.Fatal(err)
 		}
 	}
 	if took := time.Since(started); took > 5*time.Second {
-		t.Errorf("%d calls took %s", maxFailures, took)
+		t.Errorf("%d calls took %s", breaker.MaxFailures, took)
 	}
 	for range 100 {
 		_, err := c.StartBatch(t.Context(), testBatch())
 		if !errors.Is(err, ErrBreakerOpen) || IsAmbiguous(err) {
 			t.Fatal(err)
 		}
-		if after := retryAfter(err); after != minCooldown {
+		if after := retryAfter(err); after != breaker.MinCooldown {
 			t.Fatalf("retry after %s", after)
 		}
 	}
-	if seen.Load() != maxFailures || c.breaker.current() != breakerOpen {
-		t.Errorf("%d requests, breaker %s", seen.Load(), c.breaker.current())
+	if seen.Load() != breaker.MaxFailures || c.breaker.Current() != breaker.Open {
+		t.Errorf("%d requests, breaker %s", seen.Load(), c.breaker.Current())
 	}
 
 	up.Store(true)
-	clock.SetTime(clock.Now().Add(minCooldown))
-	if _, err := c.StartBatch(t.Context(), testBatch()); err != nil || c.breaker.current() != breakerClosed {
-		t.Errorf("breaker %s, error %v", c.breaker.current(), err)
+	clock.SetTime(clock.Now().Add(breaker.MinCooldown))
+	if _, err := c.StartBatch(t.Context(), testBatch()); err != nil || c.breaker.Current() != breaker.Closed {
+		t.Errorf("breaker %s, error %v", c.breaker.Current(), err)
 	}
 }
 
@@ -449,15 +451,15 @@ func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 	tests := map[string]struct {
 		handler http.HandlerFunc
 		cancel  bool
-		want    breakerState
+		want    breaker.State
 	}{
-		"refusals":       {answering(200, `{"success":false,"resultCode":"901"}`), false, breakerClosed},
-		"HTTP 400":       {answering(400, ``), false, breakerClosed},
-		"HTTP 500":       {answering(500, ``), false, breakerOpen},
-		"HTML":           {answering(200, `<html>`), false, breakerOpen},
-		"callers leave":  {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, true, breakerClosed},
-		"reset":          {hijacked(""), false, breakerOpen},
-		"other services": {answering(200, `{}`), false, breakerOpen},
+		"refusals":       {answering(200, `{"success":false,"resultCode":"901"}`), false, breaker.Closed},
+		"HTTP 400":       {answering(400, ``), false, breaker.Closed},
+		"HTTP 500":       {answering(500, ``), false, breaker.Open},
+		"HTML":           {answering(200, `<html>`), false, breaker.Open},
+		"callers leave":  {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, true, breaker.Closed},
+		"reset":          {hijacked(""), false, breaker.Open},
+		"other services": {answering(200, `{}`), false, breaker.Open},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -465,7 +467,7 @@ func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				tc.handler(w, r)
 			}, nil)
-			for range maxFailures + 1 {
+			for range breaker.MaxFailures + 1 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if tc.cancel {
 					time.AfterFunc(20*time.Millisecond, cancel)
@@ -475,7 +477,7 @@ func TestBreakerCountsOnlyADeadServer(t *testing.T) {
 				}
 				cancel()
 			}
-			if got := c.breaker.current(); got != tc.want {
+			if got := c.breaker.Current(); got != tc.want {
 				t.Errorf("breaker %s, want %s", got, tc.want)
 			}
 		})
@@ -595,13 +597,13 @@ func TestHeartbeat(t *testing.T) {
 				o.RateLimit = RateLimit{PerSecond: 1, Burst: 1}
 				o.OnCall = func(Call) { calls.Add(1) }
 			})
-			for range maxFailures {
+			for range breaker.MaxFailures {
 				if err := c.Heartbeat(t.Context()); ClassOf(err) != test.want || err != nil && !strings.Contains(err.Error(), test.said) {
 					t.Errorf("heartbeat: %v, want %s: %s", err, test.want, test.said)
 				}
 			}
-			if heartbeats.Load() < maxFailures || calls.Load() != 0 || c.breaker.current() != breakerClosed {
-				t.Errorf("%d heartbeats, %d calls reported, breaker %s", heartbeats.Load(), calls.Load(), c.breaker.current())
+			if heartbeats.Load() < breaker.MaxFailures || calls.Load() != 0 || c.breaker.Current() != breaker.Closed {
+				t.Errorf("%d heartbeats, %d calls reported, breaker %s", heartbeats.Load(), calls.Load(), c.breaker.Current())
 			}
 			if _, err := c.StartBatch(t.Context(), testBatch()); err != nil {
 				t.Errorf("a call about a release after them: %v", err)
@@ -616,13 +618,13 @@ func TestHeartbeat(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusBadGateway)
 		}, nil)
-		for range maxFailures {
+		for range breaker.MaxFailures {
 			if _, err := c.StartBatch(t.Context(), testBatch()); err == nil {
 				t.Fatal("no error")
 			}
 		}
-		if err := c.Heartbeat(t.Context()); err != nil || c.breaker.current() != breakerHalfOpen {
-			t.Errorf("heartbeat: %v; breaker %s", err, c.breaker.current())
+		if err := c.Heartbeat(t.Context()); err != nil || c.breaker.Current() != breaker.HalfOpen {
+			t.Errorf("heartbeat: %v; breaker %s", err, c.breaker.Current())
 		}
 	})
 	t.Run("without a token", func(t *testing.T) {

@@ -23,6 +23,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/traas-stack/altershield-operator/internal/breaker"
 )
 
 // Class is how to react to a call that failed.
@@ -44,10 +46,10 @@ const (
 var (
 	// ErrBreakerOpen: the server failed repeatedly, and the operator sends nothing for a
 	// while. Whether the server works now is not known.
-	ErrBreakerOpen = errors.New("the circuit breaker is open")
+	ErrBreakerOpen = breaker.ErrOpen
 	// ErrJustFailed: another call failed a moment ago, and its failure counts for this
 	// call, too.
-	ErrJustFailed = errors.New("another call has just failed")
+	ErrJustFailed = breaker.ErrJustFailed
 	// ErrThrottled: the operator's own limits of calls are reached.
 	ErrThrottled = errors.New("throttled")
 	// ErrNoToken: there is no token to sign with.

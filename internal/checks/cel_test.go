@@ -151,7 +151,7 @@ func (r *ruled) create(o client.Object) {
 func (r *ruled) restart() {
 	r.checks = New(&cluster.Cluster{Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, View: cluster.View{
 		Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended(),
-	}}, anywhere)
+	}}, anywhere, nil)
 }
 
 func (r *ruled) check() *v1alpha1.CheckStatus { return &r.s.Batch.Status.Checks[0] }

@@ -24,6 +24,7 @@ limitations under the License.
 //   - podhealth.go, releasehealth.go: podHealth, from the caches
 //   - probe.go, prober.go: probe; caller.go makes a call, and guard.go bounds the addresses
 //   - rules.go, cel.go: cel
+//   - query.go, querier.go: prometheus
 //
 // AlterShield Server is another provider, in internal/verify.
 package checks
@@ -40,6 +41,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/server"
@@ -52,13 +54,17 @@ type Checks struct {
 	podHealth *releaseHealths
 	probe     *prober
 	cel       *evaluator
+	query     *querier
 }
 
 var _ Provider = &Checks{}
 
 // New returns the checks of policies. Probes call only addresses that the guard allows.
-func New(c *cluster.Cluster, guard Guard) *Checks {
-	return &Checks{view: c.View, clock: c.Clock, podHealth: newReleaseHealths(c), probe: newProber(c, guard), cel: newEvaluator(c)}
+func New(c *cluster.Cluster, guard Guard, clients *endpoint.Clients) *Checks {
+	return &Checks{
+		view: c.View, clock: c.Clock, podHealth: newReleaseHealths(c), probe: newProber(c, guard), cel: newEvaluator(c),
+		query: newQuerier(c, clients),
+	}
 }
 
 // Name implements Provider.
@@ -66,12 +72,16 @@ func (*Checks) Name() string { return "policies" }
 
 // Forget implements Provider: it ends the calls for a subject. All other memory is bounded,
 // and a batch that is done may have checks in the background.
-func (p *Checks) Forget(key types.NamespacedName) { p.probe.keep(key, nil) }
+func (p *Checks) Forget(key types.NamespacedName) {
+	p.probe.keep(key, nil)
+	p.query.keep(key, nil)
+}
 
 // Start implements manager.Runnable: when the manager ends, it ends all calls.
 func (p *Checks) Start(ctx context.Context) error {
 	<-ctx.Done()
 	p.probe.stop()
+	p.query.stop()
 	return nil
 }
 
@@ -85,6 +95,7 @@ func (p *Checks) Next(ctx context.Context, s Subject) (step Step, err error) {
 	}
 	p.podHealth.forget()
 	p.probe.keep(s.Key(), goOn)
+	p.query.keep(s.Key(), goOn)
 	for i := range checks {
 		if !goOn[checks[i].Name] {
 			continue
@@ -125,6 +136,8 @@ func (p *Checks) next(
 		made, after, err = p.probe.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeCel:
 		made, after = p.cel.next(ctx, s, of, c)
+	case c.Type == v1alpha1.CheckTypePrometheus:
+		made, after, err = p.query.next(ctx, s, of, c)
 	default:
 		return nil, 0, nil // written by a later version of the operator, or by hand
 	}

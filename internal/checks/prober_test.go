@@ -100,7 +100,7 @@ func newProbed(t *testing.T, port int32, pods ...string) *probed {
 // restart starts another process.
 func (p *probed) restart() {
 	c := &cluster.Cluster{View: cluster.View{Cached: p.cached, Live: p.live, Operator: "operator"}, Clock: p.clock}
-	p.checks = New(c, anywhere)
+	p.checks = New(c, anywhere, nil)
 }
 
 func (p *probed) check() *v1alpha1.CheckStatus { return &p.s.Batch.Status.Checks[0] }

@@ -69,7 +69,7 @@ func TestShowsTheCatalog(t *testing.T) {
 // ofChecks are reasons of status.checks and of steps of an order alone, which have no entry in the catalog.
 var ofChecks = []string{
 	"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate",
-	"Corrected", "Unprocessable",
+	"Corrected", "Unprocessable", "ThresholdCrossed", "Measuring", "NotFinite", "ManySeries",
 }
 
 // TestCatalogIsComplete: each condition, reason and event of the API has an entry with a sentence,

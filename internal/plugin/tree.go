@@ -184,7 +184,13 @@ func (t *tree) checks(to treeprint.Tree, checks []v1alpha1.CheckStatus) {
 		if m == markWaits && c.Deadline != nil {
 			info = strings.Trim("at most "+age(c.Deadline.Sub(t.now))+" more, "+info, ", ")
 		}
-		t.add(to, c.Name, m, string(phase), "", info)
+		at := t.add(to, c.Name, m, string(phase), "", info)
+		if t.wide && c.Query != "" {
+			t.add(at, "query", markPlain, c.Value, "", strings.Join(strings.Fields(c.Query), " "))
+			for _, series := range c.Samples {
+				t.add(at, "series", markPlain, "", "", series)
+			}
+		}
 	}
 }
 

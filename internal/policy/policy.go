@@ -31,6 +31,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/freeze"
+	"github.com/traas-stack/altershield-operator/internal/promql"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 )
@@ -79,6 +80,8 @@ type Check struct {
 	Probe *v1alpha1.ProbeCheck
 	// Cel is set for that type.
 	Cel *v1alpha1.CelCheck
+	// Prometheus is set for that type, with the defaults of the API.
+	Prometheus *v1alpha1.PrometheusCheck
 }
 
 // Accepted returns why a policy is not accepted; empty if it is. It does not repeat validations of
@@ -95,6 +98,11 @@ func isTooLarge(p *v1alpha1.DefensePolicy) bool {
 // specAccepted returns the first problem of the expressions and freezes of a policy; empty if there is none.
 func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 	for i := range spec.Checks {
+		if c := spec.Checks[i].Prometheus; c != nil {
+			if problem := queryAccepted(&spec.Checks[i]); problem != "" {
+				return fmt.Sprintf("spec.checks[%d].%s", i, problem)
+			}
+		}
 		if c := spec.Checks[i].Cel; c != nil {
 			if problem := rules.Problem(c, rules.ScopeOf(spec.Checks[i].Stage, c)); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].cel.%s", i, problem)
@@ -102,6 +110,22 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 		}
 	}
 	return freeze.Problem(spec.Freezes)
+}
+
+// queryAccepted returns the problem of a check of type prometheus; empty if there is none.
+func queryAccepted(c *v1alpha1.PolicyCheck) string {
+	if problem := rules.ThresholdProblem(c.Prometheus.FailWhen); problem != "" {
+		return "prometheus.failWhen: " + problem
+	}
+	if problem := promql.Problem(c.Prometheus.Query); problem != "" {
+		return "prometheus.query: " + problem
+	}
+	of := Check{Delay: durationOr(c.Delay, 0), Prometheus: prometheusOf(c.Prometheus)}
+	if due, deadline := of.Due(), durationOr(c.Deadline, defaultDeadline); due >= deadline {
+		return fmt.Sprintf("deadline: %s is too short: with delay, a range of samples, %d evaluations and the time until "+
+			"Prometheus has the samples, the check takes %s", deadline, of.Prometheus.Count, due)
+	}
+	return ""
 }
 
 func selectorsAccepted(p *v1alpha1.DefensePolicy, operator string) (problem string) {
@@ -317,6 +341,10 @@ const (
 	defaultDuration = 2 * time.Minute
 	defaultTimeout  = 10 * time.Second
 	defaultInterval = 10 * time.Second
+	// defaultQueryInterval is the time between two evaluations of a query.
+	defaultQueryInterval = 30 * time.Second
+	// usualScrape is the scrape interval that is assumed while the endpoint is not read.
+	usualScrape = 30 * time.Second
 )
 
 const (
@@ -337,7 +365,8 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			Stage: cmp.Or(c.Stage, v1alpha1.StageBatchPost),
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: podHealthOf(c.PodHealth), Probe: probeOf(c.Probe), Cel: c.Cel,
-			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout),
+			Prometheus: prometheusOf(c.Prometheus),
+			OnError:    cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout),
 		}
 		if check.Stage == v1alpha1.StageAdmission {
 			check.Timeout = min(durationOr(c.Timeout, MaxAtAdmission), MaxAtAdmission)
@@ -355,6 +384,8 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Type = v1alpha1.CheckTypeCel
 		case c.Probe != nil:
 			check.Type = v1alpha1.CheckTypeProbe
+		case c.Prometheus != nil:
+			check.Type = v1alpha1.CheckTypePrometheus
 		case c.Altershield != nil:
 			check.Type = typeServer
 		default:
@@ -392,6 +423,26 @@ func probeOf(c *v1alpha1.ProbeCheck) *v1alpha1.ProbeCheck {
 	return &with
 }
 
+// prometheusOf returns a check of type prometheus with the defaults of the API.
+func prometheusOf(c *v1alpha1.PrometheusCheck) *v1alpha1.PrometheusCheck {
+	if c == nil {
+		return nil
+	}
+	with := *c
+	with.Interval = &metav1.Duration{Duration: durationOr(c.Interval, defaultQueryInterval)}
+	with.Count, with.Failures = max(c.Count, 1), max(c.Failures, 1)
+	with.Empty = cmp.Or(c.Empty, v1alpha1.EmptyNoData)
+	return &with
+}
+
+// Lag is how long after its planned time a query is evaluated: by then Prometheus has the samples.
+const Lag = 30 * time.Second
+
+// Range returns the range of the samples of a query. The endpoint has the scrape interval.
+func (c *Check) Range(scrape time.Duration) time.Duration {
+	return max(4*scrape, c.Prometheus.Interval.Duration)
+}
+
 // Rules returns the policy of a check with rules.
 func (c *Check) Rules(operator string) rules.Policy {
 	of := strings.Split(c.Name, "/")
@@ -425,14 +476,16 @@ func (c *Check) Due() time.Duration {
 		return c.Delay + c.Probe.Interval.Duration*time.Duration(c.Probe.Successes) + c.Timeout
 	case c.PodHealth != nil:
 		return c.Delay + c.PodHealth.Duration.Duration
+	case c.Prometheus != nil:
+		return c.Delay + c.Range(usualScrape) + time.Duration(c.Prometheus.Count-1)*c.Prometheus.Interval.Duration + Lag
 	default:
 		return c.Delay
 	}
 }
 
 // AfterSuccess reports whether the check also runs on pods that are created after their release
-// succeeded: it checks pods, not the released template.
-func (c *Check) AfterSuccess() bool { return c.Cel == nil }
+// succeeded: it checks pods, not the released template, nor what they serve.
+func (c *Check) AfterSuccess() bool { return c.Cel == nil && c.Prometheus == nil }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {

@@ -80,6 +80,49 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestQueries: a check of type prometheus is judged with its threshold, its query and its times.
+func TestQueries(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*v1alpha1.PolicyCheck)
+		want   string
+	}{
+		"correct":  {func(*v1alpha1.PolicyCheck) {}, ""},
+		"a scalar": {func(c *v1alpha1.PolicyCheck) { c.Prometheus.Query = "scalar(up)" }, ""},
+		"samples": {
+			func(c *v1alpha1.PolicyCheck) {
+				c.Prometheus.FailWhen = "samples.exists(s, s.labels.pod == 'a' && s.value > 1.0)"
+			}, "",
+		},
+		"no PromQL": {
+			func(c *v1alpha1.PolicyCheck) { c.Prometheus.Query = "sum(up" }, "spec.checks[0].prometheus.query: it does not parse",
+		},
+		"a template": {func(c *v1alpha1.PolicyCheck) { c.Prometheus.Query = "up{a='$tenant'}" }, "the variable $tenant is not known"},
+		"a range":    {func(c *v1alpha1.PolicyCheck) { c.Prometheus.Query = "up[5m]" }, "must be an instant vector or a scalar"},
+		"no CEL": {
+			func(c *v1alpha1.PolicyCheck) { c.Prometheus.FailWhen = "value >" }, "spec.checks[0].prometheus.failWhen: it does not compile",
+		},
+		"not true or false": {func(c *v1alpha1.PolicyCheck) { c.Prometheus.FailWhen = "value" }, "prometheus.failWhen: it must be true or false"},
+		"the pod":           {func(c *v1alpha1.PolicyCheck) { c.Prometheus.FailWhen = "pod.spec == 1" }, "undeclared reference to 'pod'"},
+		"too short": {
+			func(c *v1alpha1.PolicyCheck) { c.Deadline = &metav1.Duration{Duration: 4 * time.Minute} },
+			"spec.checks[0].deadline: 4m0s is too short: with delay, a range of samples, 4 evaluations and the time until " +
+				"Prometheus has the samples, the check takes 4m0s",
+		},
+		"too many": {func(c *v1alpha1.PolicyCheck) { c.Prometheus.Count = 60 }, "the check takes 32m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := made("ns", "p", 0, func(p *v1alpha1.DefensePolicy) {
+				c := &p.Spec.Checks[0]
+				c.PodHealth, c.Prometheus = nil, &v1alpha1.PrometheusCheck{Query: "up{pod=~'$pods'}", FailWhen: "value > 0.05", Count: 4, Failures: 2}
+				test.change(c)
+			})
+			if got := Accepted(&p, "operator"); !strings.Contains(got, test.want) || (got == "") != (test.want == "") {
+				t.Errorf("problem %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // made returns a policy of one check, created some time after now.

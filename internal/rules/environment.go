@@ -220,6 +220,10 @@ var base = sync.OnceValue(func() environments {
 		PerBatch:  append([]cel.EnvOption{cel.Variable(varPods, cel.ListType(cel.DynType))}, ofRelease...),
 		OfRelease: ofRelease,
 		OfRequest: dyn(varObject, varOldObject, varRequest, varNamespace),
+		OfResult: {
+			cel.Variable(varValue, cel.DoubleType), cel.Variable(varValues, cel.ListType(cel.DoubleType)),
+			cel.Variable(varSamples, cel.ListType(cel.DynType)),
+		},
 	} {
 		if e.scopes[scope], err = made.Extend(vars...); err != nil {
 			panic(fmt.Sprintf("the environment of expressions: %v", err))

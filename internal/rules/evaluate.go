@@ -18,7 +18,9 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/cel-go/cel"
@@ -37,6 +39,29 @@ type Input struct {
 	// Object is the requested object, OldObject the stored one, or nil if the request
 	// creates the object, Namespace the namespace of the object.
 	Object, OldObject, Request, Namespace map[string]any
+	// Samples are the series of the result of a query. The variable value exists if the result
+	// has one series.
+	Samples []Sample
+}
+
+// Sample is one series of the result of a query.
+type Sample struct {
+	Labels map[string]string
+	Value  float64
+}
+
+// ErrManySeries is the error of a rule that reads the variable value, although the result of the
+// query has several series.
+var ErrManySeries = errors.New("value exists only if the result has one series: aggregate the query with sum() or max(), " +
+	"or use values")
+
+// Crosses evaluates the rule of the scope OfResult. It reports whether the rule is true.
+func (w *Watch) Crosses(ctx context.Context, of Policy, p *Program, samples []Sample) (bool, error) {
+	failures, err := w.Evaluate(ctx, of, p, Input{Samples: samples}, func() {})
+	if err != nil && len(samples) != 1 && strings.Contains(err.Error(), "no such attribute(s): "+varValue) {
+		return false, ErrManySeries
+	}
+	return err == nil && len(failures) == 0, err
 }
 
 // Pod is one pod of a batch.
@@ -117,12 +142,26 @@ func (in *Input) subjects(scope Scope) (of []subject) {
 		add("", varPods, pods)
 	case OfRelease:
 		add("", "", nil)
+	case OfResult:
+		of = []subject{{vars: ofResult(in.Samples)}}
 	case OfRequest:
 		of = []subject{{vars: map[string]any{
 			varObject: orNull(in.Object), varOldObject: orNull(in.OldObject), varRequest: orNull(in.Request), varNamespace: orNull(in.Namespace),
 		}}}
 	}
 	return of
+}
+
+func ofResult(samples []Sample) map[string]any {
+	values, all := make([]float64, len(samples)), make([]any, len(samples))
+	for i, s := range samples {
+		values[i], all[i] = s.Value, map[string]any{varValue: s.Value, "labels": s.Labels}
+	}
+	vars := map[string]any{varValues: values, varSamples: all}
+	if len(values) == 1 {
+		vars[varValue] = values[0]
+	}
+	return vars
 }
 
 // rulesOf evaluates the rules for one subject.

@@ -63,6 +63,9 @@ const (
 	varOldObject   = "oldObject"
 	varRequest     = "request"
 	varNamespace   = "namespaceObject"
+	varValue       = "value"
+	varValues      = "values"
+	varSamples     = "samples"
 )
 
 // Scope is the subject of the rules of a check.
@@ -78,7 +81,19 @@ const (
 	// OfRequest means that rules are evaluated for the request of a release, as in a
 	// ValidatingAdmissionPolicy.
 	OfRequest
+	// OfResult means that the rule is evaluated for the result of a query.
+	OfResult
 )
+
+// Threshold returns the rule of a failWhen as a check of the scope OfResult.
+func Threshold(failWhen string) *v1alpha1.CelCheck {
+	return &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: failWhen}}}
+}
+
+// ThresholdProblem returns the problem of a failWhen; empty if it compiles.
+func ThresholdProblem(failWhen string) string {
+	return strings.TrimPrefix(Problem(Threshold(failWhen), OfResult), "rules[0].expression: ")
+}
 
 // ScopeOf returns the scope of a check at a stage.
 func ScopeOf(stage v1alpha1.PolicyStage, c *v1alpha1.CelCheck) Scope {
@@ -356,7 +371,7 @@ func (usual) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
 		if e := node.Expr(); e != nil && e.Kind() == ast.IdentKind {
 			return nil
 		}
-	case len(path) == 1 && path[0] == varPods:
+	case len(path) == 1 && (path[0] == varPods || path[0] == varValues || path[0] == varSamples):
 		size = usualBatch
 	case kind.IsExactType(cel.StringType):
 		size = usualString

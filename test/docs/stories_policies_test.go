@@ -76,6 +76,38 @@ var policiesStories = map[string]plan{
 			},
 		},
 	},
+	"docs/tasks/verify-with-prometheus.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+			s.do("kubectl create deployment web --image=busybox")
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicy few-errors")
+			s.do("kubectl -n %s delete defenseendpoint prometheus", system)
+			s.do("kubectl -n %s delete secret prometheus-login", system)
+			s.do("kubectl delete deployment web --cascade=foreground")
+			s.do("kubectl delete cwl,cpd --all")
+		},
+		steps: []step{
+			{
+				command: "kubectl apply -f config/samples/endpoints/prometheus.yaml",
+				after: func(s *story) {
+					// No Prometheus has this name here.
+					s.wait("True False", "kubectl -n %s get defenseendpoint prometheus -o jsonpath='"+
+						`{.status.conditions[?(@.type=="Accepted")].status} {.status.conditions[?(@.type=="Reachable")].status}'`, system)
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/prometheus.yaml",
+				after: func(s *story) {
+					s.policy("default", "few-errors", "Observe")
+					s.wait("EndpointUnavailable", "kubectl get defensepolicy few-errors -o jsonpath='"+
+						`{.status.conditions[?(@.type=="QueriesWork")].reason}'`)
+				},
+			},
+		},
+	},
 	"docs/reference/checks.md": {
 		begin: func(s *story) {
 			s.standAlone()

@@ -80,7 +80,7 @@ const eventsResource = "events"
 // isKept reports whether an object was deleted and the operator may delay its removal.
 func isKept(o client.Object) bool {
 	switch o.(type) {
-	case *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod, *v1alpha1.OpsConfigInfo, *v1alpha1.DefensePolicy:
+	case *v1alpha1.ChangeWorkload, *v1alpha1.ChangePod, *v1alpha1.OpsConfigInfo, *v1alpha1.DefensePolicy, *v1alpha1.DefenseEndpoint:
 		return o.GetDeletionTimestamp() != nil
 	default:
 		own := func(finalizer string) bool { return strings.Contains(finalizer, "altershield") }

@@ -43,7 +43,7 @@ func business(r *Request) bool {
 		return slices.Contains([]string{"create", "patch", "delete"}, r.Verb)
 	case "changeworkloads/status", "changepods/status":
 		return r.Verb == "update" || r.Verb == "patch"
-	case "opsconfiginfoes/status", "defensepolicies/status":
+	case "opsconfiginfoes/status", "defensepolicies/status", "defenseendpoints/status":
 		return r.Verb == "update"
 	case "changepods":
 		return r.Verb == "create" || r.Verb == "delete"

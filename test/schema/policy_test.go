@@ -49,6 +49,8 @@ func indent(s string) string { return "  " + strings.ReplaceAll(s, "\n", "\n  ")
 // checkOf returns the spec of a policy with one check.
 func checkOf(check string) string { return "checks:\n- name: a\n" + indent(check) }
 
+const theQuery = "prometheus: {endpointRef: {name: prom}, query: up, failWhen: value < 1.0}"
+
 var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec string) {
 	Expect(api.Create(ctx, policyOf("policy", spec), client.DryRunAll)).To(Succeed())
 },
@@ -79,6 +81,10 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("a probe of a Service at the end", checkOf("stage: ReleasePost\nprobe: {target: Service, service: web, http: {port: 80}}")),
 	Entry("a probe of a Service", checkOf("probe: {target: Service, service: web, http: {port: 80}}")),
 	Entry("a probe by TCP", checkOf("wait: false\nprobe: {tcp: {port: 5432}}")),
+	Entry("a query", checkOf(theQuery)),
+	Entry("all of a query", "onNoData: Fail\n"+checkOf("stage: ReleasePost\ndelay: 1m\nwait: false\ndeadline: 1h\ntimeout: 30s\n"+
+		"prometheus: {endpointRef: {name: prom}, query: 'sum(rate(errors{pod=~\"$pods\"}[$range]))', failWhen: value > 0.05, "+
+		"interval: 1m0s, count: 60, failures: 60, empty: Zero}")),
 	Entry("the least of cel", checkOf("cel: {rules: [{expression: 'true'}]}")),
 	Entry("a hold beside checks", "hold: {until: FirstBatch}\n"+checkOf("podHealth: {}")),
 	Entry("a freeze alone", "freezes: [{name: weekend, schedule: '0 16 * * 5', duration: 64h}]"),
@@ -109,8 +115,25 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a hold that is too long", "p", "hold: {until: FirstBatch, maxDuration: 2h1s}", "spec.hold.maxDuration", "from 1m to 2h"),
 	Entry("a hold without a unit", "p", "hold: {until: FirstBatch, maxDuration: '30'}", "spec.hold"),
 	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
-	Entry("a check of a later release, with its name", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"),
-		"spec.checks[0].prometheus", "the check type prometheus belongs to a later release"),
+	Entry("a check of a later release, with its name", "p", checkOf("compare: {presets: [cpu]}"),
+		"spec.checks[0].compare", "the check type compare belongs to a later release"),
+	Entry("a query at admission", "p", checkOf("stage: Admission\n"+theQuery), "spec.checks[0].stage", "set stage to ReleasePre or later"),
+	Entry("a query without an endpoint", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"), "prometheus.endpointRef", "Required"),
+	Entry("a query of nothing", "p", checkOf("prometheus: {endpointRef: {name: a}, query: '', failWhen: a}"), "prometheus.query"),
+	Entry("a query that is too long", "p", checkOf("prometheus: {endpointRef: {name: a}, failWhen: a, query: "+strings.Repeat("a", 4097)+"}"),
+		"prometheus.query", "Too long"),
+	Entry("an endpoint in another namespace", "p", checkOf("prometheus: {endpointRef: {name: a/b}, query: up, failWhen: a}"),
+		"endpointRef.name"),
+	Entry("more failures than evaluations", "p",
+		checkOf("prometheus: {endpointRef: {name: a}, query: up, failWhen: a, count: 2, failures: 3}"),
+		"prometheus.failures", "failures is at most count"),
+	Entry("too many evaluations", "p", checkOf("prometheus: {endpointRef: {name: a}, query: up, failWhen: a, count: 61}"), "prometheus.count"),
+	Entry("evaluations without a pause", "p", checkOf("prometheus: {endpointRef: {name: a}, query: up, failWhen: a, interval: 4s}"),
+		"prometheus.interval"),
+	Entry("evaluations once an hour", "p", checkOf("prometheus: {endpointRef: {name: a}, query: up, failWhen: a, interval: 1h}"),
+		"prometheus.interval"),
+	Entry("an unknown meaning of nothing", "p", checkOf("prometheus: {endpointRef: {name: a}, query: up, failWhen: a, empty: Fail}"),
+		"prometheus.empty", "Unsupported value"),
 	Entry("another check of a later release", "p", checkOf("service: {endpointRef: {name: gate}}"), "spec.checks[0].service"),
 	Entry("the server, in observe mode", "p", checkOf("mode: Observe\naltershield: {}"), "spec.checks[0].altershield",
 		"OpsConfigInfo observe"),
@@ -216,7 +239,7 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 		"must be shorter than deadline"),
 	Entry("an unknown effect of errors", "p", "onError: Maybe\n"+checkOf("podHealth: {}"), "spec.onError"),
 	Entry("cel beside another type", "p", checkOf("podHealth: {}\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0]",
-		"a check has a type, and only one: podHealth, cel, probe or altershield"),
+		"a check has a type, and only one: podHealth, cel, probe, prometheus or altershield"),
 	Entry("cel later than its deadline", "p", checkOf("delay: 1m\ndeadline: 1m\ncel: {rules: [{expression: 'true'}]}"),
 		"spec.checks[0].deadline", "must be shorter than deadline"),
 	Entry("cel without rules", "p", checkOf("cel: {rules: []}"), "spec.checks[0].cel.rules", "at least 1"),

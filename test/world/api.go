@@ -268,6 +268,8 @@ func dropStatus(o client.Object) {
 		o.Status = v1alpha1.OpsConfigInfoStatus{}
 	case *v1alpha1.DefensePolicy:
 		o.Status = v1alpha1.DefensePolicyStatus{}
+	case *v1alpha1.DefenseEndpoint:
+		o.Status = v1alpha1.DefenseEndpointStatus{}
 	case *appsv1.StatefulSet:
 		o.Status = appsv1.StatefulSetStatus{}
 	case *appsv1.DaemonSet:

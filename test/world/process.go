@@ -93,7 +93,7 @@ func (c machineClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 func (p *Process) setUp() error {
 	w := p.world
 	kinds := w.kinds
-	o := controllers.Options{Spread: func() float64 { return 0.5 }}
+	o := controllers.Options{Spread: func() float64 { return 0.5 }, DialEndpoint: w.dial}
 	if w.server != nil {
 		server, err := w.server.connect(p)
 		if err != nil {

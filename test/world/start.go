@@ -36,7 +36,7 @@ import (
 func New(o Options) *World {
 	w := &World{
 		api: newAPI(), kinds: cmp.Or(o.Kinds, workload.Defended()), hooks: map[schema.GroupKind]hooks{}, wake: make(chan struct{}, 1),
-		verbose: o.Verbose, forgets: o.Forgets, written: map[string]int{},
+		verbose: o.Verbose, forgets: o.Forgets, written: map[string]int{}, dial: o.Dial,
 	}
 	if w.clocks = o.Clocks; len(o.Clocks) == 0 {
 		w.clocks = []time.Duration{0, 5 * time.Minute, -5 * time.Minute}
@@ -67,6 +67,9 @@ func New(o Options) *World {
 		if !o.Bare {
 			w.setPolicy(ctx, &object)
 		}
+	}
+	for i := range o.Endpoints {
+		must(w.api.client.Create(ctx, &o.Endpoints[i]))
 	}
 	for n := range max(o.Processes, 1) {
 		w.processes = append(w.processes, w.newProcess(n, o.Lag))

@@ -34,6 +34,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/servertime"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/routers"
@@ -50,6 +51,9 @@ type Options struct {
 	Settings map[string]v1alpha1.OpsConfigValue
 	// Policies are created beside the default policy, which they may replace.
 	Policies []v1alpha1.DefensePolicy
+	// Endpoints are created in the operator's namespace, and Dial connects to them.
+	Endpoints []v1alpha1.DefenseEndpoint
+	Dial      endpoint.Dial
 	// Bare: the world begins without settings and policies.
 	Bare bool
 	// Unenrolled: the namespace is not enrolled at the start.
@@ -104,6 +108,7 @@ type World struct {
 	broken  func(write string, carryOut func() error) error
 	verbose bool
 	forgets bool
+	dial    endpoint.Dial
 
 	// writes and calls are the operator's since the story began; written counts the writes by verb
 	// and kind.

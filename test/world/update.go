@@ -143,6 +143,8 @@ func keepStatus(before, after client.Object) {
 		after.(*v1alpha1.OpsConfigInfo).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *v1alpha1.DefensePolicy:
 		after.(*v1alpha1.DefensePolicy).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
+	case *v1alpha1.DefenseEndpoint:
+		after.(*v1alpha1.DefenseEndpoint).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *appsv1.Deployment:
 		after.(*appsv1.Deployment).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *appsv1.StatefulSet:
@@ -185,6 +187,8 @@ func specChanged(before, after client.Object) bool {
 		case *v1alpha1.OpsConfigInfo:
 			return o.Spec
 		case *v1alpha1.DefensePolicy:
+			return o.Spec
+		case *v1alpha1.DefenseEndpoint:
 			return o.Spec
 		case *workloadtest.FleetObject:
 			return o.Spec

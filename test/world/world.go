@@ -251,6 +251,11 @@ func (w *World) Policies() []*v1alpha1.DefensePolicy {
 	return list[*v1alpha1.DefensePolicy](w.api, "DefensePolicy", OperatorNamespace)
 }
 
+// Endpoints returns the endpoints in the operator's namespace.
+func (w *World) Endpoints() []*v1alpha1.DefenseEndpoint {
+	return list[*v1alpha1.DefenseEndpoint](w.api, "DefenseEndpoint", OperatorNamespace)
+}
+
 // Pods returns the pods of the namespace.
 func (w *World) Pods() []*corev1.Pod { return list[*corev1.Pod](w.api, "Pod", Namespace) }
 

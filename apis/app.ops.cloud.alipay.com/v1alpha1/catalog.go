@@ -100,6 +100,8 @@ const (
 	StepRecreated   NextStep = "Change what makes the StatefulSet recreate the pod, as the message says, then delete the pod."
 	StepHold        NextStep = "Wait, or end the hold: `kubectl altershield resume NAME`."
 	StepPolicy      NextStep = "Look at the check in the status, and at the policy."
+	StepQuery       NextStep = "Try the query of the message in Prometheus, then correct it, or the labels of the endpoint."
+	StepEndpoint    NextStep = "Correct the DefenseEndpoint, its Secrets or the service: `kubectl get defenseendpoints -A -o wide`."
 	StepOperator    NextStep = "Run `kubectl altershield check`."
 	StepReview      NextStep = "Ask the user whether this was intended."
 	StepReleaseOnce NextStep = "Take the operator's labels out of manifests in Git."
@@ -419,7 +421,7 @@ func serverEntries() []Entry {
 
 // otherEntries returns entries about conditions of the other kinds.
 func otherEntries() []Entry {
-	const batch, setting, policy, pod = "ChangePod", "OpsConfigInfo", "DefensePolicy", "Pod"
+	const batch, setting, policy, endpoint, pod = "ChangePod", "OpsConfigInfo", "DefensePolicy", "DefenseEndpoint", "Pod"
 	return []Entry{
 		of(batch, ConditionChecked, isTrue, ReasonPassed, "The check passed.", NeedsNothing, "", ""),
 		of(batch, ConditionChecked, isTrue, ReasonCheckFailed, "A check failed pods of the batch.", NeedsAction, ActorOwner, StepFix),
@@ -486,6 +488,32 @@ func otherEntries() []Entry {
 		of(policy, ConditionSetAside, isTrue, ReasonRulesDoNotEnd,
 			"Three evaluations of its rules did not end in time. No rule of it is evaluated for ten minutes.",
 			NeedsAction, ActorOwner, StepPolicy),
+		of(policy, ConditionQueriesWork, isTrue, ReasonSeriesFound,
+			"The queries of the policy found series when they were tried once.", NeedsNothing, "", ""),
+		of(policy, ConditionQueriesWork, isFalse, ReasonUnknownMetric,
+			"Prometheus has no series of a metric of the query.", NeedsAction, ActorOwner, StepQuery),
+		of(policy, ConditionQueriesWork, isFalse, ReasonWrongLabel,
+			"The metric has series, but none with a label of the query.", NeedsAction, ActorOwner, StepQuery),
+		of(policy, ConditionQueriesWork, isFalse, ReasonNoSeries,
+			"The result of a query has no series.", NeedsAction, ActorOwner, StepQuery),
+		of(policy, ConditionQueriesWork, isFalse, ReasonQueryFailed,
+			"A query or its failWhen cannot be evaluated.", NeedsAction, ActorOwner, StepQuery),
+		of(policy, ConditionQueriesWork, isUnknown, ReasonNoEndpoint,
+			"The endpoint of a query does not exist, or the policy may not use it.", NeedsAction, ActorAdmin, StepEndpoint),
+		of(policy, ConditionQueriesWork, isUnknown, ReasonUnavailable,
+			"The endpoint of a query does not answer. The query is tried again.", NeedsAction, ActorAdmin, StepEndpoint),
+
+		of(endpoint, ConditionAccepted, isTrue, ReasonInForce, "The endpoint is accepted.", NeedsNothing, "", ""),
+		of(endpoint, ConditionAccepted, isFalse, ReasonInvalidPolicy, "The spec cannot be used.", NeedsAction, ActorAdmin, StepEndpoint),
+		of(endpoint, ConditionAccepted, isFalse, ReasonCredentials,
+			"A Secret of the endpoint cannot be used.", NeedsAction, ActorAdmin, StepEndpoint),
+		of(endpoint, ConditionReachable, isTrue, ReasonAnswers, "The endpoint answers the operator.", NeedsNothing, "", ""),
+		of(endpoint, ConditionReachable, isFalse, ReasonUnavailable,
+			"The endpoint gives no valid answer. The operator tries again each minute.", NeedsAction, ActorAdmin, StepEndpoint),
+		of(endpoint, ConditionReachable, isFalse, ReasonQueryFailed,
+			"The endpoint refuses the query vector(1).", NeedsAction, ActorAdmin, StepEndpoint),
+		of(endpoint, ConditionReachable, isUnknown, ReasonNotConfigured,
+			"The endpoint is not called until it is accepted.", NeedsNotice, "", StepEndpoint),
 
 		of(pod, ConditionServerHealthy, isTrue, ReasonAnswers,
 			"AlterShield Server answers the heartbeats of this replica.", NeedsNothing, "", ""),

@@ -96,10 +96,31 @@ type CheckStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// Value measured on the first pod that failed.
+	// Value measured on the first pod that failed, or the last value of a query.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Value string `json:"value,omitempty"`
+	// Query as it was last evaluated, with the values of its variables; its first
+	// 2048 bytes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	Query string `json:"query,omitempty"`
+	// Series of the last result of the query, at most 10, the largest values
+	// first: labels and value.
+	// +optional
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=160
+	// +listType=atomic
+	Samples []string `json:"samples,omitempty"`
+	// Number of evaluations of the query that were answered.
+	// +optional
+	Measured int32 `json:"measured,omitempty"`
+	// Number of answers with data.
+	// +optional
+	WithData int32 `json:"withData,omitempty"`
+	// Number of bad answers in a row.
+	// +optional
+	ConsecutiveFailures int32 `json:"consecutiveFailures,omitempty"`
 	// Effect of a phase without a verdict, Pass or Fail; if absent, the setting
 	// silence decides.
 	// +optional

@@ -61,12 +61,16 @@ const (
 	ConditionSubmitted = "Submitted"
 )
 
-// Condition types of OpsConfigInfo and DefensePolicy.
+// Condition types of OpsConfigInfo, DefensePolicy and DefenseEndpoint.
 const (
 	// ConditionAccepted reports whether spec is in force. Otherwise status.inForce is.
 	ConditionAccepted = "Accepted"
 	// ConditionSetAside is True while a replica of the operator evaluates no rule of the policy.
 	ConditionSetAside = "SetAside"
+	// ConditionQueriesWork reports what the queries of the policy found when they were tried once.
+	ConditionQueriesWork = "QueriesWork"
+	// ConditionReachable reports whether the endpoint answers.
+	ConditionReachable = "Reachable"
 	// ConditionWebhooksConfigured of the operator's own `blocking` is False while a webhook configuration is missing.
 	ConditionWebhooksConfigured = "WebhooksConfigured"
 	// ConditionInstalled of the operator's own `blocking` has the start of this installation as its transition time.
@@ -168,12 +172,32 @@ const (
 	ReasonRuleFailed = "RuleFailed"
 	// ReasonCannotEvaluate means that a rule could not be evaluated.
 	ReasonCannotEvaluate = "CannotEvaluate"
+	// ReasonThreshold means that failWhen was true several times in a row.
+	ReasonThreshold = "ThresholdCrossed"
+	// ReasonMeasuring means that the query is evaluated, and that some evaluations are left.
+	ReasonMeasuring = "Measuring"
+	// ReasonNoSeries means that the result of the query has no series.
+	ReasonNoSeries = "NoSeries"
+	// ReasonNotFinite means that no value of the result is a finite number.
+	ReasonNotFinite = "NotFinite"
+	// ReasonManySeries means that the result has more series than failWhen or the operator can read.
+	ReasonManySeries = "ManySeries"
+	// ReasonQueryFailed means that the query cannot be evaluated.
+	ReasonQueryFailed = "QueryFailed"
+	// ReasonUnavailable means that the endpoint gave no valid answer.
+	ReasonUnavailable = "EndpointUnavailable"
+	// ReasonNoEndpoint means that there is no such endpoint, or that the policy may not use it.
+	ReasonNoEndpoint = "NoEndpoint"
 	// ReasonCorrected means that a user corrected the verdict.
 	ReasonCorrected = "Corrected"
 )
 
-// Reasons of the conditions of OpsConfigInfo, DefensePolicy and the operator's own pods.
+// Reasons of the conditions of OpsConfigInfo, DefensePolicy, DefenseEndpoint and the operator's own pods.
 const (
+	ReasonCredentials          = "CredentialsUnusable"
+	ReasonSeriesFound          = "SeriesFound"
+	ReasonUnknownMetric        = "UnknownMetric"
+	ReasonWrongLabel           = "WrongLabel"
 	ReasonInForce              = "InForce"
 	ReasonInvalidContent       = "InvalidContent"
 	ReasonTypeMismatch         = "TypeMismatch"

@@ -172,19 +172,21 @@ const (
 	CheckTypeCel = "cel"
 	// CheckTypeProbe calls pods, or their Service.
 	CheckTypeProbe = "probe"
+	// CheckTypePrometheus evaluates a query of a Prometheus.
+	CheckTypePrometheus = "prometheus"
 )
 
-// PolicyCheck is one check of exactly one type: podHealth, cel, probe or
-// altershield.
+// PolicyCheck is one check of exactly one type: podHealth, cel, probe,
+// prometheus or altershield.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.prometheus)",message="the check type prometheus belongs to a later release of the operator",fieldPath=".prometheus",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe or altershield"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus or altershield"
+// +kubebuilder:validation:XValidation:rule="!has(self.prometheus) || self.stage != 'Admission'",message="a query is evaluated several times, and the request of a release cannot wait for that: set stage to ReleasePre or later",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage in ['BatchPre', 'BatchPost']",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
@@ -203,9 +205,9 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// Stage at which the check begins: any for cel, BatchPost for podHealth,
-	// BatchPre or BatchPost for probe. A probe with target Service may also begin
-	// at ReleasePost.
+	// Stage at which the check begins: any for cel, any but Admission for
+	// prometheus, BatchPost for podHealth, BatchPre or BatchPost for probe. A probe
+	// with target Service may also begin at ReleasePost.
 	// +optional
 	// +kubebuilder:default=BatchPost
 	Stage PolicyStage `json:"stage,omitempty"`
@@ -226,7 +228,7 @@ type PolicyCheck struct {
 	Wait *bool `json:"wait,omitempty"`
 	// Longest duration of the whole check, 1s to 2h. It must exceed delay plus
 	// podHealth.duration, or delay plus timeout plus probe.successes times
-	// probe.interval. Not at Admission.
+	// probe.interval, or what a query takes. Not at Admission.
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
@@ -253,9 +255,9 @@ type PolicyCheck struct {
 	// verdict fails the pods; otherwise the setting silence decides.
 	// +optional
 	Altershield *AltershieldCheck `json:"altershield,omitempty"`
-	// Reserved.
+	// Query of a Prometheus, evaluated several times.
 	// +optional
-	Prometheus *Reserved `json:"prometheus,omitempty"`
+	Prometheus *PrometheusCheck `json:"prometheus,omitempty"`
 	// Reserved.
 	// +optional
 	Compare *Reserved `json:"compare,omitempty"`
@@ -489,6 +491,78 @@ type TCPProbe struct {
 	Port int32 `json:"port"`
 }
 
+// EmptyResult is the meaning of a result without series.
+// +kubebuilder:validation:Enum=NoData;Zero;Pass
+type EmptyResult string
+
+const (
+	// EmptyNoData means that there is no data: onNoData of the policy decides.
+	EmptyNoData EmptyResult = "NoData"
+	// EmptyZero means the value 0, as for counters that begin with the first
+	// error.
+	EmptyZero EmptyResult = "Zero"
+	// EmptyPass means that the evaluation passes.
+	EmptyPass EmptyResult = "Pass"
+)
+
+// PrometheusCheck evaluates a query at planned times, one range of samples and
+// then every interval after the check begins. It fails as soon as failWhen was
+// true several times in a row, and passes if the last evaluation had data.
+// Values that are not finite are no data.
+//
+// +kubebuilder:validation:XValidation:rule="self.failures <= self.count",message="failures is at most count: no more evaluations are made",fieldPath=".failures"
+type PrometheusCheck struct {
+	// Endpoint of type Prometheus, in the operator's namespace.
+	EndpointRef EndpointReference `json:"endpointRef"`
+	// Query in PromQL. Variables: $namespace, $workload, $version, $podLabel and
+	// $namespaceLabel of the endpoint, $range (4 times its scrapeInterval, or
+	// interval if longer), and $pods of the batch, $newPods of the release,
+	// $oldPods of the previous version: patterns with at most 200 pods.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Query string `json:"query"`
+	// Expression in the Common Expression Language that is true for a bad result.
+	// It knows value, if the result has one series, values, and samples: value and
+	// labels of each series.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	FailWhen string `json:"failWhen"`
+	// Time from one evaluation to the next, in seconds or minutes: 5s to 599s, or
+	// 1m to 10m.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=6
+	// +kubebuilder:validation:Pattern=`^(([5-9]|[1-9][0-9]|[1-5][0-9][0-9])s|[1-9]m([1-5]?[0-9]s)?|10m(0s)?)$`
+	Interval *metav1.Duration `json:"interval,omitempty"`
+	// Number of evaluations. If the last ones are bad and too few to fail, a few
+	// more decide.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60
+	Count int32 `json:"count,omitempty"`
+	// Number of bad results in a row that fail.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60
+	Failures int32 `json:"failures,omitempty"`
+	// Meaning of a result without series.
+	// +optional
+	// +kubebuilder:default=NoData
+	Empty EmptyResult `json:"empty,omitempty"`
+}
+
+// EndpointReference names a DefenseEndpoint in the operator's namespace.
+type EndpointReference struct {
+	// Name of the DefenseEndpoint.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Name string `json:"name"`
+}
+
 // DefensePolicyStatus reports whether the policy is in force.
 type DefensePolicyStatus struct {
 	// Last accepted spec. It is in force while the present spec is not accepted.
@@ -510,7 +584,8 @@ type DefensePolicyStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Accepted reports whether the policy is in force, else why not and where.
-	// SetAside reports rules that do not end.
+	// SetAside reports rules that do not end, QueriesWork whether queries found
+	// series when they were tried once.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

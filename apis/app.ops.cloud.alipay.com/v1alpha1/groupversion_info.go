@@ -39,6 +39,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&ChangePod{}, &ChangePodList{},
 		&OpsConfigInfo{}, &OpsConfigInfoList{},
 		&DefensePolicy{}, &DefensePolicyList{},
+		&DefenseEndpoint{}, &DefenseEndpointList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

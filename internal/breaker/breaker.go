@@ -14,9 +14,12 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package altershield
+// Package breaker stops calls to a service that fails repeatedly: AlterShield Server, or an endpoint
+// of policies.
+package breaker
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -24,24 +27,34 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// breakerState is the state of the circuit breaker.
-type breakerState string
+// Errors of a call that is not let through.
+var (
+	// ErrOpen: the server failed repeatedly, and nothing is sent for a while. Whether the
+	// server works now is not known.
+	ErrOpen = errors.New("the circuit breaker is open")
+	// ErrJustFailed: another call failed a moment ago, and its failure counts for this
+	// call, too.
+	ErrJustFailed = errors.New("another call has just failed")
+)
+
+// State is the state of the circuit breaker.
+type State string
 
 const (
-	// breakerClosed lets calls through.
-	breakerClosed breakerState = "closed"
-	// breakerOpen fails calls at once.
-	breakerOpen breakerState = "open"
-	// breakerHalfOpen lets one call through, to see whether the server is back. Others
+	// Closed lets calls through.
+	Closed State = "closed"
+	// Open fails calls at once.
+	Open State = "open"
+	// HalfOpen lets one call through, to see whether the server is back. Others
 	// fail at once.
-	breakerHalfOpen breakerState = "half-open"
+	HalfOpen State = "half-open"
 )
 
 const (
-	// maxFailures in a row open the breaker.
-	maxFailures = 5
-	// minCooldown is how long the breaker stays open at first. Each failed trial doubles the time, up to maxCooldown.
-	minCooldown = 5 * time.Second
+	// MaxFailures in a row open the breaker.
+	MaxFailures = 5
+	// MinCooldown is how long the breaker stays open at first. Each failed trial doubles the time, up to maxCooldown.
+	MinCooldown = 5 * time.Second
 	maxCooldown = 30 * time.Second
 	// trialWait is the wait of a call while another call tries the server.
 	trialWait = time.Second
@@ -50,19 +63,19 @@ const (
 	justFailed = 3 * time.Second
 )
 
-// outcome is the result of a call for the breaker.
-type outcome int
+// Outcome is the result of a call for the breaker.
+type Outcome int
 
 const (
-	// neutral: the caller went away, and nothing is known of the server.
-	neutral outcome = iota
-	// answered: the application answered, possibly with a refusal.
-	answered
-	// failed: the call failed on the way, or something else than the application answered.
-	failed
+	// Neutral means that the caller went away, and nothing is known of the server.
+	Neutral Outcome = iota
+	// Answered means that the application answered, possibly with a refusal.
+	Answered
+	// Failed means that the call failed on the way, or something else than the application answered.
+	Failed
 )
 
-// breaker counts failures in a row. The result of a call counts only in the period in which
+// Breaker counts failures in a row. The result of a call counts only in the period in which
 // the call began. So a slow call from the time ahead of an outage does not close the breaker.
 //
 // Two libraries do not do this. With github.com/sony/gobreaker v2.4.0 the time that a breaker stays open is fixed, and the
@@ -70,11 +83,11 @@ const (
 // which the result arrives. So a slow call from the time ahead of an outage closes a half-open breaker and lets a second
 // trial in. A trial whose caller goes away keeps its permit there, so no trial follows. Neither library takes the clock of
 // a test.
-type breaker struct {
+type Breaker struct {
 	clock clock.PassiveClock
 
 	mu       sync.Mutex
-	state    breakerState
+	state    State
 	period   int
 	failures int
 	cooldown time.Duration
@@ -85,17 +98,18 @@ type breaker struct {
 	failedAt time.Time
 }
 
-func newBreaker(c clock.PassiveClock) *breaker {
-	return &breaker{clock: c, state: breakerClosed, cooldown: minCooldown}
+// New returns a closed breaker.
+func New(c clock.PassiveClock) *Breaker {
+	return &Breaker{clock: c, state: Closed, cooldown: MinCooldown}
 }
 
-// allow lets a call through, or returns why not and when to ask again. An open breaker lets a
+// Allow lets a call through, or returns why not and when to ask again. An open breaker lets a
 // last try through, unless another call has just failed. The caller of each allowed call must
-// call done with the period that allow returned.
-func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refused error) {
+// call Done with the period that Allow returned.
+func (b *Breaker) Allow(last bool) (period int, retryAfter time.Duration, refused error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.state == breakerOpen {
+	if b.state == Open {
 		now := b.clock.Now()
 		left := b.until.Sub(now)
 		// A clock that is set back must not keep the breaker open for longer.
@@ -104,33 +118,33 @@ func (b *breaker) allow(last bool) (period int, retryAfter time.Duration, refuse
 		case waits && last && now.Sub(b.failedAt) < justFailed:
 			return 0, 0, b.because(ErrJustFailed)
 		case waits && !last:
-			return 0, left, b.because(ErrBreakerOpen)
+			return 0, left, b.because(ErrOpen)
 		}
-		b.move(breakerHalfOpen)
+		b.move(HalfOpen)
 	}
-	if b.state == breakerHalfOpen {
+	if b.state == HalfOpen {
 		if b.trying {
-			return 0, trialWait, b.because(ErrBreakerOpen)
+			return 0, trialWait, b.because(ErrOpen)
 		}
 		b.trying = true
 	}
 	return b.period, 0, nil
 }
 
-// alive notes that the server answered a heartbeat. The breaker lets the next call through.
-func (b *breaker) alive() {
+// Alive notes that the server answered a heartbeat. The breaker lets the next call through.
+func (b *Breaker) Alive() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.state == breakerOpen {
-		b.move(breakerHalfOpen)
+	if b.state == Open {
+		b.move(HalfOpen)
 	}
 }
 
-// done takes the result of an allowed call, and the cause of a failure.
-func (b *breaker) done(period int, result outcome, cause error) {
+// Done takes the result of an allowed call, and the cause of a failure.
+func (b *Breaker) Done(period int, result Outcome, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if result == failed {
+	if result == Failed {
 		b.cause = cause
 	}
 	if period != b.period {
@@ -138,43 +152,44 @@ func (b *breaker) done(period int, result outcome, cause error) {
 	}
 	b.trying = false
 	switch result {
-	case answered:
+	case Answered:
 		b.failures = 0
-		if b.state == breakerHalfOpen {
-			b.cooldown = minCooldown
-			b.move(breakerClosed)
+		if b.state == HalfOpen {
+			b.cooldown = MinCooldown
+			b.move(Closed)
 		}
-	case failed:
+	case Failed:
 		b.failedAt = b.clock.Now()
 		b.failures++
-		if b.state == breakerHalfOpen {
+		if b.state == HalfOpen {
 			b.cooldown = min(2*b.cooldown, maxCooldown)
 		}
-		if b.state == breakerHalfOpen || b.failures >= maxFailures {
+		if b.state == HalfOpen || b.failures >= MaxFailures {
 			b.until = b.failedAt.Add(b.cooldown)
-			b.move(breakerOpen)
+			b.move(Open)
 		}
-	case neutral:
+	case Neutral:
 	}
 }
 
 // because adds the last failure to the error of a call that is not let through. The caller
 // holds the lock.
-func (b *breaker) because(err error) error {
+func (b *Breaker) because(err error) error {
 	if b.cause == nil {
 		return err
 	}
 	return fmt.Errorf("%w, because: %s", err, b.cause.Error())
 }
 
-func (b *breaker) move(to breakerState) {
+func (b *Breaker) move(to State) {
 	b.state = to
 	b.period++
 	b.failures = 0
 	b.trying = false
 }
 
-func (b *breaker) current() breakerState {
+// Current returns the state.
+func (b *Breaker) Current() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package altershield
+package breaker
 
 import (
 	"errors"
@@ -27,88 +27,88 @@ import (
 
 func TestBreaker(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	b := newBreaker(clock)
+	b := New(clock)
 	allowed := func() int {
 		t.Helper()
-		period, _, err := b.allow(false)
+		period, _, err := b.Allow(false)
 		if err != nil {
-			t.Fatalf("not allowed while %s", b.current())
+			t.Fatalf("not allowed while %s", b.Current())
 		}
 		return period
 	}
-	done := func(results ...outcome) {
+	done := func(results ...Outcome) {
 		t.Helper()
 		for _, result := range results {
-			b.done(allowed(), result, errors.New("reset"))
+			b.Done(allowed(), result, errors.New("reset"))
 		}
 	}
-	fail := func() { t.Helper(); done(failed, failed, failed, failed, failed) }
+	fail := func() { t.Helper(); done(Failed, Failed, Failed, Failed, Failed) }
 	denied := func(want time.Duration) {
 		t.Helper()
-		_, after, err := b.allow(false)
-		if !errors.Is(err, ErrBreakerOpen) || after != want || !strings.HasSuffix(err.Error(), "because: reset") {
+		_, after, err := b.Allow(false)
+		if !errors.Is(err, ErrOpen) || after != want || !strings.HasSuffix(err.Error(), "because: reset") {
 			t.Fatalf("error %v, retry after %s, want denied for %s", err, after, want)
 		}
 	}
-	state := func(want breakerState) {
+	state := func(want State) {
 		t.Helper()
-		if got := b.current(); got != want {
+		if got := b.Current(); got != want {
 			t.Fatalf("state %s, want %s", got, want)
 		}
 	}
 
 	slow, slower := allowed(), allowed()
-	done(failed, failed, failed, failed, answered, failed, failed, failed, failed, neutral) // not in a row; and one that says nothing
-	state(breakerClosed)
-	done(failed)
-	state(breakerOpen)
-	denied(minCooldown)
+	done(Failed, Failed, Failed, Failed, Answered, Failed, Failed, Failed, Failed, Neutral) // not in a row; and one that says nothing
+	state(Closed)
+	done(Failed)
+	state(Open)
+	denied(MinCooldown)
 
 	// The result of a call that began ahead of the outage does not count.
-	b.done(slow, answered, nil)
-	state(breakerOpen)
+	b.Done(slow, Answered, nil)
+	state(Open)
 
-	clock.SetTime(clock.Now().Add(minCooldown))
+	clock.SetTime(clock.Now().Add(MinCooldown))
 	trial := allowed()
-	state(breakerHalfOpen)
+	state(HalfOpen)
 	denied(trialWait)
-	b.done(slower, answered, nil)
-	state(breakerHalfOpen)
+	b.Done(slower, Answered, nil)
+	state(HalfOpen)
 	denied(trialWait)
-	b.done(trial, neutral, nil) // the caller went away: the next one tries
+	b.Done(trial, Neutral, nil) // the caller went away: the next one tries
 	for _, cooldown := range []time.Duration{10 * time.Second, 20 * time.Second, maxCooldown, maxCooldown} {
-		done(failed)
+		done(Failed)
 		denied(cooldown) // doubled, up to the maximum
 		clock.SetTime(clock.Now().Add(cooldown))
 	}
-	done(answered)
-	state(breakerClosed)
+	done(Answered)
+	state(Closed)
 	fail()
-	denied(minCooldown)
+	denied(MinCooldown)
 
-	// An open breaker lets a last try through, unless another call has just failed. While
+	// An open breaker lets a last try through, unless another call has just Failed. While
 	// another call tries the server, a last try waits for that call.
-	if _, _, err := b.allow(true); !errors.Is(err, ErrJustFailed) || errors.Is(err, ErrBreakerOpen) {
-		t.Fatalf("error %v, want that another call has just failed", err)
+	if _, _, err := b.Allow(true); !errors.Is(err, ErrJustFailed) || errors.Is(err, ErrOpen) {
+		t.Fatalf("error %v, want that another call has just Failed", err)
 	}
 	clock.SetTime(clock.Now().Add(justFailed))
-	last, _, err := b.allow(true)
+	last, _, err := b.Allow(true)
 	if err != nil {
 		t.Fatalf("a last try is refused: %v", err)
 	}
-	if _, after, err := b.allow(true); !errors.Is(err, ErrBreakerOpen) || after != trialWait {
+	if _, after, err := b.Allow(true); !errors.Is(err, ErrOpen) || after != trialWait {
 		t.Fatalf("error %v, retry after %s, want to wait for the other one", err, after)
 	}
-	b.done(last, answered, nil)
-	state(breakerClosed)
+	b.Done(last, Answered, nil)
+	state(Closed)
 	fail()
 
-	// After a heartbeat that was answered, the next call is let through at once.
-	denied(minCooldown)
-	b.alive()
-	state(breakerHalfOpen)
-	done(failed)
-	denied(2 * minCooldown)
+	// After a heartbeat that was Answered, the next call is let through at once.
+	denied(MinCooldown)
+	b.Alive()
+	state(HalfOpen)
+	done(Failed)
+	denied(2 * MinCooldown)
 
 	// A clock that is set back does not keep the breaker open for longer than the cool-down.
 	clock.SetTime(clock.Now().Add(-time.Hour))

@@ -1,0 +1,195 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/test/world"
+)
+
+const errorRate = world.Namespace + "/policy/health"
+
+// promAPI answers the queries of a story over connections in memory.
+type promAPI struct {
+	// result returns the result of a query, as JSON; empty for a connection that breaks.
+	result func(query string) string
+}
+
+func (p promAPI) dial(context.Context, string, string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go p.serve(theirs)
+	return ours, nil
+}
+
+// serve answers one request.
+func (p promAPI) serve(conn net.Conn) {
+	defer conn.Close()
+	r, err := http.ReadRequest(bufio.NewReader(conn))
+	if err != nil || r.ParseForm() != nil {
+		return
+	}
+	query := r.PostForm.Get("query")
+	result := `[{"metric":{},"value":[1,"1"]}]`
+	if query != "vector(1)" { // whether it is reachable
+		result = p.result(query)
+	}
+	if result == "" {
+		return
+	}
+	body := fmt.Sprintf(`{"status":"success","data":{"resultType":"vector","result":%s}}`, result)
+	answer := http.Response{
+		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(body)),
+		Body: io.NopCloser(strings.NewReader(body)),
+	}
+	_ = answer.Write(conn) // the client may be gone
+}
+
+// sample is a result with one series.
+func sample(value string) func(string) string {
+	return func(string) string { return fmt.Sprintf(`[{"metric":{"pod":"web"},"value":[1,%q]}]`, value) }
+}
+
+// asking has a policy with a query, and an endpoint.
+func asking(result func(query string) string, with ...func(*v1alpha1.DefensePolicy)) world.Options {
+	e := v1alpha1.DefenseEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: world.OperatorNamespace, Name: "prom"}}
+	e.Spec = v1alpha1.DefenseEndpointSpec{Type: v1alpha1.EndpointPrometheus, URL: "http://prometheus.test"}
+	o := withPolicies(noDefault(), podHealth("policy", append([]func(*v1alpha1.DefensePolicy){func(p *v1alpha1.DefensePolicy) {
+		c := &p.Spec.Checks[0]
+		c.PodHealth, c.Prometheus = nil, &v1alpha1.PrometheusCheck{
+			EndpointRef: v1alpha1.EndpointReference{Name: "prom"}, Query: `sum(rate(errors{namespace=~".+",pod=~"$pods"}[$range]))`,
+			FailWhen: "value > 0.05", Count: 3, Failures: 2,
+		}
+	}}, with...)...))
+	o.Endpoints, o.Dial = []v1alpha1.DefenseEndpoint{e}, promAPI{result}.dial
+	return o
+}
+
+func effect(field func(*v1alpha1.DefensePolicy) *v1alpha1.OnSilence, of v1alpha1.OnSilence) func(*v1alpha1.DefensePolicy) {
+	return func(p *v1alpha1.DefensePolicy) { *field(p) = of }
+}
+
+func ofNoData(p *v1alpha1.DefensePolicy) *v1alpha1.OnSilence { return &p.Spec.OnNoData }
+
+func ofError(p *v1alpha1.DefensePolicy) *v1alpha1.OnSilence { return &p.Spec.OnError }
+
+// endsAs waits for the phase of the check.
+func endsAs(w *world.World, phase v1alpha1.CheckPhase, reason, message string) {
+	w.Until("the check is "+string(phase), func() bool { c := checkOf(w, errorRate); return c != nil && c.Phase == phase })
+	if c := checkOf(w, errorRate); c.Reason != reason || !strings.Contains(c.Message, message) {
+		w.Failf("the check is %+v", c)
+	}
+}
+
+// queryStories are stories of checks by a Prometheus.
+var queryStories = []world.Story{
+	{Name: "few errors", Options: asking(sample("0.01")), Run: func(w *world.World) {
+		create(w, web(2))
+		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "3 of 3 evaluations had data")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if c := checkOf(w, errorRate); !strings.Contains(c.Query, `{namespace="`+world.Namespace+`",namespace=~".+",pod=~"web-`) {
+			w.Failf("asked %s", c.Query)
+		}
+	}},
+	{Name: "many errors behind green probes, while the rollout is held", Options: asking(func(query string) string {
+		if strings.Contains(query, "web-") {
+			return sample("0.1")(query)
+		}
+		return "[]"
+	}, func(p *v1alpha1.DefensePolicy) { p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch} }), Run: func(w *world.World) {
+		create(w, web(3))
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonThreshold, "value 0.1; value > 0.05 is true 2 times in a row")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+	}},
+	{Name: "no data, which passes", Options: asking(func(string) string { return "[]" }, effect(ofNoData, v1alpha1.SilencePasses)),
+		Run: func(w *world.World) {
+			create(w, web(1))
+			endsAs(w, v1alpha1.CheckNoData, v1alpha1.ReasonNoSeries, "0 of 3 evaluations had data")
+			until(w, v1alpha1.ChangeWorkloadSuccess)
+		}},
+	{Name: "no data, which fails", Options: asking(func(string) string { return "[]" }, effect(ofNoData, v1alpha1.SilenceFails)),
+		Run: func(w *world.World) {
+			create(w, web(1))
+			endsAs(w, v1alpha1.CheckNoData, v1alpha1.ReasonNoSeries, "")
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+		}},
+	{Name: "a Prometheus that is down, and must answer",
+		Options: asking(func(string) string { return "" }, effect(ofError, v1alpha1.SilenceFails)), Run: func(w *world.World) {
+			create(w, web(1))
+			endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "until the deadline: endpoint prom: it")
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+		}},
+	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
+		create(w, web(1))
+		endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+}
+
+func TestQueries(t *testing.T) {
+	for _, story := range queryStories {
+		t.Run(story.Name, func(t *testing.T) { world.Reference(t, story) })
+	}
+}
+
+// TestQueriesAreTried: a policy says what its queries found, and an endpoint whether it answers.
+func TestQueriesAreTried(t *testing.T) {
+	result := "[]"
+	world.Reference(t, world.Story{Name: "tried", Options: asking(func(string) string { return result }), Run: func(w *world.World) {
+		create(w, web(1))
+		queriesWork := func() *metav1.Condition {
+			for _, p := range world.List[*v1alpha1.DefensePolicy](w, "DefensePolicy") {
+				return meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionQueriesWork)
+			}
+			return nil
+		}
+		w.Until("the query is tried", func() bool { return queriesWork() != nil })
+		if c := queriesWork(); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonUnknownMetric ||
+			!strings.Contains(c.Message, "errors has no series of this namespace") {
+			w.Failf("the condition is %+v", c)
+		}
+		w.For(5 * time.Minute)
+		for _, e := range w.Endpoints() {
+			if !meta.IsStatusConditionTrue(e.Status.Conditions, v1alpha1.ConditionReachable) ||
+				!meta.IsStatusConditionTrue(e.Status.Conditions, v1alpha1.ConditionAccepted) {
+				w.Failf("the endpoint is %+v", e.Status)
+			}
+		}
+		writes := 0
+		for _, write := range w.Writes() {
+			if strings.Contains(strings.ToLower(write), "endpoint") {
+				writes++
+			}
+		}
+		if writes != 0 || len(w.Endpoints()) != 1 { // the first write was before the story began
+			w.Failf("%d writes to %d endpoints", writes, len(w.Endpoints()))
+		}
+	}})
+}

@@ -1,0 +1,323 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/promql"
+	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// querier runs the checks of type prometheus. The calls run beside the reconciles, which only read the
+// answers. The progress of a check in the background is in the memory of this process: another
+// process asks again as of the same times.
+type querier struct {
+	view    cluster.View
+	clock   clock.PassiveClock
+	clients *endpoint.Clients
+	watch   *rules.Watch
+	// running has the calls that run, or wait for the limits of their endpoint.
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	stopped bool
+	// subjects has the checks of each batch and of each release, by their name.
+	subjects map[types.NamespacedName]map[string]*querying
+}
+
+// querying is a running check.
+type querying struct {
+	of evaluated
+	// progress is the status with the answers so far.
+	progress v1alpha1.CheckStatus
+	// errors and notBefore are of queryInput.
+	errors    int
+	notBefore time.Time
+	// cancel ends the call; nil if none runs. answer is the result of the last call.
+	cancel context.CancelFunc
+	answer *queryAnswer
+}
+
+func newQuerier(c *cluster.Cluster, clients *endpoint.Clients) *querier {
+	return &querier{
+		view: c.View, clock: c.Clock, clients: clients, watch: c.Rules, subjects: map[types.NamespacedName]map[string]*querying{},
+	}
+}
+
+// keep forgets all checks of a subject except the named ones.
+func (p *querier) keep(key types.NamespacedName, names map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, of := range p.subjects[key] {
+		if !names[name] {
+			of.stop()
+			delete(p.subjects[key], name)
+		}
+	}
+	if len(p.subjects[key]) == 0 {
+		delete(p.subjects, key)
+	}
+}
+
+func (of *querying) stop() {
+	if of.cancel != nil {
+		of.cancel()
+	}
+}
+
+// stop ends all calls.
+func (p *querier) stop() {
+	p.mu.Lock()
+	p.stopped = true
+	for _, checks := range p.subjects {
+		for _, of := range checks {
+			of.stop()
+		}
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// next makes one step of a check.
+func (p *querier) next(
+	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
+) (next v1alpha1.CheckStatus, after time.Duration, err error) {
+	known, in, busy := p.take(s, of, c)
+	if busy {
+		return *c, resultsEvery, nil
+	}
+	e, refused, err := EndpointFor(ctx, p.view, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator), s.Release.Namespace)
+	if err != nil {
+		return next, 0, err
+	}
+	in.Range = of.Range(endpoint.SeriesOf(e).ScrapeInterval)
+	plan := decideQuery(in)
+	if !plan.Ask.IsZero() {
+		var q *promql.Query
+		var pods bool
+		if refused == "" {
+			if q, pods, err = p.resolve(ctx, s, of, e, in.Range); err != nil {
+				return next, 0, err
+			}
+			if !pods {
+				return withoutPods(plan.Status), 0, nil
+			}
+		}
+		if refused != "" {
+			in.Answer = &queryAnswer{Reason: v1alpha1.ReasonNoEndpoint, Message: refused, Ended: in.Now}
+			plan = decideQuery(in)
+		} else {
+			p.ask(ctx, known, s, of, e, q, plan.Ask)
+			plan.After = resultsEvery
+		}
+	}
+	p.mu.Lock()
+	known.progress, known.errors, known.notBefore = plan.Status, plan.Errors, plan.NotBefore
+	p.mu.Unlock()
+	if c.Phase == v1alpha1.CheckWatching && plan.Status.Phase == v1alpha1.CheckWatching {
+		if plan.After == 0 { // it passed, and this process remembers that until then
+			plan.After = timeOf(plan.Status.Deadline).Sub(in.Now)
+		}
+		return *c, plan.After, nil
+	}
+	return plan.Status, plan.After, nil
+}
+
+func withoutPods(s v1alpha1.CheckStatus) v1alpha1.CheckStatus {
+	s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left to check"
+	return s
+}
+
+// take returns what is known of a check, with an answer that has arrived. It begins again if the check
+// changed.
+func (p *querier) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (known *querying, in queryInput, busy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := s.Key()
+	k := evaluated{subject: s.uid(), check: c.Name, started: timeOf(c.StartTime).Unix(), generation: of.Generation}
+	known = p.subjects[key][c.Name]
+	if known == nil || known.of != k {
+		if known != nil {
+			known.stop()
+		}
+		known = &querying{of: k, progress: *c.DeepCopy()}
+		if c.Generation != of.Generation {
+			known.progress = begunAgain(known.progress)
+		}
+		if p.subjects[key] == nil {
+			p.subjects[key] = map[string]*querying{}
+		}
+		p.subjects[key][c.Name] = known
+	}
+	if known.cancel != nil {
+		return known, in, true
+	}
+	status := followed(c, of, s)
+	progress := &known.progress
+	status.Measured, status.WithData = progress.Measured, progress.WithData
+	status.ConsecutiveFailures = progress.ConsecutiveFailures
+	status.Value, status.Samples, status.Query = progress.Value, progress.Samples, progress.Query
+	status.Reason, status.Message = progress.Reason, progress.Message
+	in = queryInput{Now: p.clock.Now(), Check: of, Status: status, Answer: known.answer, Errors: known.errors, NotBefore: known.notBefore}
+	known.answer = nil
+	return known, in, false
+}
+
+// begunAgain returns the status of a check without its progress: the policy has another query.
+func begunAgain(c v1alpha1.CheckStatus) v1alpha1.CheckStatus {
+	c.Measured, c.WithData, c.ConsecutiveFailures = 0, 0, 0
+	c.Value, c.Samples, c.Query, c.Reason, c.Message = "", nil, "", "", ""
+	return c
+}
+
+// resolve returns the query with the values of its variables. A policy of another namespace than the
+// operator's reads only series of the namespace of the release.
+func (p *querier) resolve(
+	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration,
+) (q *promql.Query, pods bool, err error) {
+	series := endpoint.SeriesOf(e)
+	v := promql.Variables{
+		Namespace: s.Release.Namespace, Workload: s.Workload.Name, Version: s.Release.Spec.Reversion,
+		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
+	}
+	if s.Batch == nil || strings.Contains(of.Prometheus.Query, "$newPods") {
+		all, err := p.view.Pods(ctx, s.Workload)
+		if err != nil {
+			return nil, false, err
+		}
+		v.NewPods = namesOf(all)
+	}
+	v.Pods = v.NewPods
+	if s.Batch != nil {
+		mine, err := podsOfBatch(ctx, p.view, s.Batch)
+		if err != nil {
+			return nil, false, err
+		}
+		if v.Pods = namesOf(mine); len(v.Pods) == 0 {
+			return nil, false, nil
+		}
+	}
+	if strings.Contains(of.Prometheus.Query, "$oldPods") {
+		old, err := p.view.OldPods(ctx, s.Workload)
+		if err != nil {
+			return nil, false, err
+		}
+		v.OldPods = namesOf(old)
+	}
+	only := s.Release.Namespace
+	if of.IsOf(p.view.Operator) {
+		only = ""
+	}
+	q, err = promql.Resolve(of.Prometheus.Query, v, only)
+	if err != nil {
+		// It was accepted, perhaps by another version of the operator.
+		q = &promql.Query{Problem: err.Error()}
+	}
+	return q, true, nil
+}
+
+// namesOf returns the names of pods that still count.
+func namesOf(pods []workload.Pod) (names []string) {
+	for i := range pods {
+		if !isGone(&pods[i]) {
+			names = append(names, pods[i].Name)
+		}
+	}
+	return names
+}
+
+// ask begins a call.
+func (p *querier) ask(
+	ctx context.Context, known *querying, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, q *promql.Query, at time.Time,
+) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return
+	}
+	// The call outlives the reconcile.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	known.cancel = cancel
+	work := slots.Work{Namespace: s.Release.Namespace, Release: s.Release.Name}
+	p.running.Go(func() {
+		defer cancel()
+		answer := p.evaluate(ctx, of, e, work, q, at)
+		answer.Query, answer.Ended = q.Text, p.clock.Now()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if known.cancel = nil; ctx.Err() == nil {
+			known.answer = answer
+		}
+	})
+}
+
+// evaluate evaluates a query as of a time, and its threshold.
+func (p *querier) evaluate(
+	ctx context.Context, of *policy.Check, e *v1alpha1.DefenseEndpoint, work slots.Work, q *promql.Query, at time.Time,
+) *queryAnswer {
+	name := "endpoint " + e.Name + ": "
+	if q.Problem != "" {
+		return &queryAnswer{Reason: v1alpha1.ReasonQueryFailed, Message: "the query cannot be evaluated: " + q.Problem}
+	}
+	samples, err := p.clients.Query(ctx, e, work, q.Text, at, of.Timeout)
+	if err != nil {
+		failed := &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it cannot be called"}
+		errors.As(err, &failed)
+		switch failed.Reason {
+		case v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonCredentials:
+			// Names of Secrets are not for users of other namespaces.
+			failed = &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it is not accepted; its condition Accepted has the cause"}
+		}
+		return &queryAnswer{Reason: failed.Reason, Message: name + failed.Message}
+	}
+	answer := &queryAnswer{Samples: samples}
+	values, some := measurable(of.Prometheus.Empty, answer.Samples)
+	if !some {
+		return answer
+	}
+	program, problem, err := rules.Compile(ctx, rules.Threshold(of.Prometheus.FailWhen), rules.OfResult, of.IsOf(p.view.Operator))
+	if err == nil && problem == "" {
+		answer.Crosses, err = p.watch.Crosses(ctx, of.Rules(p.view.Operator), program, values)
+	}
+	if err != nil {
+		problem = oneLine(err)
+	}
+	switch {
+	case errors.Is(err, rules.ErrManySeries):
+		answer.Reason, answer.Message = v1alpha1.ReasonManySeries, fmt.Sprintf("failWhen: the result has %d series, and %s", len(values), problem)
+	case problem != "":
+		answer.Reason = v1alpha1.ReasonCannotEvaluate
+		answer.Message = "failWhen cannot be evaluated: " + strings.TrimPrefix(problem, "rules[0]: ")
+	}
+	return answer
+}

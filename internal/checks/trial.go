@@ -1,0 +1,123 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/promql"
+	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// Trial is what the queries of a policy found when they were tried once. It changes nothing else:
+// many queries have no series until something fails.
+type Trial struct {
+	Status metav1.ConditionStatus
+	// Reason is one word, Message a sentence.
+	Reason, Message string
+}
+
+// maxTrial bounds a message, in bytes: a query may have the names of many pods.
+const maxTrial = 1024
+
+// Try tries the queries of a policy for a workload, up to the first that finds nothing.
+func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workload.Workload, selected policy.Workload) (Trial, error) {
+	s := &Subject{Workload: w, Release: &v1alpha1.ChangeWorkload{}, Selected: selected}
+	s.Release.Namespace, s.Release.Name, s.Release.Spec.Reversion = w.Namespace, w.Name, w.Version
+	policies := []v1alpha1.DefensePolicy{*of}
+	for i := range of.Spec.Checks {
+		name := of.Namespace + "/" + of.Name + "/" + of.Spec.Checks[i].Name
+		c := policy.Find(policies, p.view.Operator, selected, name)
+		if c == nil || c.Prometheus == nil {
+			continue
+		}
+		t, err := p.query.try(ctx, s, c)
+		if err != nil || t.Status != metav1.ConditionTrue {
+			t.Message = wording.Shortened("check "+of.Spec.Checks[i].Name+", tried for "+w.Name+": "+t.Message, maxTrial)
+			return t, err
+		}
+	}
+	return Trial{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSeriesFound, Message: "tried for " + w.Name}, nil
+}
+
+// try evaluates a query once, as of now, and finds out why it has no series.
+func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Trial, err error) {
+	e, refused, err := EndpointFor(ctx, p.view, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator), s.Release.Namespace)
+	if err != nil {
+		return t, err
+	}
+	if refused != "" {
+		return Trial{metav1.ConditionUnknown, v1alpha1.ReasonNoEndpoint, refused}, nil
+	}
+	series := endpoint.SeriesOf(e)
+	over := of.Range(series.ScrapeInterval)
+	q, _, err := p.resolve(ctx, s, of, e, over)
+	if err != nil {
+		return t, err
+	}
+	work, at := slots.Work{Namespace: s.Release.Namespace, Release: s.Release.Name}, p.clock.Now().Add(-policy.Lag)
+	answer := p.evaluate(ctx, of, e, work, q, at)
+	switch answer.Reason {
+	case "":
+	case v1alpha1.ReasonQueryFailed, v1alpha1.ReasonManySeries, v1alpha1.ReasonCannotEvaluate:
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonQueryFailed, answer.Message}, nil
+	default:
+		return Trial{metav1.ConditionUnknown, v1alpha1.ReasonUnavailable, answer.Message}, nil
+	}
+	if len(answer.Samples) > 0 || of.Prometheus.Empty != v1alpha1.EmptyNoData {
+		return Trial{Status: metav1.ConditionTrue}, nil
+	}
+	t = Trial{metav1.ConditionFalse, v1alpha1.ReasonNoSeries, fmt.Sprintf("no series as of %s ago: %s", policy.Lag, q.Text)}
+	for _, step := range q.Explain(model.Duration(over).String(), series.NamespaceLabel) {
+		found, err := p.clients.Query(ctx, e, work, step.Text, at, of.Timeout)
+		var failed *endpoint.Error
+		switch {
+		case errors.As(err, &failed):
+			return t, nil // the query itself was answered
+		case err != nil:
+			return t, err
+		case len(found) == 0:
+			return blame(step, of.IsOf(p.view.Operator), series, over), nil
+		}
+	}
+	return t, nil
+}
+
+// blame returns what the first step without series means.
+func blame(step promql.Step, operators bool, series endpoint.Series, over fmt.Stringer) Trial {
+	switch {
+	case step.Matcher != "":
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonWrongLabel, fmt.Sprintf(
+			"%s has series in the last %s, but none matches %s: is the label %s right? The endpoint has spec.prometheus.podLabel %s",
+			step.Metric, over, wording.Cut(step.Matcher), step.Label, series.PodLabel)}
+	case operators:
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonUnknownMetric, fmt.Sprintf("%s has no series in the last %s", step.Metric, over)}
+	default:
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonUnknownMetric, fmt.Sprintf("%s has no series of this namespace in the last %s: "+
+			"is the name right, and the label %s of its series?", step.Metric, over, series.NamespaceLabel)}
+	}
+}

@@ -1,0 +1,400 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/breaker"
+	"github.com/traas-stack/altershield-operator/internal/rules"
+	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+)
+
+const (
+	// MaxSeries bounds the series of an answer.
+	MaxSeries = 500
+	// maxEndpoints is the number of endpoints whose limits and connections are remembered.
+	maxEndpoints = 64
+	// freshFor is how long credentials are used before their Secrets are read again.
+	freshFor = time.Minute
+	// dialTimeout bounds a connection, reachTimeout the call of Reach.
+	dialTimeout  = 5 * time.Second
+	reachTimeout = 10 * time.Second
+	// maxSentence bounds what an error quotes of Prometheus, in bytes.
+	maxSentence = 200
+	agent       = "altershield-operator"
+)
+
+// Error is a call without an answer. Its message is a sentence without credentials.
+type Error struct {
+	// Reason is one word.
+	Reason, Message string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Message }
+
+// errCanceled is the error if the caller no longer waits.
+var errCanceled = &Error{"Canceled", "it was not asked"}
+
+// Guard returns an error unless an address may be dialled, as a [net.Dialer.ControlContext].
+type Guard func(ctx context.Context, network, address string, c syscall.RawConn) error
+
+// Clients call endpoints. A process has one Clients, with the limits of each endpoint.
+type Clients struct {
+	secrets client.Reader
+	clock   clock.PassiveClock
+	dial    Dial
+
+	mu    sync.Mutex
+	known *lru.Cache
+}
+
+// Dial makes a connection to an endpoint.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Guarded returns a Dial to addresses that a guard allows. The guard gets the resolved address.
+func Guarded(guard Guard) Dial {
+	dialer := net.Dialer{Timeout: dialTimeout, ControlContext: func(ctx context.Context, network, address string, c syscall.RawConn) error {
+		if err := guard(ctx, network, address, c); err != nil {
+			return errAddress
+		}
+		return nil
+	}}
+	return dialer.DialContext
+}
+
+// NewClients returns clients that read Secrets by name from the API server.
+func NewClients(secrets client.Reader, c clock.PassiveClock, dial Dial) *Clients {
+	return &Clients{secrets: secrets, clock: c, dial: dial, known: lru.New(maxEndpoints)}
+}
+
+// endpoint has the limits and the connections of one endpoint.
+type endpoint struct {
+	breaker *breaker.Breaker
+	// failure is the last failure, which stands for calls that the breaker stops.
+	failure atomic.Pointer[Error]
+	limiter *rate.Limiter
+	// slots bound the calls at a time, of all namespaces and of each, and change with the limit.
+	slots *slots.Slots
+	limit int
+
+	mu         sync.Mutex
+	config     *config.HTTPClientConfig
+	transport  http.RoundTripper
+	generation int64
+	read       time.Time
+}
+
+// of returns the limits of an endpoint. They outlive changes of its spec.
+func (c *Clients) of(e *v1alpha1.DefenseEndpoint) (known *endpoint, calls *slots.Slots) {
+	limits := v1alpha1.EndpointLimits{}
+	if e.Spec.Limits != nil {
+		limits = *e.Spec.Limits
+	}
+	qps, concurrency := cmp.Or(limits.QPS, defaultQPS), int(cmp.Or(limits.Concurrency, defaultConcurrency))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found, ok := c.known.Get(e.UID); ok {
+		known = found.(*endpoint) //nolint:errcheck // nothing else is in it
+	} else {
+		known = &endpoint{breaker: breaker.New(c.clock), limiter: rate.NewLimiter(0, 1)}
+		c.known.Add(e.UID, known)
+	}
+	known.limiter.SetLimit(rate.Limit(qps))
+	known.limiter.SetBurst(int(qps))
+	if known.limit != concurrency {
+		known.slots, known.limit = slots.New(concurrency, max(concurrency/2, 1)), concurrency
+	}
+	return known, known.slots
+}
+
+// Query evaluates a query as of a time. The timeout bounds the call, not the wait for the limits of
+// the endpoint. An answer has at most [MaxSeries] series.
+func (c *Clients) Query(
+	ctx context.Context, e *v1alpha1.DefenseEndpoint, work slots.Work, query string, at time.Time, timeout time.Duration,
+) (samples []rules.Sample, err error) {
+	known, calls := c.of(e)
+	release, err := calls.Acquire(ctx, work)
+	if err != nil {
+		return nil, errCanceled
+	}
+	defer release()
+	if err := known.limiter.Wait(ctx); err != nil {
+		return nil, errCanceled
+	}
+	period, _, refused := known.breaker.Allow(false)
+	if refused != nil {
+		return nil, known.failure.Load()
+	}
+	result := breaker.Neutral
+	defer func() { known.breaker.Done(period, result, err) }()
+	samples, result, err = c.query(ctx, e, known, query, at, timeout)
+	if failed := (*Error)(nil); result == breaker.Failed && errors.As(err, &failed) {
+		known.failure.Store(failed)
+	}
+	return samples, err
+}
+
+func (c *Clients) query(
+	ctx context.Context, e *v1alpha1.DefenseEndpoint, known *endpoint, query string, at time.Time, timeout time.Duration,
+) ([]rules.Sample, breaker.Outcome, error) {
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	transport, err := c.transport(ctx, e, known)
+	if err != nil {
+		return nil, breaker.Neutral, err
+	}
+	body := &capped{next: transport, most: responseBytes(e)}
+	made, err := api.NewClient(api.Config{Address: e.Spec.URL, Client: withoutRedirects(body)})
+	if err != nil {
+		return nil, breaker.Neutral, &Error{v1alpha1.ReasonInvalidPolicy, "its url cannot be used"}
+	}
+	value, _, _, err := promv1.NewAPI(made).Query(ctx, query, at, promv1.WithTimeout(timeout), promv1.WithLimit(MaxSeries+1))
+	switch {
+	case err == nil:
+		samples, err := samplesOf(value)
+		return samples, breaker.Answered, err
+	case caller.Err() != nil:
+		return nil, breaker.Neutral, errCanceled
+	}
+	outcome := breaker.Failed
+	var of *promv1.Error
+	if errors.As(err, &of) && (of.Type == promv1.ErrBadData || of.Type == promv1.ErrExec) {
+		outcome = breaker.Answered
+		return nil, outcome, &Error{v1alpha1.ReasonQueryFailed,
+			"it refuses the query: " + wording.Shortened(wording.Printable(of.Msg), maxSentence)}
+	}
+	return nil, outcome, failure(ctx, body.status, err)
+}
+
+// samplesOf returns the series of an answer.
+func samplesOf(value model.Value) ([]rules.Sample, error) {
+	switch of := value.(type) {
+	case *model.Scalar:
+		return []rules.Sample{{Value: float64(of.Value)}}, nil
+	case model.Vector:
+		if len(of) > MaxSeries {
+			return nil, &Error{v1alpha1.ReasonManySeries, fmt.Sprintf("the result has more than %d series: aggregate the query with sum() or max()",
+				MaxSeries)}
+		}
+		samples := make([]rules.Sample, len(of))
+		for i, s := range of {
+			if s.Histogram != nil {
+				return nil, &Error{v1alpha1.ReasonQueryFailed, "the result is a native histogram: use histogram_quantile() or histogram_count()"}
+			}
+			samples[i] = rules.Sample{Labels: make(map[string]string, len(s.Metric)), Value: float64(s.Value)}
+			for name, value := range s.Metric {
+				samples[i].Labels[string(name)] = string(value)
+			}
+		}
+		return samples, nil
+	default:
+		return nil, &Error{v1alpha1.ReasonUnavailable, "it gave no valid answer: is it a Prometheus?"}
+	}
+}
+
+// failure returns the error of a call without a valid answer. No text of the answer is in it.
+func failure(ctx context.Context, status int, err error) error {
+	timeout, authority, host := net.Error(nil), x509.UnknownAuthorityError{}, x509.HostnameError{}
+	invalid, name := x509.CertificateInvalidError{}, &net.DNSError{}
+	message := "it cannot be called"
+	switch {
+	case errors.Is(err, errTooLarge):
+		message = "its answer is larger than limits.responseBytes: aggregate the query, or raise the limit"
+	case status/100 == 3:
+		message = fmt.Sprintf("it redirects (HTTP %d), and redirects are not followed: correct spec.url", status)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		message = fmt.Sprintf("it refuses the credentials (HTTP %d): correct the Secret of spec.auth", status)
+	case status == http.StatusTooManyRequests:
+		message = "it has too many calls (HTTP 429): lower limits.qps"
+	case ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout():
+		message = "it does not answer in time"
+	case status/100 == 2:
+		message = "it gave no valid answer: is it a Prometheus, and the path of spec.url right?"
+	case status > 0:
+		message = fmt.Sprintf("it answers HTTP %d", status)
+	case errors.Is(err, errAddress):
+		message = "its address may not be called: it is of this host, of the API server, or in --deny-cidrs"
+	case errors.As(err, &authority):
+		message = "its certificate is of an unknown authority: name it in spec.tls.caSecretRef"
+	case errors.As(err, &host):
+		message = "its certificate is for another name: set spec.tls.serverName, or correct spec.url"
+	case errors.As(err, &invalid):
+		message = "its certificate is not valid: it may have expired"
+	case errors.As(err, &name):
+		message = "its name is not known to DNS: correct spec.url"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		message = "it refuses connections"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		message = "it ends connections without an answer"
+	}
+	return &Error{v1alpha1.ReasonUnavailable, message}
+}
+
+// Reach returns an error unless an endpoint answers. The breaker does not stop it, and closes once
+// the endpoint answers again.
+func (c *Clients) Reach(ctx context.Context, e *v1alpha1.DefenseEndpoint) error {
+	known, _ := c.of(e)
+	if e.Spec.Type == v1alpha1.EndpointPrometheus {
+		_, _, err := c.query(ctx, e, known, "vector(1)", time.Time{}, reachTimeout)
+		if err == nil {
+			known.breaker.Alive()
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	transport, err := c.transport(ctx, e, known)
+	if err != nil {
+		return err
+	}
+	// No path of an HTTP service is known to be harmless: any answer to HEAD is enough.
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, e.Spec.URL, http.NoBody)
+	if err != nil {
+		return &Error{v1alpha1.ReasonInvalidPolicy, "its url cannot be used"}
+	}
+	response, err := withoutRedirects(&capped{next: transport, most: responseBytes(e)}).Do(request)
+	if err != nil {
+		return failure(ctx, 0, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= http.StatusInternalServerError {
+		return failure(ctx, response.StatusCode, nil)
+	}
+	return nil
+}
+
+// transport returns the transport of an endpoint. It reads the Secrets again now and then, and keeps
+// connections while the credentials stay.
+func (c *Clients) transport(ctx context.Context, e *v1alpha1.DefenseEndpoint, known *endpoint) (http.RoundTripper, error) {
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	now := c.clock.Now()
+	if known.transport != nil && known.generation == e.Generation && now.Sub(known.read).Abs() < freshFor {
+		return known.transport, nil
+	}
+	if problem := Problem(e); problem != "" {
+		return nil, &Error{v1alpha1.ReasonInvalidPolicy, problem}
+	}
+	made, err := configOf(ctx, c.secrets, e)
+	switch {
+	case errors.Is(err, ErrCredentials):
+		return nil, &Error{v1alpha1.ReasonCredentials, err.Error()}
+	case err != nil:
+		return nil, &Error{v1alpha1.ReasonUnavailable, "its Secrets could not be read from the API server"}
+	}
+	if known.transport == nil || !reflect.DeepEqual(made, known.config) {
+		transport, err := config.NewRoundTripperFromConfigWithContext(context.WithoutCancel(ctx), *made, agent,
+			config.WithDialContextFunc(config.DialContextFunc(c.dial)), config.WithUserAgent(agent), config.WithIdleConnTimeout(freshFor))
+		if err != nil {
+			// The error may quote a certificate.
+			return nil, &Error{v1alpha1.ReasonCredentials, "spec.tls: the certificates or the key cannot be used: they must be PEM"}
+		}
+		if idle, ok := known.transport.(interface{ CloseIdleConnections() }); ok {
+			idle.CloseIdleConnections()
+		}
+		known.config, known.transport = made, transport
+	}
+	known.generation, known.read = e.Generation, now
+	return known.transport, nil
+}
+
+var (
+	errAddress  = errors.New("the address may not be called")
+	errTooLarge = errors.New("the answer is too large")
+)
+
+func withoutRedirects(transport http.RoundTripper) *http.Client {
+	return &http.Client{
+		Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func responseBytes(e *v1alpha1.DefenseEndpoint) int64 {
+	if e.Spec.Limits == nil || e.Spec.Limits.ResponseBytes == "" {
+		return defaultResponseBytes
+	}
+	q, err := resource.ParseQuantity(e.Spec.Limits.ResponseBytes)
+	if err != nil {
+		return defaultResponseBytes
+	}
+	return q.Value()
+}
+
+// capped bounds the bodies of responses, which the client of Prometheus reads into memory, and
+// remembers the last status code.
+type capped struct {
+	next   http.RoundTripper
+	most   int64
+	status int
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *capped) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := c.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	c.status = response.StatusCode
+	response.Body = &cappedBody{response.Body, c.most}
+	return response, nil
+}
+
+type cappedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+// Read implements io.Reader.
+func (b *cappedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		// An answer may end exactly here.
+		if n, err := b.ReadCloser.Read(make([]byte, 1)); n == 0 {
+			return 0, err
+		}
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
