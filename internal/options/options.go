@@ -151,7 +151,8 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	fs.BoolVar(&o.MetricsByNamespace, "metrics-by-namespace", true,
 		"count blocked and held workloads for each enrolled namespace; false gives one number for each kind, for very many namespaces")
 	fs.Func("deny-cidrs",
-		"`networks` that no probe and no query of a policy calls, such as the network of the nodes, separated by commas, as in 10.96.0.0/12,fd00:10::/32",
+		"`networks` that no probe and no query of a policy calls, such as the network of the nodes, separated by commas, as in "+
+			"10.96.0.0/12,fd00:10::/32",
 		o.denyCIDRs)
 	fs.DurationVar(&o.HoldStep, "hold-step", defaultHoldStep,
 		"`duration` for which new pods of a held rollout do not count as available; the rollout waits as long if no replica of the operator "+
