@@ -199,6 +199,14 @@ func soak() {
 			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
 		}).WithContext(ctx).Should(Succeed())
 
+		By("calling an endpoint that does not exist")
+		endpoint := filepath.Join(root, "config", "samples", "endpoints", "prometheus.yaml")
+		kubectl(ctx, "apply", "-f", endpoint)
+		Eventually(func() string {
+			return kubectl(ctx, "get", "-f", endpoint, "-o", "jsonpath={.status.conditions[*].type}")
+		}).WithContext(ctx).Should(ContainSubstring(v1alpha1.ConditionReachable))
+		kubectl(ctx, "delete", "-f", endpoint)
+
 		By("comparing the audit log with the roles")
 		var everywhere, restorer rbacv1.ClusterRole
 		var own rbacv1.Role
