@@ -431,8 +431,7 @@ bin/release:
 
 .PHONY: demo
 demo: begin build controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
-	@# Only a later chapter waits for the monitoring.
-	@nice env $(MONITORING) > bin/monitoring.log 2>&1 & $(GO_RUN) ./hack/demo $(ARGS)
+	$(GO_RUN) ./hack/demo $(ARGS)
 
 .PHONY: controlplane
 controlplane: ## Build the local control plane into bin/k8s.
