@@ -17,6 +17,7 @@ limitations under the License.
 package verify
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -31,8 +32,8 @@ import (
 // pace bounds the order entries of batches that are open at AlterShield Server. A server with more open checks
 // than it can make ends all of them too late, and then their pods pass without a verdict; so further batches
 // wait for their start. While batches wait, the bound grows by half when the checks of as many entries ended in
-// good time; it is halved when one is late. Without any verdict for as long as a check may take, no batch waits: then the
-// thresholds of the settings bound the delay.
+// good time; it is halved when one is late. A batch waits no longer than both checks may take after the last verdict:
+// then the thresholds of the settings bound the delay.
 //
 // pace knows what this process saw. A process that becomes the leader sees all batches first, perhaps after it
 // started a few.
@@ -41,7 +42,7 @@ type pace struct {
 	// open has the time until which an open entry counts, by its batch.
 	open map[types.NamespacedName]time.Time
 	// waiting has the batches that wait for their start.
-	waiting map[types.NamespacedName]bool
+	waiting map[types.NamespacedName]waiting
 	limit   float64
 	// halved is the time when the limit was halved, and progress the time of the last verdict.
 	halved, progress time.Time
@@ -49,11 +50,16 @@ type pace struct {
 	took time.Duration
 }
 
+// waiting has since when a batch waits, and when it asked last.
+type waiting struct{ since, asked time.Time }
+
 const (
 	// firstOpen is the first bound of open entries, and fewestOpen the least.
 	firstOpen, fewestOpen = 200, 20
 	// mostWait is the longest time until a waiting batch asks again.
 	mostWait = 15 * time.Second
+	// asksWithin is the time within which a waiting batch asks again; one that does not has left.
+	asksWithin = time.Minute
 )
 
 // lock returns the function that unlocks, and reports the numbers of batches.
@@ -66,7 +72,7 @@ func (p *pace) lock() (unlock func()) {
 }
 
 func newPace() *pace {
-	return &pace{open: map[types.NamespacedName]time.Time{}, waiting: map[types.NamespacedName]bool{}, limit: firstOpen}
+	return &pace{open: map[types.NamespacedName]time.Time{}, waiting: map[types.NamespacedName]waiting{}, limit: firstOpen}
 }
 
 // see notes the state of a batch.
@@ -93,21 +99,28 @@ func (p *pace) wait(key types.NamespacedName, set *settings.Settings, now time.T
 	if _, ok := p.open[key]; ok { // the server lost its entry
 		return 0
 	}
-	if float64(len(p.open)) >= p.limit {
-		for k, until := range p.open { // such as batches of a workload that opted out
-			if now.After(until) {
-				delete(p.open, k)
-			}
-		}
+	since := now
+	if w, ok := p.waiting[key]; ok {
+		since = w.since
 	}
-	if float64(len(p.open)) < p.limit || now.Sub(p.progress) > allowed(set) {
+	if float64(len(p.open)) >= p.limit {
+		p.prune(now)
+	}
+	quiet := now.Sub(since) > allowed(set) && now.Sub(p.progress) > allowed(set)
+	if float64(len(p.open)) < p.limit || quiet {
 		p.start(key, set, now)
 		return 0
 	}
-	p.waiting[key] = true
+	p.waiting[key] = waiting{since, now}
 	// In this time a quarter of the waiting batches get their turn.
 	turns := time.Duration(float64(p.took) * float64(len(p.waiting)) / p.limit / 4)
 	return min(max(turns, time.Second), mostWait)
+}
+
+// prune drops batches that the controller no longer sees, such as those of a workload that opted out.
+func (p *pace) prune(now time.Time) {
+	maps.DeleteFunc(p.open, func(_ types.NamespacedName, until time.Time) bool { return now.After(until) })
+	maps.DeleteFunc(p.waiting, func(_ types.NamespacedName, w waiting) bool { return now.Sub(w.asked) > asksWithin })
 }
 
 // forget drops a batch that no longer exists, or whose entry was not started.
@@ -118,9 +131,6 @@ func (p *pace) forget(key types.NamespacedName) {
 }
 
 func (p *pace) start(key types.NamespacedName, set *settings.Settings, now time.Time) {
-	if len(p.open) == 0 && len(p.waiting) == 0 {
-		p.progress = now
-	}
 	delete(p.waiting, key)
 	p.open[key] = now.Add(2 * allowed(set))
 }
@@ -131,13 +141,12 @@ func (p *pace) ended(s *v1alpha1.ChangePodStatus, set *settings.Settings, now ti
 	if began.IsZero() {
 		return
 	}
-	verdict := s.PreVerdict != nil || s.PostVerdict != nil
-	late := !verdict && s.Message != v1alpha1.ChangePodMessageSkipped
 	if post.IsZero() {
 		post = now
 	}
-	late = late || post.Sub(began) > set.PreTimeout*3/4 || now.Sub(post) > set.PostTimeout*3/4
-	if verdict {
+	late := s.Message == string(v1alpha1.ChangePodPreTimeout) || s.Message == string(v1alpha1.ChangePodPostTimeout) ||
+		post.Sub(began) > set.PreTimeout*3/4 || now.Sub(post) > set.PostTimeout*3/4
+	if s.Message == v1alpha1.ChangePodMessagePostFinish { // by a callback, or by a poll
 		p.progress = now
 		p.took += (now.Sub(began) - p.took) / 8
 	}

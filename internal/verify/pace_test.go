@@ -35,6 +35,10 @@ type paced struct {
 	least time.Duration
 	// unpaced starts all batches at once.
 	unpaced bool
+	// polled: the verdicts are polled for, so the status has none.
+	polled bool
+	// before happened before the batches were created.
+	before func(p *pace, set *settings.Settings, began time.Time)
 }
 
 // outcome has the batches without a verdict, the most open entries at once, and the time until the last batch ended.
@@ -46,6 +50,9 @@ type outcome struct {
 func (w paced) run() (o outcome) {
 	p, set := newPace(), &settings.Settings{PreTimeout: 2 * time.Minute, PostTimeout: 2 * time.Minute}
 	began := time.Unix(1_700_000_000, 0)
+	if w.before != nil {
+		w.before(p, set, began)
+	}
 	status, ask := make([]v1alpha1.ChangePodStatus, w.batches), make([]time.Time, w.batches)
 	ready := make([]time.Time, w.batches) // when the server ends the current check
 	free, left := began, w.batches
@@ -61,11 +68,12 @@ func (w paced) run() (o outcome) {
 		open := 0
 		for i := range status {
 			s, key := &status[i], types.NamespacedName{Name: fmt.Sprint(i)}
-			done := func(verdict *v1alpha1.CheckVerdict) {
-				s.Status, s.PostVerdict = v1alpha1.ChangePodExecuteDone, verdict
-				if verdict == nil {
-					s.Message = string(v1alpha1.ChangePodPostTimeout)
+			done := func(message string) {
+				s.Status, s.Message = v1alpha1.ChangePodExecuteDone, message
+				if message != v1alpha1.ChangePodMessagePostFinish {
 					o.unverified++
+				} else if !w.polled {
+					s.PostVerdict = &v1alpha1.CheckVerdict{Verdict: "pass"}
 				}
 				left--
 				o.took = now.Sub(began)
@@ -83,16 +91,16 @@ func (w paced) run() (o outcome) {
 				submit(i, now)
 			case v1alpha1.ChangePodPreSubmitted:
 				if late := now.Sub(time.Unix(s.PreSubmitTimeUnix, 0)) > set.PreTimeout; late {
-					done(nil)
+					done(string(v1alpha1.ChangePodPreTimeout))
 				} else if !now.Before(ready[i]) {
 					s.Status, s.PostSubmitTimeUnix = v1alpha1.ChangePodPostSubmitted, now.Unix()
 					submit(i, now)
 				}
 			case v1alpha1.ChangePodPostSubmitted:
 				if late := now.Sub(time.Unix(s.PostSubmitTimeUnix, 0)) > set.PostTimeout; late {
-					done(nil)
+					done(string(v1alpha1.ChangePodPostTimeout))
 				} else if !now.Before(ready[i]) {
-					done(&v1alpha1.CheckVerdict{Verdict: "pass"})
+					done(v1alpha1.ChangePodMessagePostFinish)
 				}
 			default:
 				continue
@@ -105,6 +113,15 @@ func (w paced) run() (o outcome) {
 		o.open = max(o.open, open)
 	}
 	return o
+}
+
+// optedOut leaves an open batch and a waiting one that never end: their workload opted out an hour before.
+func optedOut(p *pace, set *settings.Settings, began time.Time) {
+	earlier := began.Add(-time.Hour)
+	p.limit = 1
+	p.wait(types.NamespacedName{Name: "open"}, set, earlier)
+	p.wait(types.NamespacedName{Name: "waits"}, set, earlier)
+	p.limit = firstOpen
 }
 
 // TestPace: a server that has more to check than it can gets only as many checks as it ends in time; others are
@@ -121,7 +138,10 @@ func TestPace(t *testing.T) {
 		"a server that makes 3 a second":     {paced{batches: 600, perSecond: 3}, 0, 8 * time.Minute},
 		"checks that take a minute":          {paced{batches: 900, perSecond: 1000, least: time.Minute}, 0, 10 * time.Minute},
 		"checks that take nearly as allowed": {paced{batches: 300, perSecond: 1000, least: 110 * time.Second}, 0, 20 * time.Minute},
-		"a server that never answers":        {paced{batches: 900}, 900, 10 * time.Minute},
+		"a server that is polled":            {paced{batches: 1800, perSecond: 3, polled: true}, 0, 25 * time.Minute},
+		"after an hour without a release, and a batch that opted out while it waited": {
+			paced{batches: 1800, perSecond: 10, before: optedOut}, 0, 7 * time.Minute},
+		"a server that never answers": {paced{batches: 900}, 900, 10 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := test.world.run()
