@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/prometheus/common/model"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -281,11 +283,18 @@ func (p *querier) ask(
 	})
 }
 
-// evaluate evaluates a query as of a time, and its threshold.
+// evaluate evaluates a query as of a time, and its threshold. An answer that makes the client panic must not end the
+// manager.
 func (p *querier) evaluate(
 	ctx context.Context, of *policy.Check, e *v1alpha1.DefenseEndpoint, work slots.Work, q *promql.Query, at time.Time,
-) *queryAnswer {
+) (answer *queryAnswer) {
 	name := "endpoint " + e.Name + ": "
+	defer func() {
+		if r := recover(); r != nil {
+			log.FromContext(ctx).Error(fmt.Errorf("panic: %v", r), "evaluate a query", "defenseendpoint", e.Name, "stack", string(debug.Stack()))
+			answer = &queryAnswer{Reason: v1alpha1.ReasonUnavailable, Message: name + "its answer cannot be read"}
+		}
+	}()
 	if q.Problem != "" {
 		return &queryAnswer{Reason: v1alpha1.ReasonQueryFailed, Message: "the query cannot be evaluated: " + q.Problem}
 	}
@@ -300,7 +309,7 @@ func (p *querier) evaluate(
 		}
 		return &queryAnswer{Reason: failed.Reason, Message: name + failed.Message}
 	}
-	answer := &queryAnswer{Samples: samples}
+	answer = &queryAnswer{Samples: samples}
 	values, some := measurable(of.Prometheus.Empty, answer.Samples)
 	if !some {
 		return answer

@@ -32,6 +32,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/promql"
+	"github.com/traas-stack/altershield-operator/internal/slots"
 )
 
 // prometheus plays the query API of Prometheus.
@@ -503,5 +506,16 @@ func TestTry(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestEvaluatePanics: a panic of the client ends one evaluation, and not the manager.
+func TestEvaluatePanics(t *testing.T) {
+	e := &v1alpha1.DefenseEndpoint{}
+	e.Name = "prom"
+	broken := &querier{} // it has no client
+	got := broken.evaluate(t.Context(), &policy.Check{}, e, slots.Work{}, &promql.Query{Text: "up"}, time.Time{})
+	if got == nil || got.Reason != v1alpha1.ReasonUnavailable || !strings.Contains(got.Message, "endpoint prom") {
+		t.Errorf("%+v", got)
 	}
 }
