@@ -124,14 +124,15 @@ func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
 	}
 }
 
-// noteInstalled notes since when this installation runs: at its first start, and at the first start
-// after `manager leave`. If the setting was deleted meanwhile, or an older build did not note it,
-// the earliest time at which another setting was judged counts.
+// noteInstalled notes since when this installation runs: since the start of this process, if it is the first of the
+// installation, or the first after `manager leave`. If the setting was deleted meanwhile, or an older build did not
+// note it, the earliest time at which another setting was judged counts. The settings may be created later than the
+// first releases are recorded.
 func (r *OpsConfigInfoReconciler) noteInstalled(setting *v1alpha1.OpsConfigInfo, operator []v1alpha1.OpsConfigInfo) {
 	if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
 		return
 	}
-	since := r.Clock.Now()
+	since := r.started
 	switch said := meta.FindStatusCondition(setting.Status.Conditions, v1alpha1.ConditionInstalled); {
 	case said == nil:
 		if before := defense.InstalledBefore(operator); !before.IsZero() && before.Before(since) {
