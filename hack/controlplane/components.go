@@ -263,6 +263,8 @@ func (c *ControlPlane) apiServerArgs(o Options) []string {
 		"--endpoint-reconciler-type=none",
 		"--max-requests-inflight=1000",
 		"--max-mutating-requests-inflight=500",
+		// On by default since 1.37.
+		"--feature-gates=HPAScaleToZero=true",
 	}
 	if o.Audit || o.AuditPolicy != "" {
 		args = append(args,

@@ -143,23 +143,18 @@ func (m *meter) scale(ctx context.Context, ns string, units int32) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-// autoscale scales the Deployment web by the work of its namespace.
+// autoscale scales the Deployment web by the work of its namespace, down to no pods.
 func (w *world) autoscale(ctx context.Context, ns string) {
-	GinkgoHelper()
-	w.autoscaleWorkload(ctx, ns, "Deployment", "web")
-}
-
-func (w *world) autoscaleWorkload(ctx context.Context, ns, kind, name string) {
 	GinkgoHelper()
 	atOnce := &autoscalingv2.HPAScalingRules{
 		StabilizationWindowSeconds: ptr.To[int32](0),
 		Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 100, PeriodSeconds: 1}},
 	}
 	Expect(w.api.Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: kind, Name: name},
-			MinReplicas:    ptr.To[int32](1), MaxReplicas: 8,
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+			MinReplicas:    ptr.To[int32](0), MaxReplicas: 8,
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
 				Metric: autoscalingv2.MetricIdentifier{Name: workMetric},
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: ptr.To(resource.MustParse("1"))},
@@ -228,6 +223,39 @@ var _ = Describe("beside a HorizontalPodAutoscaler", Ordered, SpecPriority(longe
 		By("scaling after the success: new pods are verified, too")
 		m.scale(ctx, ns, 7)
 		Expect(w.verified(ctx, ns, "web").UID).To(Equal(change.UID))
+		w.restful(ctx, ns)
+		w.expectScaledFreely(ctx, ns)
+	})
+
+	It("a release that is scaled to zero in the middle succeeds when its pods come back", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		p := w.startPorter(ns)
+		m.set(ns, 3)
+		w.autoscale(ctx, ns)
+		w.create(ctx, inFlight(ns, "web").Replicas(3))
+		w.verified(ctx, ns, "web")
+		p.let(1)
+		Expect(w.patchTemplate(ctx, ns, "web", "second")).To(Succeed())
+		w.eventuallyBatches(ctx, ns, "web", 1)
+		m.scale(ctx, ns, 0)
+		Eventually(func(g Gomega) { g.Expect(w.podsOf(ctx, g, ns, "web")).To(BeEmpty()) }).WithContext(ctx).Should(Succeed())
+		w.restful(ctx, ns)
+		change := w.currentChange(ctx, Default, ns, "web")
+		Expect(change.Status.FailCount).To(BeZero(), "pods that go do not fail")
+		Expect(w.getDeployment(ctx, Default, ns, "web").Labels).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		p.letAll()
+		m.scale(ctx, ns, 3)
+		Expect(w.verified(ctx, ns, "web").UID).To(Equal(change.UID))
+		By("releasing while there are no pods")
+		m.scale(ctx, ns, 0)
+		Expect(w.patchTemplate(ctx, ns, "web", "third")).To(Succeed())
+		w.verified(ctx, ns, "web")
+		m.scale(ctx, ns, 2)
+		Eventually(func(g Gomega) {
+			change := w.currentChange(ctx, g, ns, "web")
+			g.Expect(change.Status.Status).To(Equal(v1alpha1.ChangeWorkloadSuccess))
+			g.Expect(change.Status.PassCount).To(Equal(int32(2)), "pods that come after the release are verified, too")
+		}).WithContext(ctx).Should(Succeed())
 		w.restful(ctx, ns)
 		w.expectScaledFreely(ctx, ns)
 	})
