@@ -319,7 +319,6 @@ func partitionStories() []world.Story {
 		}},
 		{Name: "undo", Options: every(), Run: func(w *world.World) {
 			five.second(w)
-			five.patch(w, templatePatch("first"))
 			five.patch(w, `{"spec":{"template":{"metadata":{"labels":{"test":null}}}}}`)
 			if is := five.partition(w); is != 0 {
 				w.Failf("the undo begins at partition %d", is)
