@@ -322,6 +322,52 @@ func underLoad() {
 		return unanswered
 	}
 
+	// A kubelet may be told to restart containers after a second each time. Then pods are hardly ever seen in CrashLoopBackOff.
+	It("rolls back what crashes where containers are restarted after a second", Label(second), func(ctx SpecContext) {
+		const node = "node-3"
+		config := filepath.Join(cluster.Dir, node, "kubelet.yaml")
+		usual, err := os.ReadFile(config)
+		Expect(err).NotTo(HaveOccurred())
+		restart := func(ctx context.Context, text string) {
+			GinkgoHelper()
+			Expect(os.WriteFile(config, []byte(text), 0o600)).To(Succeed())
+			Expect(output(cluster.On(ctx, node, "pkill", "-x", "kubelet"))).Error().NotTo(HaveOccurred())
+		}
+		restart(ctx, string(usual)+"crashLoopBackOff: {maxContainerRestartPeriod: 1s}\n")
+		DeferCleanup(func(ctx SpecContext) {
+			restart(ctx, string(usual))
+			ready(ctx)
+		}, NodeTimeout(3*time.Minute))
+		good := manifest{kind: "Deployment", replicas: 2, script: serves8080, ready: true, node: node,
+			settings: map[string]string{"rollback": "20s"}}
+		var plays sync.WaitGroup
+		for name, script := range map[string]string{"at-start": "exit 1", "served": "httpd -p 8080; sleep 2; exit 1"} {
+			s := &stage{Gomega: Default, ctx: ctx, ns: newNamespace(ctx, "quick-"+name)}
+			plays.Go(func() {
+				defer GinkgoRecover()
+				s.apply(good)
+				before := s.becomes(v1alpha1.ChangeWorkloadSuccess, 4*time.Minute)
+				released := time.Now()
+				s.apply(good.with(script))
+				var restarts int32
+				s.soon("restarts without the usual back-off", 2*time.Minute, func(g Gomega) {
+					var pods corev1.PodList
+					g.Expect(api.List(ctx, &pods, client.InNamespace(s.ns))).To(Succeed())
+					for _, p := range pods.Items {
+						for _, c := range p.Status.ContainerStatuses {
+							restarts = max(restarts, c.RestartCount)
+						}
+					}
+					g.Expect(restarts).To(BeNumerically(">=", 3))
+				})
+				took := time.Since(released).Round(time.Second)
+				s.restored(released, before, "a crash loop")
+				AddReportEntry(name, fmt.Sprintf("%d restarts after %s, restored after %s", restarts, took, time.Since(released).Round(time.Second)))
+			})
+		}
+		plays.Wait()
+	}, SpecTimeout(10*time.Minute))
+
 	It(rollingRestarts, Label(second), func(ctx SpecContext) {
 		sim.ClearJournal()
 		before := failedOpen()

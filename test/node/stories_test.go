@@ -216,6 +216,8 @@ type manifest struct {
 	spec string
 	// ready has the pods probed on port 8080.
 	ready bool
+	// node is the node of the pods; empty means any.
+	node string
 }
 
 const (
@@ -253,6 +255,9 @@ func (m manifest) String() string {
 		b.WriteString(`, readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}`)
 	}
 	b.WriteString("}\n")
+	if m.node != "" {
+		fmt.Fprintf(&b, "      nodeSelector: {%s: %s}\n", corev1.LabelHostname, m.node)
+	}
 	return b.String()
 }
 
