@@ -55,6 +55,8 @@ type queryAnswer struct {
 	Samples []rules.Sample
 	// Crosses: failWhen is true.
 	Crosses bool
+	// Service is the result of a call of a service.
+	Service serviceResult
 	// Reason and Message are set if nothing was measured.
 	Reason, Message string
 	Ended           time.Time
