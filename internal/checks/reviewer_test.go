@@ -144,7 +144,8 @@ func TestServiceRequest(t *testing.T) {
 		"parameters": map[string]any{"suite": "smoke"}, "deadline": r.began.Add(15 * time.Minute).UTC().Format(time.RFC3339),
 		"release": map[string]any{
 			"namespace": "ns", "workload": map[string]any{"kind": "Deployment", "name": "web"}, "version": r.s.Release.Spec.Reversion,
-			"previousVersion": "", "attempt": 1.0, "batchNo": 3.0, "totalBatchNum": 5.0, "lastBatch": true, "changeStartTime": "1970-01-01T00:00:00Z",
+			"previousVersion": "", "attempt": 1.0, "batchNo": 3.0, "totalBatchNum": 5.0, "lastBatch": true,
+			"changeStartTime": "1970-01-01T00:00:00Z",
 		},
 	}
 	if got, want := fmt.Sprint(got), fmt.Sprint(want); got != want {
@@ -202,7 +203,8 @@ func TestServiceAnswers(t *testing.T) {
 		"fail of a pod": {
 			answer: says(200, `{"id":"ID","verdict":"fail","pods":[{"name":"web-1","verdict":"pass"},`+
 				`{"name":"web-2","verdict":"fail","message":"slow"},{"name":"web-2","verdict":"fail"}]}`),
-			phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonServiceVerdict, message: "fail: pod web-2: slow", failed: []string{"web-2"}, calls: 1,
+			phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonServiceVerdict, message: "fail: pod web-2: slow",
+			failed: []string{"web-2"}, calls: 1,
 		},
 		"inconc": {
 			answer: says(200, `{"id":"ID","verdict":"inconc","message":"no traffic"}`),
@@ -242,7 +244,8 @@ func TestServiceAnswers(t *testing.T) {
 			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonUnavailable, message: "redirects are not followed",
 		},
 		"too many requests": {
-			answer: says(429, pass), phase: v1alpha1.CheckError, reason: v1alpha1.ReasonUnavailable, message: "until the deadline: endpoint gate: it has too many calls",
+			answer: says(429, pass), phase: v1alpha1.CheckError, reason: v1alpha1.ReasonUnavailable,
+			message: "until the deadline: endpoint gate: it has too many calls",
 		},
 		"an error": {answer: says(503, pass), phase: v1alpha1.CheckError, reason: v1alpha1.ReasonUnavailable, message: "HTTP 503"},
 		"a refusal": {
@@ -283,7 +286,8 @@ func TestServiceAnswers(t *testing.T) {
 			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonInvalidAnswer, message: "failWhen cannot be evaluated: no such key: ok",
 		},
 		"no JSON": {
-			answer: says(200, "OK"), with: jsonWith("!body.ok"), phase: v1alpha1.CheckError, reason: v1alpha1.ReasonInvalidAnswer, message: "not JSON",
+			answer: says(200, "OK"), with: jsonWith("!body.ok"),
+			phase: v1alpha1.CheckError, reason: v1alpha1.ReasonInvalidAnswer, message: "not JSON",
 		},
 		"no endpoint": {
 			answer: says(200, pass), with: func(c *v1alpha1.PolicyCheck) { c.Service.EndpointRef.Name = "other" },

@@ -152,7 +152,7 @@ func TestReachHTTP(t *testing.T) {
 	call(500)
 	s.clock.SetTime(s.clock.Now().Add(4 * time.Minute))
 	reach(false)
-	s.clock.SetTime(s.clock.Now().Add(2 * time.Minute)) // no call shows any more that it fails
+	s.clock.SetTime(s.clock.Now().Add(2 * time.Minute)) // the failure is too old to count
 	reach(true)
 	server.Close()
 	reach(false)

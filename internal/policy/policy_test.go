@@ -123,7 +123,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestServices: the failWhen of a check of type service compiles over the answer. Nobody asks a service about pods that come
+// TestServices: the failWhen of a check of type service compiles over the answer. A service is not asked about pods that come
 // after Success.
 func TestServices(t *testing.T) {
 	for failWhen, want := range map[string]string{
