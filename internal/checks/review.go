@@ -13,6 +13,7 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
+
 package checks
 
 import (
@@ -166,5 +167,6 @@ func endService(of *policy.Check, s *v1alpha1.CheckStatus, r *serviceResult) {
 		s.OnSilence = onSilence(of.OnNoData)
 	case v1alpha1.CheckRunning:
 		s.Reason = v1alpha1.ReasonServiceRunning
+	default:
 	}
 }
