@@ -55,11 +55,11 @@ type queryAnswer struct {
 	Samples []rules.Sample
 	// Crosses: failWhen is true.
 	Crosses bool
-	// Service is the result of a call of a service.
-	Service serviceResult
 	// Reason and Message are set if nothing was measured.
 	Reason, Message string
 	Ended           time.Time
+	// Service is the result of a call of a service.
+	Service serviceResult
 }
 
 // queryPlan is a decision about the check.
