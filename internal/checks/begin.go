@@ -58,6 +58,14 @@ func podsOfBatch(ctx context.Context, v cluster.View, batch *v1alpha1.ChangePod)
 	return pods, nil
 }
 
+// podsOf reads the pods of a batch that exist, or the pods of a release.
+func podsOf(ctx context.Context, v cluster.View, s *Subject) ([]workload.Pod, error) {
+	if s.Batch != nil {
+		return podsOfBatch(ctx, v, s.Batch)
+	}
+	return v.Pods(ctx, s.Workload)
+}
+
 // Begin returns the checks of policies that begin with a batch.
 func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck, error) {
 	of := s.Selected
@@ -72,6 +80,9 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		check := beginOf(c)
 		if c.Stage == v1alpha1.StageBatchPre {
 			check.Status.Stage = c.Stage
+		}
+		if c.Service != nil {
+			check.Status.CallID = callID(s, c)
 		}
 		if c.PodHealth != nil {
 			pods, err := podsOfBatch(ctx, v, s.Batch)

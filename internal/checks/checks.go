@@ -25,6 +25,7 @@ limitations under the License.
 //   - probe.go, prober.go: probe; caller.go makes a call, and guard.go bounds the addresses
 //   - rules.go, cel.go: cel
 //   - query.go, querier.go: prometheus
+//   - review.go, reviewer.go: service
 //
 // AlterShield Server is another provider, in internal/verify.
 package checks
@@ -138,6 +139,8 @@ func (p *Checks) next(
 		made, after = p.cel.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypePrometheus:
 		made, after, err = p.query.next(ctx, s, of, c)
+	case c.Type == v1alpha1.CheckTypeService:
+		made, after, err = p.query.review(ctx, s, of, c)
 	default:
 		return nil, 0, nil // written by a later version of the operator, or by hand
 	}

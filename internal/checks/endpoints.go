@@ -28,23 +28,23 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 )
 
-// EndpointFor reads an endpoint of the operator's namespace for a policy of the operator, or of
+// EndpointFor reads an endpoint of a type in the operator's namespace for a policy of the operator, or of
 // another namespace. It returns the reason if there is none, or if the policy may not use it; the endpoint
 // is then empty.
-func EndpointFor(ctx context.Context, v cluster.View, name string, operators bool, namespace string) (
+func EndpointFor(ctx context.Context, v cluster.View, of v1alpha1.EndpointType, name string, operators bool, namespace string) (
 	e *v1alpha1.DefenseEndpoint, refused string, err error,
 ) {
 	e = &v1alpha1.DefenseEndpoint{}
 	err = v.Cached.Get(ctx, types.NamespacedName{Namespace: v.Operator, Name: name}, e)
 	// The same sentence: it does not say which endpoints exist.
-	refused = fmt.Sprintf("no endpoint %s of type Prometheus may be used by policies of this namespace: "+
-		"ask an administrator to create it in namespace %s, or to add the namespace to its allowedNamespaces", name, v.Operator)
+	refused = fmt.Sprintf("no endpoint %s of type %s may be used by policies of this namespace: "+
+		"ask an administrator to create it in namespace %s, or to add the namespace to its allowedNamespaces", name, of, v.Operator)
 	switch {
 	case apierrors.IsNotFound(err):
 		return e, refused, nil
 	case err != nil:
 		return e, "", fmt.Errorf("get defenseendpoint %s/%s: %w", v.Operator, name, err)
-	case e.Spec.Type != v1alpha1.EndpointPrometheus:
+	case e.Spec.Type != of:
 		return &v1alpha1.DefenseEndpoint{}, refused, nil
 	case operators:
 		return e, "", nil
@@ -53,11 +53,11 @@ func EndpointFor(ctx context.Context, v cluster.View, name string, operators boo
 	if err != nil {
 		return e, "", err
 	}
-	var of map[string]string
+	var labels map[string]string
 	if ns.Meta != nil {
-		of = ns.Meta.Labels
+		labels = ns.Meta.Labels
 	}
-	if !endpoint.Allows(e, namespace, of) {
+	if !endpoint.Allows(e, namespace, labels) {
 		return &v1alpha1.DefenseEndpoint{}, refused, nil
 	}
 	return e, "", nil

@@ -112,12 +112,9 @@ func (of *probing) cancel() {
 // podsOf reads the pods of a check. A check of a release as a whole calls a Service only, so a few
 // pods are enough.
 func (p *prober) podsOf(ctx context.Context, s *Subject) ([]workload.Pod, error) {
-	if s.Batch != nil {
-		return podsOfBatch(ctx, p.view, s.Batch)
-	}
-	pods, err := p.view.Pods(ctx, s.Workload)
-	if err != nil {
-		return nil, err
+	pods, err := podsOf(ctx, p.view, s)
+	if s.Batch != nil || err != nil {
+		return pods, err
 	}
 	pods = slices.DeleteFunc(pods, func(pod workload.Pod) bool { return isGone(&pod) })
 	return pods[:min(len(pods), podsOfRelease)], nil

@@ -118,7 +118,8 @@ func (p *querier) next(
 	if busy {
 		return *c, resultsEvery, nil
 	}
-	e, refused, err := EndpointFor(ctx, p.view, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator), s.Release.Namespace)
+	e, refused, err := EndpointFor(ctx, p.view, v1alpha1.EndpointPrometheus, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator),
+		s.Release.Namespace)
 	if err != nil {
 		return next, 0, err
 	}
@@ -143,6 +144,12 @@ func (p *querier) next(
 			plan.After = resultsEvery
 		}
 	}
+	next, after = p.settle(known, c, in, plan)
+	return next, after, nil
+}
+
+// settle keeps the progress of a check, and returns the status to write.
+func (p *querier) settle(known *querying, c *v1alpha1.CheckStatus, in queryInput, plan queryPlan) (v1alpha1.CheckStatus, time.Duration) {
 	p.mu.Lock()
 	known.progress, known.errors, known.notBefore = plan.Status, plan.Errors, plan.NotBefore
 	p.mu.Unlock()
@@ -150,9 +157,9 @@ func (p *querier) next(
 		if plan.After == 0 { // it passed, and this process remembers that until then
 			plan.After = timeOf(plan.Status.Deadline).Sub(in.Now)
 		}
-		return *c, plan.After, nil
+		return *c, plan.After
 	}
-	return plan.Status, plan.After, nil
+	return plan.Status, plan.After
 }
 
 func withoutPods(s v1alpha1.CheckStatus) v1alpha1.CheckStatus {
@@ -258,10 +265,19 @@ func namesOf(pods []workload.Pod) (names []string) {
 	return names
 }
 
-// ask begins a call.
+// ask begins the call of a query.
 func (p *querier) ask(
 	ctx context.Context, known *querying, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, q *promql.Query, at time.Time,
 ) {
+	p.beside(ctx, known, s, func(ctx context.Context, work slots.Work) *queryAnswer {
+		answer := p.evaluate(ctx, of, e, work, q, at)
+		answer.Query = q.Text
+		return answer
+	})
+}
+
+// beside begins a call beside the reconcile.
+func (p *querier) beside(ctx context.Context, known *querying, s *Subject, call func(context.Context, slots.Work) *queryAnswer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
@@ -273,8 +289,8 @@ func (p *querier) ask(
 	work := slots.Work{Namespace: s.Release.Namespace, Release: s.Release.Name}
 	p.running.Go(func() {
 		defer cancel()
-		answer := p.evaluate(ctx, of, e, work, q, at)
-		answer.Query, answer.Ended = q.Text, p.clock.Now()
+		answer := call(ctx, work)
+		answer.Ended = p.clock.Now()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if known.cancel = nil; ctx.Err() == nil {
@@ -288,26 +304,13 @@ func (p *querier) ask(
 func (p *querier) evaluate(
 	ctx context.Context, of *policy.Check, e *v1alpha1.DefenseEndpoint, work slots.Work, q *promql.Query, at time.Time,
 ) (answer *queryAnswer) {
-	name := "endpoint " + e.Name + ": "
-	defer func() {
-		if r := recover(); r != nil {
-			log.FromContext(ctx).Error(fmt.Errorf("panic: %v", r), "evaluate a query", "defenseendpoint", e.Name, "stack", string(debug.Stack()))
-			answer = &queryAnswer{Reason: v1alpha1.ReasonUnavailable, Message: name + "its answer cannot be read"}
-		}
-	}()
+	defer caught(ctx, e, &answer)
 	if q.Problem != "" {
 		return &queryAnswer{Reason: v1alpha1.ReasonQueryFailed, Message: "the query cannot be evaluated: " + q.Problem}
 	}
 	samples, err := p.clients.Query(ctx, e, work, q.Text, at, of.Timeout)
 	if err != nil {
-		failed := &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it cannot be called"}
-		errors.As(err, &failed)
-		switch failed.Reason {
-		case v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonCredentials:
-			// Names of Secrets are not for users of other namespaces.
-			failed = &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it is not accepted; its condition Accepted has the cause"}
-		}
-		return &queryAnswer{Reason: failed.Reason, Message: name + failed.Message}
+		return unanswered(e, err)
 	}
 	answer = &queryAnswer{Samples: samples}
 	values, some := measurable(of.Prometheus.Empty, answer.Samples)
@@ -329,4 +332,24 @@ func (p *querier) evaluate(
 		answer.Message = "failWhen cannot be evaluated: " + strings.TrimPrefix(problem, "rules[0]: ")
 	}
 	return answer
+}
+
+// caught turns a panic of a client into an answer, deferred.
+func caught(ctx context.Context, e *v1alpha1.DefenseEndpoint, answer **queryAnswer) {
+	if r := recover(); r != nil {
+		log.FromContext(ctx).Error(fmt.Errorf("panic: %v", r), "call an endpoint", "defenseendpoint", e.Name, "stack", string(debug.Stack()))
+		*answer = &queryAnswer{Reason: v1alpha1.ReasonUnavailable, Message: "endpoint " + e.Name + ": its answer cannot be read"}
+	}
+}
+
+// unanswered returns the answer of a call without one.
+func unanswered(e *v1alpha1.DefenseEndpoint, err error) *queryAnswer {
+	failed := &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it cannot be called"}
+	errors.As(err, &failed)
+	switch failed.Reason {
+	case v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonCredentials:
+		// Names of Secrets are not for users of other namespaces.
+		failed = &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it is not accepted; its condition Accepted has the cause"}
+	}
+	return &queryAnswer{Reason: failed.Reason, Message: "endpoint " + e.Name + ": " + failed.Message}
 }

@@ -58,6 +58,8 @@ type queryAnswer struct {
 	// Reason and Message are set if nothing was measured.
 	Reason, Message string
 	Ended           time.Time
+	// Service is the result of a call of a service.
+	Service serviceResult
 }
 
 // queryPlan is a decision about the check.

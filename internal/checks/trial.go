@@ -66,7 +66,8 @@ func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workloa
 
 // try evaluates a query once, as of now, and finds out why it has no series.
 func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Trial, err error) {
-	e, refused, err := EndpointFor(ctx, p.view, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator), s.Release.Namespace)
+	e, refused, err := EndpointFor(ctx, p.view, v1alpha1.EndpointPrometheus, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator),
+		s.Release.Namespace)
 	if err != nil {
 		return t, err
 	}

@@ -58,6 +58,8 @@ const (
 	// dialTimeout bounds a connection, reachTimeout the call of Reach.
 	dialTimeout  = 5 * time.Second
 	reachTimeout = 10 * time.Second
+	// failureCounts is the number of seconds for which the failure of a call makes an HTTP endpoint unreachable.
+	failureCounts = 300
 	// maxSentence bounds what an error quotes of Prometheus, in bytes.
 	maxSentence = 200
 	agent       = "altershield-operator"
@@ -112,13 +114,16 @@ type endpoint struct {
 	breaker *breaker.Breaker
 	// failure is the last failure, which stands for calls that the breaker stops.
 	failure atomic.Pointer[Error]
-	limiter *rate.Limiter
+	// failedAt is the time of the last failure in Unix seconds; 0 if a later call was answered.
+	failedAt atomic.Int64
+	limiter  *rate.Limiter
 	// slots bound the calls at a time, of all namespaces and of each, and change with the limit.
 	slots *slots.Slots
 	limit int
 
 	mu         sync.Mutex
 	config     *config.HTTPClientConfig
+	signingKey []byte
 	transport  http.RoundTripper
 	generation int64
 	read       time.Time
@@ -152,26 +157,40 @@ func (c *Clients) of(e *v1alpha1.DefenseEndpoint) (known *endpoint, calls *slots
 func (c *Clients) Query(
 	ctx context.Context, e *v1alpha1.DefenseEndpoint, work slots.Work, query string, at time.Time, timeout time.Duration,
 ) (samples []rules.Sample, err error) {
+	err = c.limited(ctx, e, work, func(known *endpoint) (result breaker.Outcome, err error) {
+		samples, result, err = c.query(ctx, e, known, query, at, timeout)
+		return result, err
+	})
+	return samples, err
+}
+
+// limited makes a call within the limits of its endpoint.
+func (c *Clients) limited(
+	ctx context.Context, e *v1alpha1.DefenseEndpoint, work slots.Work, call func(known *endpoint) (breaker.Outcome, error),
+) (err error) {
 	known, calls := c.of(e)
 	release, err := calls.Acquire(ctx, work)
 	if err != nil {
-		return nil, errCanceled
+		return errCanceled
 	}
 	defer release()
 	if err := known.limiter.Wait(ctx); err != nil {
-		return nil, errCanceled
+		return errCanceled
 	}
 	period, _, refused := known.breaker.Allow(false)
 	if refused != nil {
-		return nil, known.failure.Load()
+		return known.failure.Load()
 	}
 	result := breaker.Neutral
 	defer func() { known.breaker.Done(period, result, err) }()
-	samples, result, err = c.query(ctx, e, known, query, at, timeout)
+	result, err = call(known)
 	if failed := (*Error)(nil); result == breaker.Failed && errors.As(err, &failed) {
 		known.failure.Store(failed)
+		known.failedAt.Store(c.clock.Now().Unix())
+	} else if result == breaker.Answered {
+		known.failedAt.Store(0)
 	}
-	return samples, err
+	return err
 }
 
 func (c *Clients) query(
@@ -180,7 +199,7 @@ func (c *Clients) query(
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	transport, err := c.transport(ctx, e, known)
+	transport, _, err := c.transport(ctx, e, known)
 	if err != nil {
 		return nil, breaker.Neutral, err
 	}
@@ -234,13 +253,13 @@ func samplesOf(value model.Value) ([]rules.Sample, error) {
 }
 
 // failure returns the error of a call without a valid answer. No text of the answer is in it.
-func failure(ctx context.Context, status int, err error) error {
+func failure(ctx context.Context, status int, err error) *Error {
 	timeout, authority, host := net.Error(nil), x509.UnknownAuthorityError{}, x509.HostnameError{}
 	invalid, name := x509.CertificateInvalidError{}, &net.DNSError{}
 	message := "it cannot be called"
 	switch {
 	case errors.Is(err, errTooLarge):
-		message = "its answer is larger than limits.responseBytes: aggregate the query, or raise the limit"
+		message = "its answer is larger than limits.responseBytes, or than 1Mi for a service: shorten the result, or raise the limit"
 	case status/100 == 3:
 		message = fmt.Sprintf("it redirects (HTTP %d), and redirects are not followed: correct spec.url", status)
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
@@ -250,7 +269,7 @@ func failure(ctx context.Context, status int, err error) error {
 	case ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout():
 		message = "it does not answer in time"
 	case status/100 == 2:
-		message = "it gave no valid answer: is it a Prometheus, and the path of spec.url right?"
+		message = "it gave no valid answer: are spec.type and the path of spec.url right?"
 	case status > 0:
 		message = fmt.Sprintf("it answers HTTP %d", status)
 	case errors.Is(err, errAddress):
@@ -282,61 +301,56 @@ func (c *Clients) Reach(ctx context.Context, e *v1alpha1.DefenseEndpoint) error 
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-	defer cancel()
-	transport, err := c.transport(ctx, e, known)
-	if err != nil {
+	// No path of an HTTP service is known to be harmless: an answer to HEAD is enough, unless calls fail.
+	answer, result, err := c.do(ctx, e, known, http.MethodHead, "", nil, reachTimeout)
+	login := answer.Status == http.StatusUnauthorized || answer.Status == http.StatusForbidden
+	switch {
+	case login:
+		return &Error{v1alpha1.ReasonUnavailable, err.Error()}
+	case result == breaker.Answered && c.clock.Now().Unix()-known.failedAt.Load() < failureCounts:
+		return known.failure.Load()
+	case result == breaker.Answered, answer.Status == http.StatusNotImplemented: // it may have no HEAD
+		return nil
+	default:
 		return err
 	}
-	// No path of an HTTP service is known to be harmless: any answer to HEAD is enough.
-	request, err := http.NewRequestWithContext(ctx, http.MethodHead, e.Spec.URL, http.NoBody)
-	if err != nil {
-		return &Error{v1alpha1.ReasonInvalidPolicy, "its url cannot be used"}
-	}
-	response, err := withoutRedirects(&capped{next: transport, most: responseBytes(e)}).Do(request)
-	if err != nil {
-		return failure(ctx, 0, err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode >= http.StatusInternalServerError {
-		return failure(ctx, response.StatusCode, nil)
-	}
-	return nil
 }
 
 // transport returns the transport of an endpoint. It reads the Secrets again now and then, and keeps
-// connections while the credentials stay.
-func (c *Clients) transport(ctx context.Context, e *v1alpha1.DefenseEndpoint, known *endpoint) (http.RoundTripper, error) {
+// connections while the credentials stay. The key signs requests; it is nil if they are not signed.
+func (c *Clients) transport(
+	ctx context.Context, e *v1alpha1.DefenseEndpoint, known *endpoint,
+) (transport http.RoundTripper, signingKey []byte, err error) {
 	known.mu.Lock()
 	defer known.mu.Unlock()
 	now := c.clock.Now()
 	if known.transport != nil && known.generation == e.Generation && now.Sub(known.read).Abs() < freshFor {
-		return known.transport, nil
+		return known.transport, known.signingKey, nil
 	}
 	if problem := Problem(e); problem != "" {
-		return nil, &Error{v1alpha1.ReasonInvalidPolicy, problem}
+		return nil, nil, &Error{v1alpha1.ReasonInvalidPolicy, problem}
 	}
-	made, err := configOf(ctx, c.secrets, e)
+	made, key, err := configOf(ctx, c.secrets, e)
 	switch {
 	case errors.Is(err, ErrCredentials):
-		return nil, &Error{v1alpha1.ReasonCredentials, err.Error()}
+		return nil, nil, &Error{v1alpha1.ReasonCredentials, err.Error()}
 	case err != nil:
-		return nil, &Error{v1alpha1.ReasonUnavailable, "its Secrets could not be read from the API server"}
+		return nil, nil, &Error{v1alpha1.ReasonUnavailable, "its Secrets could not be read from the API server"}
 	}
 	if known.transport == nil || !reflect.DeepEqual(made, known.config) {
 		transport, err := config.NewRoundTripperFromConfigWithContext(context.WithoutCancel(ctx), *made, agent,
 			config.WithDialContextFunc(config.DialContextFunc(c.dial)), config.WithUserAgent(agent), config.WithIdleConnTimeout(freshFor))
 		if err != nil {
 			// The error may quote a certificate.
-			return nil, &Error{v1alpha1.ReasonCredentials, "spec.tls: the certificates or the key cannot be used: they must be PEM"}
+			return nil, nil, &Error{v1alpha1.ReasonCredentials, "spec.tls: the certificates or the key cannot be used: they must be PEM"}
 		}
 		if idle, ok := known.transport.(interface{ CloseIdleConnections() }); ok {
 			idle.CloseIdleConnections()
 		}
 		known.config, known.transport = made, transport
 	}
-	known.generation, known.read = e.Generation, now
-	return known.transport, nil
+	known.signingKey, known.generation, known.read = key, e.Generation, now
+	return known.transport, known.signingKey, nil
 }
 
 var (

@@ -18,6 +18,7 @@ package endpoint
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,8 +35,10 @@ import (
 // ErrCredentials is the error if a Secret of an endpoint cannot be used.
 var ErrCredentials = errors.New("the Secrets of the endpoint cannot be used")
 
-// configOf returns the configuration of the HTTP client, with the credentials of an endpoint.
-func configOf(ctx context.Context, secrets client.Reader, e *v1alpha1.DefenseEndpoint) (*config.HTTPClientConfig, error) {
+// configOf returns the configuration of the HTTP client, with the credentials of an endpoint, and the key that signs requests.
+func configOf(
+	ctx context.Context, secrets client.Reader, e *v1alpha1.DefenseEndpoint,
+) (_ *config.HTTPClientConfig, signingKey []byte, _ error) {
 	c := &config.HTTPClientConfig{EnableHTTP2: true}
 	r := reader{ctx: ctx, secrets: secrets, namespace: e.Namespace}
 	if t := e.Spec.TLS; t != nil {
@@ -49,7 +52,7 @@ func configOf(ctx context.Context, secrets client.Reader, e *v1alpha1.DefenseEnd
 		}
 	}
 	if a := e.Spec.Auth; a != nil && a.SecretRef != nil {
-		r.login(a.SecretRef, c)
+		signingKey = r.login(a.SecretRef, c, e.Spec.Type == v1alpha1.EndpointHTTP)
 	}
 	if a := e.Spec.Auth; a != nil && a.OAuth2 != nil {
 		c.OAuth2 = &config.OAuth2{
@@ -64,7 +67,7 @@ func configOf(ctx context.Context, secrets client.Reader, e *v1alpha1.DefenseEnd
 			c.HTTPHeaders.Headers[name] = config.Header{Values: []string{string(value)}}
 		}
 	}
-	return c, r.err
+	return c, signingKey, r.err
 }
 
 // reader reads Secrets of one namespace, each by its name. It keeps the first error.
@@ -75,22 +78,33 @@ type reader struct {
 	err       error
 }
 
-// login reads a token, or a user and a password.
-func (r *reader) login(ref *v1alpha1.SecretReference, c *config.HTTPClientConfig) {
+// login reads a token, or a user and a password, and a key for signatures.
+func (r *reader) login(ref *v1alpha1.SecretReference, c *config.HTTPClientConfig, signs bool) (signingKey []byte) {
 	const field = "spec.auth.secretRef"
 	secret := r.read(field, ref)
 	if secret == nil {
-		return
+		return nil
+	}
+	if text, ok := secret.Data["signingKey"]; ok && signs {
+		var err error
+		signingKey, err = base64.StdEncoding.DecodeString(strings.TrimPrefix(strings.TrimSpace(string(text)), "whsec_"))
+		if err != nil || len(signingKey) < 24 || len(signingKey) > 64 {
+			r.fail("%s: the key signingKey of Secret %s is not usable: it must be 24 to 64 bytes in base64", field, ref.Name)
+		}
 	}
 	if token, ok := secret.Data["token"]; ok && len(token) > 0 {
 		c.Authorization = &config.Authorization{Type: "Bearer", Credentials: config.Secret(strings.TrimSpace(string(token)))}
-		return
+		return signingKey
 	}
-	c.BasicAuth = &config.BasicAuth{Username: string(secret.Data[corev1.BasicAuthUsernameKey]),
-		Password: config.Secret(secret.Data[corev1.BasicAuthPasswordKey])}
-	if c.BasicAuth.Username == "" {
-		r.fail("%s: Secret %s has neither the key token, nor the keys username and password: add one of them", field, ref.Name)
+	user := string(secret.Data[corev1.BasicAuthUsernameKey])
+	switch {
+	case user != "":
+		c.BasicAuth = &config.BasicAuth{Username: user, Password: config.Secret(secret.Data[corev1.BasicAuthPasswordKey])}
+	case signingKey == nil:
+		r.fail("%s: Secret %s has neither the key token, nor the keys username and password (nor signingKey, at type HTTP): add one of them",
+			field, ref.Name)
 	}
+	return signingKey
 }
 
 func (r *reader) value(field string, ref *v1alpha1.SecretReference, key string) string {

@@ -209,9 +209,9 @@ func TestBadDays(t *testing.T) {
 		"overload": {
 			answering(503, `{"status":"error","errorType":"timeout","error":"x"}`), v1alpha1.ReasonUnavailable, "it answers HTTP 503",
 		},
-		"HTML":       {answering(200, page), v1alpha1.ReasonUnavailable, "is it a Prometheus"},
+		"HTML":       {answering(200, page), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"other JSON": {answering(200, `{"password":"hunter2"}`), v1alpha1.ReasonUnavailable, "no valid answer"},
-		"nothing":    {answering(200, ``), v1alpha1.ReasonUnavailable, "is it a Prometheus"},
+		"nothing":    {answering(200, ``), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"10 MB":      {answering(200, vector+strings.Repeat(" ", 10<<20)), v1alpha1.ReasonUnavailable, "larger than limits.responseBytes"},
 		"a redirect": {
 			func(w http.ResponseWriter, r *http.Request) {

@@ -84,15 +84,16 @@ func inBatches(s *snapshot) {
 	s.pods[len(s.pods)-2].Unprobed = true
 }
 
-// TestPrintQuery: -o wide prints what a check asked, and the series of the result.
+// TestPrintQuery: -o wide prints what a check asked, the series of the result, and the id of a call.
 func TestPrintQuery(t *testing.T) {
 	s := newSnapshot(inBatches)
 	s.batches["uid-two"][0].Status.Checks[0].Query = "sum(\n  rate(errors{pod=~\"a\"}[2m]))"
+	s.batches["uid-two"][0].Status.Checks[0].CallID = "uid-two/ns/p/c/1-1"
 	s.batches["uid-two"][0].Status.Checks[0].Value, s.batches["uid-two"][0].Status.Checks[0].Samples = "0.5", []string{`{pod="a"} 0.5`}
 	for wide, want := range map[bool]int{true: 1, false: 0} {
 		var out strings.Builder
 		style{wide: wide}.status(&out, statusOf(s, testAdvisor), testNow)
-		for _, text := range []string{`sum( rate(errors{pod=~"a"}[2m]))`, `{pod="a"} 0.5`} {
+		for _, text := range []string{`sum( rate(errors{pod=~"a"}[2m]))`, `{pod="a"} 0.5`, "uid-two/ns/p/c/1-1"} {
 			if n := strings.Count(out.String(), text); n != want {
 				t.Errorf("%d times %s, want %d, in\n%s", n, text, want, out.String())
 			}

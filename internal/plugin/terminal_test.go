@@ -60,7 +60,8 @@ func hostileObjects() map[string]client.Object {
 	c.Status.DefenseCheckFailPods[0].Pod, c.Status.DefenseCheckFailPods[0].Message = hostile, hostile
 	c.Status.PreviousReleases[0].ReleasedBy, c.Status.PreviousReleases[0].Images = hostile, []string{hostile}
 	c.Status.Checks = []v1alpha1.CheckStatus{{
-		Name: hostile, Phase: v1alpha1.CheckFailed, Reason: hostile, Message: hostile, Query: hostile, Value: hostile, Samples: []string{hostile},
+		Name: hostile, Phase: v1alpha1.CheckFailed, Reason: hostile, Message: hostile, CallID: hostile, Query: hostile, Value: hostile,
+		Samples: []string{hostile},
 	}}
 	for i := range c.Status.Conditions {
 		c.Status.Conditions[i].Message = hostile

@@ -82,6 +82,8 @@ type Check struct {
 	Cel *v1alpha1.CelCheck
 	// Prometheus is set for that type, with the defaults of the API.
 	Prometheus *v1alpha1.PrometheusCheck
+	// Service is set for that type. An empty protocol is AlterShield, and an empty invoke Sync.
+	Service *v1alpha1.ServiceCheck
 }
 
 // Accepted returns why a policy is not accepted; empty if it is. It does not repeat validations of
@@ -103,6 +105,11 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 				return fmt.Sprintf("spec.checks[%d].%s", i, problem)
 			}
 		}
+		if c := spec.Checks[i].Service; c != nil && c.FailWhen != "" {
+			if problem := rules.ThresholdProblem(c.FailWhen, rules.OfAnswer); problem != "" {
+				return fmt.Sprintf("spec.checks[%d].service.failWhen: %s", i, problem)
+			}
+		}
 		if c := spec.Checks[i].Cel; c != nil {
 			if problem := rules.Problem(c, rules.ScopeOf(spec.Checks[i].Stage, c)); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].cel.%s", i, problem)
@@ -114,7 +121,7 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 
 // queryAccepted returns the problem of a check of type prometheus; empty if there is none.
 func queryAccepted(c *v1alpha1.PolicyCheck) string {
-	if problem := rules.ThresholdProblem(c.Prometheus.FailWhen); problem != "" {
+	if problem := rules.ThresholdProblem(c.Prometheus.FailWhen, rules.OfResult); problem != "" {
 		return "prometheus.failWhen: " + problem
 	}
 	if problem := promql.Problem(c.Prometheus.Query); problem != "" {
@@ -365,8 +372,8 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			Stage: cmp.Or(c.Stage, v1alpha1.StageBatchPost),
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: podHealthOf(c.PodHealth), Probe: probeOf(c.Probe), Cel: c.Cel,
-			Prometheus: prometheusOf(c.Prometheus),
-			OnError:    cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout),
+			Prometheus: prometheusOf(c.Prometheus), Service: c.Service,
+			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout),
 		}
 		if check.Stage == v1alpha1.StageAdmission {
 			check.Timeout = min(durationOr(c.Timeout, MaxAtAdmission), MaxAtAdmission)
@@ -386,6 +393,8 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Type = v1alpha1.CheckTypeProbe
 		case c.Prometheus != nil:
 			check.Type = v1alpha1.CheckTypePrometheus
+		case c.Service != nil:
+			check.Type = v1alpha1.CheckTypeService
 		case c.Altershield != nil:
 			check.Type = typeServer
 		default:
@@ -478,6 +487,8 @@ func (c *Check) Due() time.Duration {
 		return c.Delay + c.PodHealth.Duration.Duration
 	case c.Prometheus != nil:
 		return c.Delay + c.Range(usualScrape) + time.Duration(c.Prometheus.Count-1)*c.Prometheus.Interval.Duration + Lag
+	case c.Service != nil:
+		return c.Delay + c.Timeout
 	default:
 		return c.Delay
 	}
@@ -485,7 +496,7 @@ func (c *Check) Due() time.Duration {
 
 // AfterSuccess reports whether the check also runs on pods that are created after their release
 // succeeded: it checks pods, not the released template, nor what they serve.
-func (c *Check) AfterSuccess() bool { return c.Cel == nil && c.Prometheus == nil }
+func (c *Check) AfterSuccess() bool { return c.Cel == nil && c.Prometheus == nil && c.Service == nil }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {

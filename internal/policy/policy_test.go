@@ -123,6 +123,30 @@ func TestQueries(t *testing.T) {
 	}
 }
 
+// TestServices: the failWhen of a check of type service compiles over the answer. A service is not asked about pods that come
+// after Success.
+func TestServices(t *testing.T) {
+	for failWhen, want := range map[string]string{
+		"": "", "status != 200 || !body.ok": "", "value > 1.0": "spec.checks[0].service.failWhen: it does not compile",
+		"body.errors": "spec.checks[0].service.failWhen: it must be true or false",
+	} {
+		p := made("ns", "p", 0, func(p *v1alpha1.DefensePolicy) {
+			c := &p.Spec.Checks[0]
+			c.PodHealth, c.Service = nil, &v1alpha1.ServiceCheck{EndpointRef: v1alpha1.EndpointReference{Name: "gate"}, FailWhen: failWhen}
+			c.Delay = &metav1.Duration{Duration: time.Minute}
+		})
+		if got := Accepted(&p, "operator"); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: problem %q, want %q", failWhen, got, want)
+		}
+		if want == "" {
+			c := Find([]v1alpha1.DefensePolicy{p}, "operator", Workload{Namespace: "ns"}, "ns/p/a")
+			if c == nil || c.Type != v1alpha1.CheckTypeService || c.Due() != 70*time.Second || c.AfterSuccess() {
+				t.Errorf("check %+v", c)
+			}
+		}
+	}
+}
+
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // made returns a policy of one check, created some time after now.

@@ -224,6 +224,7 @@ var base = sync.OnceValue(func() environments {
 			cel.Variable(varValue, cel.DoubleType), cel.Variable(varValues, cel.ListType(cel.DoubleType)),
 			cel.Variable(varSamples, cel.ListType(cel.DynType)),
 		},
+		OfAnswer: append(dyn(varBody), cel.Variable(varStatus, cel.IntType)),
 	} {
 		if e.scopes[scope], err = made.Extend(vars...); err != nil {
 			panic(fmt.Sprintf("the environment of expressions: %v", err))

@@ -42,6 +42,9 @@ type Input struct {
 	// Samples are the series of the result of a query. The variable value exists if the result
 	// has one series.
 	Samples []Sample
+	// Status and Body are the answer of a service.
+	Status int
+	Body   any
 }
 
 // Sample is one series of the result of a query.
@@ -144,6 +147,11 @@ func (in *Input) subjects(scope Scope) (of []subject) {
 		add("", "", nil)
 	case OfResult:
 		of = []subject{{vars: ofResult(in.Samples)}}
+	case OfAnswer:
+		if in.Body == nil {
+			in.Body = types.NullValue
+		}
+		of = []subject{{vars: map[string]any{varStatus: in.Status, varBody: in.Body}}}
 	case OfRequest:
 		of = []subject{{vars: map[string]any{
 			varObject: orNull(in.Object), varOldObject: orNull(in.OldObject), varRequest: orNull(in.Request), varNamespace: orNull(in.Namespace),

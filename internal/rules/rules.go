@@ -66,6 +66,8 @@ const (
 	varValue       = "value"
 	varValues      = "values"
 	varSamples     = "samples"
+	varStatus      = "status"
+	varBody        = "body"
 )
 
 // Scope is the subject of the rules of a check.
@@ -83,16 +85,18 @@ const (
 	OfRequest
 	// OfResult means that the rule is evaluated for the result of a query.
 	OfResult
+	// OfAnswer means that the rule is evaluated for the answer of a service.
+	OfAnswer
 )
 
-// Threshold returns the rule of a failWhen as a check of the scope OfResult.
+// Threshold returns the rule of a failWhen as a check of the scope OfResult or OfAnswer.
 func Threshold(failWhen string) *v1alpha1.CelCheck {
 	return &v1alpha1.CelCheck{Rules: []v1alpha1.CelRule{{Expression: failWhen}}}
 }
 
 // ThresholdProblem returns the problem of a failWhen; empty if it compiles.
-func ThresholdProblem(failWhen string) string {
-	return strings.TrimPrefix(Problem(Threshold(failWhen), OfResult), "rules[0].expression: ")
+func ThresholdProblem(failWhen string, scope Scope) string {
+	return strings.TrimPrefix(Problem(Threshold(failWhen), scope), "rules[0].expression: ")
 }
 
 // ScopeOf returns the scope of a check at a stage.

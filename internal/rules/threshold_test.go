@@ -50,7 +50,7 @@ func TestThreshold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			program, problem, err := Compile(t.Context(), Threshold(test.failWhen), OfResult, false)
-			if err != nil || problem != "" || ThresholdProblem(test.failWhen) != "" {
+			if err != nil || problem != "" || ThresholdProblem(test.failWhen, OfResult) != "" {
 				t.Fatal(problem, err)
 			}
 			w := NewWatch(clocktesting.NewFakePassiveClock(time.Now()), func(Policy, time.Time) {})
@@ -70,8 +70,51 @@ func TestThreshold(t *testing.T) {
 		"now() > value":          "not available in policies",
 		"values.matches('(a+)')": "it does not compile",
 	} {
-		if got := ThresholdProblem(failWhen); !strings.HasPrefix(got, want) && !strings.Contains(got, want) {
+		if got := ThresholdProblem(failWhen, OfResult); !strings.HasPrefix(got, want) && !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", failWhen, got, want)
 		}
+	}
+}
+
+func TestThresholdOfAnswer(t *testing.T) {
+	body := map[string]any{"ok": false, "errors": 3.0, "list": []any{map[string]any{"name": "a"}}}
+	for name, test := range map[string]struct {
+		failWhen string
+		body     any
+		want     bool
+		err      string
+	}{
+		"a field":              {"!body.ok", body, true, ""},
+		"a number":             {"body.errors > 3", body, false, ""},
+		"a status":             {"status == 203", body, true, ""},
+		"an entry":             {"body.list.exists(e, e.name == 'a')", body, true, ""},
+		"a list":               {"size(body) > 0", []any{1.0}, true, ""},
+		"null":                 {"body == null", nil, true, ""},
+		"a field that is not":  {"body.latency > 1.0", body, false, "no such key: latency"},
+		"an optional field":    {"has(body.latency) && body.latency > 1.0", body, false, ""},
+		"a field of a string":  {"body.ok == true", "ok", false, "no such key: ok"},
+		"no truth":             {"body.errors", body, false, "must be true or false"},
+		"a field of null":      {"body.ok == true", nil, false, "no such key: ok"},
+		"a comparison of text": {"body.errors > 'a'", body, false, "no such overload"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			program, problem, err := Compile(t.Context(), Threshold(test.failWhen), OfAnswer, false)
+			if err == nil && problem != "" {
+				err = errors.New(problem)
+			}
+			failures := []Failure(nil)
+			if err == nil {
+				failures, err = program.Evaluate(t.Context(), Input{Status: 203, Body: test.body})
+			}
+			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("error %v, want %q", err, test.err)
+			}
+			if got := err == nil && len(failures) == 0; got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+	if got := ThresholdProblem("value > 1.0", OfAnswer); !strings.Contains(got, "undeclared reference to 'value'") {
+		t.Error(got)
 	}
 }

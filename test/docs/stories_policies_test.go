@@ -108,6 +108,34 @@ var policiesStories = map[string]plan{
 			},
 		},
 	},
+	"docs/tasks/verify-with-your-own-service.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+			s.do("kubectl create deployment web --image=busybox")
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicy own-service")
+			s.do("kubectl -n %s delete defenseendpoint gate", system)
+			s.do("kubectl -n %s delete secret gate-key", system)
+			s.do("kubectl delete deployment web --cascade=foreground")
+			s.do("kubectl delete cwl,cpd --all")
+		},
+		steps: []step{
+			{
+				command: "kubectl apply -f config/samples/endpoints/service.yaml",
+				after: func(s *story) {
+					// No service has this name here.
+					s.wait("True False", "kubectl -n %s get defenseendpoint gate -o jsonpath='"+
+						`{.status.conditions[?(@.type=="Accepted")].status} {.status.conditions[?(@.type=="Reachable")].status}'`, system)
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/service.yaml",
+				after:   func(s *story) { s.policy("default", "own-service", "Observe") },
+			},
+		},
+	},
 	"docs/reference/checks.md": {
 		begin: func(s *story) {
 			s.standAlone()

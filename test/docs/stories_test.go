@@ -89,6 +89,9 @@ var texts = []shownText{
 	{"docs/tasks/connect-altershield-server.md", "altershield-operator: --altershield-token-file", "token"},
 	{"docs/reference/altershield-server.md", `{"cluster":`, "parameters"},
 	{"docs/reference/altershield-server.md", `{"batch":`, "results"},
+	{"docs/tasks/verify-with-your-own-service.md", `{"apiVersion":`, ""},
+	{"docs/tasks/verify-with-your-own-service.md", `{"id":`, ""},
+	{"docs/tasks/verify-with-your-own-service.md", "import http.server", ""},
 	{"docs/reference/altershield-server.md", "TIME default/sleep c6c45d23 request order submitted", "journal"},
 	{"docs/reference/altershield-server.md", "The release failed its verification: version c6a7c50d1c46819baae80eb37d084099: ", "failure"},
 }

@@ -112,6 +112,11 @@ type CheckStatus struct {
 	// +kubebuilder:validation:items:MaxLength=160
 	// +listType=atomic
 	Samples []string `json:"samples,omitempty"`
+	// ID of the call of a service, written before the call. A repeated call has the
+	// same ID.
+	// +optional
+	// +kubebuilder:validation:MaxLength=320
+	CallID string `json:"callId,omitempty"`
 	// Number of evaluations of the query that were answered.
 	// +optional
 	Measured int32 `json:"measured,omitempty"`

@@ -166,7 +166,7 @@ const (
 	ReasonProbing = "Probing"
 	// ReasonUnsteady means that the probe neither succeeded nor failed often enough in a row by the deadline.
 	ReasonUnsteady = "Unsteady"
-	// ReasonNotMeasured means that no pod could be measured by the deadline.
+	// ReasonNotMeasured means that no pod could be measured by the deadline, or that a service did not finish.
 	ReasonNotMeasured = "NotMeasured"
 	// ReasonRuleFailed means that a rule is false.
 	ReasonRuleFailed = "RuleFailed"
@@ -188,6 +188,14 @@ const (
 	ReasonUnavailable = "EndpointUnavailable"
 	// ReasonNoEndpoint means that there is no such endpoint, or that the policy may not use it.
 	ReasonNoEndpoint = "NoEndpoint"
+	// ReasonServiceVerdict means that the service gave its verdict.
+	ReasonServiceVerdict = "ServiceVerdict"
+	// ReasonServiceRunning means that the service is not finished.
+	ReasonServiceRunning = "ServiceRunning"
+	// ReasonInvalidAnswer means that the answer of the service cannot be read.
+	ReasonInvalidAnswer = "InvalidAnswer"
+	// ReasonRequestNotAccepted means that the service refused the request, which is not repeated.
+	ReasonRequestNotAccepted = "RequestNotAccepted"
 	// ReasonCorrected means that a user corrected the verdict.
 	ReasonCorrected = "Corrected"
 )

@@ -28,8 +28,8 @@ const (
 	// EndpointPrometheus means the query API of Prometheus, also of Thanos,
 	// Mimir or VictoriaMetrics.
 	EndpointPrometheus EndpointType = "Prometheus"
-	// EndpointHTTP means a service that answers JSON. It belongs to a later
-	// release of the operator.
+	// EndpointHTTP means a service that answers POST with JSON, for checks of type
+	// service.
 	EndpointHTTP EndpointType = "HTTP"
 	// EndpointAlertmanager means the API v2 of Alertmanager. It belongs to a
 	// later release of the operator.
@@ -119,7 +119,8 @@ type SecretReference struct {
 // +kubebuilder:validation:ExactlyOneOf=secretRef;oauth2
 type EndpointAuth struct {
 	// Secret with the key token for a bearer token, or with the keys username and
-	// password.
+	// password. At type HTTP its key signingKey signs requests as Standard Webhooks
+	// do, with or without a login: 24 to 64 bytes in base64.
 	// +optional
 	SecretRef *SecretReference `json:"secretRef,omitempty"`
 	// Client credentials of OAuth 2.0.

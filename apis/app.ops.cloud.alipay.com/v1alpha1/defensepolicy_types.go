@@ -174,19 +174,22 @@ const (
 	CheckTypeProbe = "probe"
 	// CheckTypePrometheus evaluates a query of a Prometheus.
 	CheckTypePrometheus = "prometheus"
+	// CheckTypeService asks a service for a verdict.
+	CheckTypeService = "service"
 )
 
 // PolicyCheck is one check of exactly one type: podHealth, cel, probe,
-// prometheus or altershield.
+// prometheus, service or altershield.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.service)",message="the check type service belongs to a later release of the operator",fieldPath=".service",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus or altershield"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, service or altershield"
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus) || self.stage != 'Admission'",message="a query is evaluated several times, and the request of a release cannot wait for that: set stage to ReleasePre or later",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.service) || self.stage != 'Admission'",message="the request of a release does not wait for a service: set stage to ReleasePre or later",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.service) || duration(self.delay) + duration(has(self.timeout) ? self.timeout : '10s') < duration(self.deadline)",message="delay and timeout together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage in ['BatchPre', 'BatchPost']",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
@@ -206,7 +209,7 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// Stage at which the check begins: any for cel, any but Admission for
-	// prometheus, BatchPost for podHealth, BatchPre or BatchPost for probe. A probe
+	// prometheus and service, BatchPost for podHealth, BatchPre or BatchPost for probe. A probe
 	// with target Service may also begin at ReleasePost.
 	// +optional
 	// +kubebuilder:default=BatchPost
@@ -228,7 +231,7 @@ type PolicyCheck struct {
 	Wait *bool `json:"wait,omitempty"`
 	// Longest duration of the whole check, 1s to 2h. It must exceed delay plus
 	// podHealth.duration, or delay plus timeout plus probe.successes times
-	// probe.interval, or what a query takes. Not at Admission.
+	// probe.interval, or what a query or a service takes. Not at Admission.
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
@@ -264,9 +267,9 @@ type PolicyCheck struct {
 	// Reserved.
 	// +optional
 	Job *Reserved `json:"job,omitempty"`
-	// Reserved.
+	// Verdict of a service of your own.
 	// +optional
-	Service *Reserved `json:"service,omitempty"`
+	Service *ServiceCheck `json:"service,omitempty"`
 }
 
 // PodHealthCheck fails pods that crash, run out of memory or cease to be
@@ -552,6 +555,65 @@ type PrometheusCheck struct {
 	// +optional
 	// +kubebuilder:default=NoData
 	Empty EmptyResult `json:"empty,omitempty"`
+}
+
+// ServiceProtocol is the form of requests to a service, and of its answers.
+// +kubebuilder:validation:Enum=AlterShield;JSON
+type ServiceProtocol string
+
+const (
+	// ServiceAlterShield means that the service gets a CheckReview, and answers
+	// with a verdict.
+	ServiceAlterShield ServiceProtocol = "AlterShield"
+	// ServiceJSON means that the service gets the parameters, and that failWhen
+	// reads its answer.
+	ServiceJSON ServiceProtocol = "JSON"
+)
+
+// ServiceInvoke is the way to the result of a service.
+// +kubebuilder:validation:Enum=Sync;Polling
+type ServiceInvoke string
+
+const (
+	// ServiceSync means that the answer of the service is its result.
+	ServiceSync ServiceInvoke = "Sync"
+	// ServicePolling means that the service may answer that it is not finished. The
+	// request is then repeated.
+	ServicePolling ServiceInvoke = "Polling"
+)
+
+// ParameterValue is the value of a parameter of a service.
+// +kubebuilder:validation:MaxLength=1024
+type ParameterValue string
+
+// ServiceCheck asks a service by POST until it has a result. Redirects are not
+// followed. A call that fails is repeated until the deadline.
+//
+// +kubebuilder:validation:XValidation:rule="(self.protocol == 'JSON') == has(self.failWhen)",message="protocol JSON needs failWhen, and protocol AlterShield has verdicts instead: set failWhen exactly for protocol JSON",fieldPath=".failWhen"
+type ServiceCheck struct {
+	// Endpoint of type HTTP, in the operator's namespace.
+	EndpointRef EndpointReference `json:"endpointRef"`
+	// AlterShield sends a CheckReview, JSON only the parameters.
+	// +optional
+	// +kubebuilder:default=AlterShield
+	Protocol ServiceProtocol `json:"protocol,omitempty"`
+	// Sync, or Polling if the service may need longer than timeout: it answers
+	// running, or with the status 202, and gets the same request again.
+	// +optional
+	// +kubebuilder:default=Sync
+	Invoke ServiceInvoke `json:"invoke,omitempty"`
+	// Parameters for the service. A name has at most 63 characters.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self.all(name, name.size() <= 63)",message="the name of a parameter has at most 63 characters"
+	Parameters map[string]ParameterValue `json:"parameters,omitempty"`
+	// Expression in the Common Expression Language that is true for a bad answer,
+	// only with protocol JSON. It knows body, the JSON of the answer, and status,
+	// 200 to 299.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	FailWhen string `json:"failWhen,omitempty"`
 }
 
 // EndpointReference names a DefenseEndpoint in the operator's namespace.
