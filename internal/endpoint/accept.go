@@ -18,6 +18,7 @@ limitations under the License.
 //
 //   - accept.go: whether an endpoint is correct, and who may use it
 //   - client.go: a call, with its limits
+//   - send.go: alerts to an Alertmanager
 //   - credentials.go: the Secrets of an endpoint
 //
 // An administrator chose the address, and a tenant chooses the query. So no answer gets into an
