@@ -169,11 +169,11 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 		"spec.freezes[0].timeZone"),
 	Entry("a freeze twice", "p", "freezes: [{name: a, schedule: '0 16 * * 5', duration: 1h}, {name: a, schedule: '0 1 * * 5', duration: 1h}]",
 		"Duplicate value"),
-	Entry("notifications about nothing", "p", "notify: [{endpointRef: {name: am}, on: []}]", "spec.notify[0].on"),
-	Entry("notifications about anything", "p", "notify: [{endpointRef: {name: am}}]", "spec.notify[0].on"),
-	Entry("notifications about a pass", "p", "notify: [{endpointRef: {name: am}, on: [Passed]}]", "spec.notify[0].on[0]", "FreezeBroken"),
-	Entry("notifications of nobody", "p", "notify: [{on: [Failed]}]", "spec.notify[0].endpointRef"),
-	Entry("notifications by five endpoints", "p", "notify: ["+strings.TrimSuffix(strings.Repeat("{endpointRef: {name: am}, on: [Failed]},", 5), ",")+
+	Entry("notifications about nothing", "p", "notify: [{endpointRef: {name: am}, 'on': []}]", "spec.notify[0].on"),
+	Entry("notifications about anything", "p", "notify: [{endpointRef: {name: am}}]", "spec.notify[0].on", "give on, in quotes"),
+	Entry("notifications about a pass", "p", "notify: [{endpointRef: {name: am}, 'on': [Passed]}]", "spec.notify[0].on[0]", "FreezeBroken"),
+	Entry("notifications of nobody", "p", "notify: [{'on': [Failed]}]", "spec.notify[0].endpointRef"),
+	Entry("notifications by five endpoints", "p", "notify: ["+strings.TrimSuffix(strings.Repeat("{endpointRef: {name: am}, 'on': [Failed]},", 5), ",")+
 		"]", "spec.notify"),
 	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),
 	Entry("a name twice", "p", "checks: [{name: a, podHealth: {}}, {name: a, podHealth: {}}]", "Duplicate value"),

@@ -583,15 +583,18 @@ const (
 
 // PolicyNotify sends alerts to one Alertmanager. Failed and Blocked fire until
 // they end. The others fire for 15 minutes.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.on)",message="give on, in quotes: YAML reads on without quotes as true",fieldPath=".on",reason=FieldValueRequired
 type PolicyNotify struct {
 	// Endpoint of type Alertmanager, in the operator's namespace.
 	EndpointRef EndpointReference `json:"endpointRef"`
 	// Events that are reported, each as an alert of this name with the prefix
-	// AlterShield.
+	// AlterShield. Required. YAML needs quotes around "on".
+	// +optional
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=5
 	// +listType=set
-	On []NotifyReason `json:"on"`
+	On []NotifyReason `json:"on,omitempty"`
 }
 
 // DefensePolicyStatus reports whether the policy is in force.
