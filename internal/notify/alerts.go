@@ -68,7 +68,7 @@ type Input struct {
 	// Releases are the records of the workload, and Current the record of its current release; nil for none.
 	Releases []v1alpha1.ChangeWorkload
 	Current  *v1alpha1.ChangeWorkload
-	// Checks are the checks of the batches that failed in observe mode, by the UID of the release.
+	// Checks are checks of batches, by the UID of the release. Only those that failed in observe mode count.
 	Checks map[types.UID][]v1alpha1.CheckStatus
 	Now    time.Time
 }
@@ -176,9 +176,9 @@ func addRelease(found causes, in Input, c *v1alpha1.ChangeWorkload) {
 		is.explain(c, v1alpha1.ConditionVerified, metav1.ConditionFalse)
 		found.add(in.Now, v1alpha1.NotifyFailed, is)
 	}
-	if would := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack); would != nil && would.Reason == v1alpha1.ReasonObserving {
-		is := cause{at: would.LastTransitionTime.Time}
-		is.explain(c, v1alpha1.ConditionRolledBack, would.Status)
+	if back := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack); back != nil && back.Reason == v1alpha1.ReasonObserving {
+		is := cause{at: back.LastTransitionTime.Time}
+		is.explain(c, v1alpha1.ConditionRolledBack, back.Status)
 		found.add(in.Now, v1alpha1.NotifyWouldFail, is)
 	}
 	if by := cmp.Or(s.BrokenFreeze, s.BypassedFreeze); by != "" {

@@ -135,8 +135,10 @@ func TestAlerts(t *testing.T) {
 		},
 		"failed in observe mode long ago": {releases: []v1alpha1.ChangeWorkload{release(versionB, v1alpha1.ChangeWorkloadSuspend, 20, observed)}},
 		"would be rolled back": {
-			releases: []v1alpha1.ChangeWorkload{release(versionB, v1alpha1.ChangeWorkloadRunning, 9, is(back, "False", v1alpha1.ReasonObserving, "x", 4))},
-			want:     []string{"WouldFail 4 moment: x"},
+			releases: []v1alpha1.ChangeWorkload{
+				release(versionB, v1alpha1.ChangeWorkloadRunning, 9, is(back, "False", v1alpha1.ReasonObserving, "x", 4)),
+			},
+			want: []string{"WouldFail 4 moment: x"},
 		},
 		"a check of the release in observe mode": {
 			releases: []v1alpha1.ChangeWorkload{with(running, func(s *v1alpha1.ChangeWorkloadStatus) {
@@ -145,8 +147,9 @@ func TestAlerts(t *testing.T) {
 			want: []string{"WouldFail 5 moment: shop/p/errors: 5 % errors"},
 		},
 		"a check of a batch in observe mode": {
-			releases: []v1alpha1.ChangeWorkload{running}, checks: []v1alpha1.CheckStatus{check("Observe", "Failed", 6), check("Observe", "Failed", 20)},
-			want: []string{"WouldFail 6 moment: shop/p/errors: 5 % errors"},
+			releases: []v1alpha1.ChangeWorkload{running},
+			checks:   []v1alpha1.CheckStatus{check("Observe", "Failed", 6), check("Observe", "Failed", 20)},
+			want:     []string{"WouldFail 6 moment: shop/p/errors: 5 % errors"},
 		},
 		"a freeze": {
 			releases: []v1alpha1.ChangeWorkload{with(running, func(s *v1alpha1.ChangeWorkloadStatus) {
@@ -207,7 +210,8 @@ func TestLabels(t *testing.T) {
 	want := Alert{
 		Endpoint: "am", Active: true, StartsAt: ago(1).Local(),
 		Labels: map[string]string{
-			"alertname": "AlterShieldFailed", "namespace": "shop", "kind": "Deployment", "workload": "web", "policy": "shop/p", "severity": "warning",
+			"alertname": "AlterShieldFailed", "namespace": "shop", "kind": "Deployment", "workload": "web",
+			"policy": "shop/p", "severity": "warning",
 		},
 		Annotations: map[string]string{
 			"summary": "Deployment shop/web: A pod failed its verification.", "description": "web-1", "version": versionB,

@@ -142,15 +142,14 @@ func (n *Notifier) wanted(ctx context.Context, endpoints []v1alpha1.DefenseEndpo
 	return wanted, nil
 }
 
-// find returns the workloads that may have alerts, and the checks of batches that failed in observe mode, by release.
+// find returns the workloads that may have alerts, and the checks of batches with a failure in observe mode, by
+// the UID of the release.
 func (n *Notifier) find(ctx context.Context, isNew func(time.Time) bool) (map[workload.Key]bool, map[types.UID][]v1alpha1.CheckStatus) {
 	keys, checks := map[workload.Key]bool{}, map[types.UID][]v1alpha1.CheckStatus{}
+	failed := func(c v1alpha1.CheckStatus) bool { return failedObserving(&c) && isNew(c.CompletionTime.Time) }
 	cluster.RequestsBy(ctx, n.View, &v1alpha1.ChangePodList{}, func(b *v1alpha1.ChangePod) (none struct{}, _ bool) {
-		for i := range b.Status.Checks {
-			c, by := &b.Status.Checks[i], metav1.GetControllerOf(b)
-			if by != nil && failedObserving(c) && isNew(c.CompletionTime.Time) {
-				checks[by.UID] = append(checks[by.UID], *c)
-			}
+		if by := metav1.GetControllerOf(b); by != nil && slices.ContainsFunc(b.Status.Checks, failed) {
+			checks[by.UID] = append(checks[by.UID], b.Status.Checks...)
 		}
 		return none, false
 	})
@@ -162,7 +161,7 @@ func (n *Notifier) find(ctx context.Context, isNew func(time.Time) bool) (map[wo
 	}
 	cluster.RequestsBy(ctx, n.View, &v1alpha1.ChangeWorkloadList{}, func(c *v1alpha1.ChangeWorkload) (none struct{}, _ bool) {
 		if owner, ok := n.Kinds.OwnerOf(c); ok && (c.Status.Status == v1alpha1.ChangeWorkloadSuspend ||
-			isNew(time.Unix(c.Status.DecidedTimeUnix, 0)) || len(checks[c.UID]) > 0) {
+			isNew(time.Unix(c.Status.DecidedTimeUnix, 0)) || len(checks[c.UID]) > 0 || slices.ContainsFunc(c.Status.Checks, failed)) {
 			keys[owner.Key] = true
 		}
 		return none, false

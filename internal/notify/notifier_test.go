@@ -222,6 +222,30 @@ func TestNeverInTheWay(t *testing.T) {
 	s.sends("a failure that ended between two leaders")
 }
 
+// TestObserved: a check that failed in observe mode is found in a batch, and in a release whose last decision is older.
+func TestObserved(t *testing.T) {
+	s := newStage(t)
+	s.release(s.succeed)
+	s.sends("at first")
+	failed := v1alpha1.CheckStatus{Name: "shop/p/errors", Mode: v1alpha1.ModeObserve, Phase: v1alpha1.CheckFailed,
+		CompletionTime: &metav1.Time{Time: s.clock.Now()}}
+	var release v1alpha1.ChangeWorkload
+	if err := s.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web--b"}, &release); err != nil {
+		t.Fatal(err)
+	}
+	batch := wrappers.MakeChangePod("shop", "web--b--1").Of(&release).Obj()
+	batch.Status.Checks = []v1alpha1.CheckStatus{failed}
+	if err := s.Create(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	s.sends("a check of a batch", "am WouldFail web 900")
+	s.pass(momentLasts)
+	s.sends("later")
+	failed.CompletionTime = &metav1.Time{Time: s.clock.Now()}
+	s.release(func(status *v1alpha1.ChangeWorkloadStatus) { status.Checks = []v1alpha1.CheckStatus{failed} })
+	s.sends("a check of the release", "am WouldFail web 900")
+}
+
 // TestCondition: a policy says whether its endpoints get alerts.
 func TestCondition(t *testing.T) {
 	s := newStage(t)
@@ -315,7 +339,7 @@ func TestAlertmanager(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.release(func(status *v1alpha1.ChangeWorkloadStatus) {
-		status.Status = v1alpha1.ChangeWorkloadRollback
+		status.Status, status.DecidedTimeUnix = v1alpha1.ChangeWorkloadRollback, s.clock.Now().Unix()
 		status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRolledBack, Status: metav1.ConditionTrue,
 			Reason: v1alpha1.ReasonNeverStarted, Message: "to version a", LastTransitionTime: metav1.NewTime(s.clock.Now())}}
 	})

@@ -172,7 +172,7 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("notifications about nothing", "p", "notify: [{endpointRef: {name: am}, 'on': []}]", "spec.notify[0].on"),
 	Entry("notifications about anything", "p", "notify: [{endpointRef: {name: am}}]", "spec.notify[0].on", "give on, in quotes"),
 	Entry("notifications about a pass", "p", "notify: [{endpointRef: {name: am}, 'on': [Passed]}]", "spec.notify[0].on[0]", "FreezeBroken"),
-	Entry("notifications of nobody", "p", "notify: [{'on': [Failed]}]", "spec.notify[0].endpointRef"),
+	Entry("notifications without an endpoint", "p", "notify: [{'on': [Failed]}]", "spec.notify[0].endpointRef"),
 	Entry("notifications by five endpoints", "p", "notify: ["+strings.TrimSuffix(strings.Repeat("{endpointRef: {name: am}, 'on': [Failed]},", 5), ",")+
 		"]", "spec.notify"),
 	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),
