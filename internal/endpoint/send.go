@@ -84,11 +84,7 @@ func (c *Clients) post(
 	ctx context.Context, e *v1alpha1.DefenseEndpoint, transport http.RoundTripper, u *url.URL, to netip.Addr, alerts []byte,
 ) error {
 	at := u.JoinPath("api", "v2", "alerts")
-	if at.Host = to.String(); u.Port() != "" {
-		at.Host = net.JoinHostPort(to.String(), u.Port())
-	} else if to.Is6() {
-		at.Host = "[" + to.String() + "]"
-	}
+	at.Host = strings.TrimSuffix(net.JoinHostPort(to.String(), u.Port()), ":")
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(alerts))
 	if err != nil {
 		return &Error{v1alpha1.ReasonInvalidPolicy, "its url cannot be used"}

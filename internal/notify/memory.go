@@ -59,8 +59,7 @@ func (m memory) due(wanted []Alert, now time.Time) (due []Alert, dropped int) {
 		key := keyOf(&a)
 		before, known := m[key]
 		firing[key] = true
-		switch {
-		case !known || !before.StartsAt.Equal(a.StartsAt), a.Active && now.Sub(before.at).Abs() >= repeatEvery:
+		if !known || !before.StartsAt.Equal(a.StartsAt) || a.Active && now.Sub(before.at).Abs() >= repeatEvery {
 			a.EndsAt = now.Add(momentLasts)
 			if a.Active {
 				a.EndsAt = now.Add(activeLasts)

@@ -71,7 +71,10 @@ func (n *Notifier) Notify(ctx context.Context) {
 	if err == nil {
 		wanted, err = n.wanted(ctx, list.Items)
 	}
-	if err != nil || ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
 		log.FromContext(ctx).Error(err, "read the alerts of policies")
 		return
 	}

@@ -183,7 +183,10 @@ var policiesStories = map[string]plan{
 		},
 	},
 	"docs/tasks/get-notified.md": {
-		begin: func(s *story) { s.standAlone() },
+		begin: func(s *story) {
+			s.standAlone()
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+		},
 		end: func(s *story) {
 			s.do("kubectl delete defensepolicy page-team")
 			s.do("kubectl -n %s delete defenseendpoint alertmanager", system)

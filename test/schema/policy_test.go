@@ -173,8 +173,7 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("notifications about anything", "p", "notify: [{endpointRef: {name: am}}]", "spec.notify[0].on", "give on, in quotes"),
 	Entry("notifications about a pass", "p", "notify: [{endpointRef: {name: am}, 'on': [Passed]}]", "spec.notify[0].on[0]", "FreezeBroken"),
 	Entry("notifications without an endpoint", "p", "notify: [{'on': [Failed]}]", "spec.notify[0].endpointRef"),
-	Entry("notifications by five endpoints", "p", "notify: ["+strings.TrimSuffix(strings.Repeat("{endpointRef: {name: am}, 'on': [Failed]},", 5), ",")+
-		"]", "spec.notify"),
+	Entry("notifications by five endpoints", "p", "notify:"+strings.Repeat("\n- {endpointRef: {name: am}, 'on': [Failed]}", 5), "spec.notify"),
 	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),
 	Entry("a name twice", "p", "checks: [{name: a, podHealth: {}}, {name: a, podHealth: {}}]", "Duplicate value"),
 	Entry("a check that is disabled", "p", checkOf("mode: Disabled\npodHealth: {}"), "spec.checks[0].mode", "leave the check out"),
