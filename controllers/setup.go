@@ -29,6 +29,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/notify"
 	"github.com/traas-stack/altershield-operator/internal/verify"
 )
 
@@ -92,6 +93,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	policies := checks.New(c, guard, clients)
 	if err := mgr.Add(policies); err != nil {
 		return fmt.Errorf("add the calls of probes and queries: %w", err)
+	}
+	if err := mgr.Add(&notify.Notifier{Cluster: c, Send: clients.Send}); err != nil {
+		return fmt.Errorf("add the alerts of policies: %w", err)
 	}
 	setups := map[string]func(ctrl.Manager) error{
 		"workload":       newWorkloadReconciler(c, clusterUID != "").SetupWithManager,

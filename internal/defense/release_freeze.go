@@ -45,8 +45,10 @@ func beginFrozen(d *release) {
 	broken := record.ParseFreezeBreak(w.Annotations[v1alpha1.FreezeBrokenAnnotation])
 	switch {
 	case broken.Release == d.Change.Spec.Release && broken.Reason != "":
+		d.status.BrokenFreeze = d.FrozenBy
 		d.event(corev1.EventTypeNormal, v1alpha1.EventFreezeBroken, fmt.Sprintf("%s: %s gave the reason: %s", frozen, broken.User, broken.Reason))
 	case rollback.Remembered(d.History, d.Change.Spec.Reversion):
+		d.status.BrokenFreeze = d.FrozenBy
 		d.event(corev1.EventTypeNormal, v1alpha1.EventFreezeBroken, frozen+": the version succeeded before")
 	case d.Settings.Observe:
 		dryRun(d, v1alpha1.DryRunDeny, "the release would have been denied by "+frozen)

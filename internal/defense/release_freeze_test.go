@@ -94,6 +94,9 @@ func TestBeginFrozen(t *testing.T) {
 				(s.BypassedFreeze != "") != test.bypassed {
 				t.Errorf("bypassed %q, condition %+v", s.BypassedFreeze, c)
 			}
+			if (s.BrokenFreeze == "shop/calendar/weekend") != (test.event == v1alpha1.EventFreezeBroken) {
+				t.Errorf("broken: %q", s.BrokenFreeze)
+			}
 			if !test.bypassed {
 				return
 			}

@@ -19,6 +19,7 @@ limitations under the License.
 //   - accept.go: whether an endpoint is correct, and who may use it
 //   - client.go: a call, with its limits
 //   - post.go: a request to a service
+//   - send.go: alerts to an Alertmanager
 //   - credentials.go: the Secrets of an endpoint
 //
 // An administrator chose the address, and a tenant chooses the query. So no answer gets into an

@@ -25,6 +25,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,7 @@ type Clients struct {
 	secrets client.Reader
 	clock   clock.PassiveClock
 	dial    Dial
+	resolve func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
 	mu    sync.Mutex
 	known *lru.Cache
@@ -106,7 +108,7 @@ func Guarded(guard Guard) Dial {
 
 // NewClients returns clients that read Secrets by name from the API server.
 func NewClients(secrets client.Reader, c clock.PassiveClock, dial Dial) *Clients {
-	return &Clients{secrets: secrets, clock: c, dial: dial, known: lru.New(maxEndpoints)}
+	return &Clients{secrets: secrets, clock: c, dial: dial, resolve: net.DefaultResolver.LookupNetIP, known: lru.New(maxEndpoints)}
 }
 
 // endpoint has the limits and the connections of one endpoint.
@@ -294,12 +296,16 @@ func failure(ctx context.Context, status int, err error) *Error {
 // the endpoint answers again.
 func (c *Clients) Reach(ctx context.Context, e *v1alpha1.DefenseEndpoint) error {
 	known, _ := c.of(e)
-	if e.Spec.Type == v1alpha1.EndpointPrometheus {
+	switch e.Spec.Type {
+	case v1alpha1.EndpointAlertmanager:
+		return c.Send(ctx, e, []byte("[]"))
+	case v1alpha1.EndpointPrometheus:
 		_, _, err := c.query(ctx, e, known, "vector(1)", time.Time{}, reachTimeout)
 		if err == nil {
 			known.breaker.Alive()
 		}
 		return err
+	case v1alpha1.EndpointHTTP:
 	}
 	// No path of an HTTP service is known to be harmless: an answer to HEAD is enough, unless calls fail.
 	answer, result, err := c.do(ctx, e, known, http.MethodHead, "", nil, reachTimeout)

@@ -17,10 +17,12 @@ limitations under the License.
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/prometheus/common/config"
@@ -41,8 +43,11 @@ func configOf(
 ) (_ *config.HTTPClientConfig, signingKey []byte, _ error) {
 	c := &config.HTTPClientConfig{EnableHTTP2: true}
 	r := reader{ctx: ctx, secrets: secrets, namespace: e.Namespace}
+	if u, err := url.Parse(e.Spec.URL); err == nil && e.Spec.Type == v1alpha1.EndpointAlertmanager {
+		c.TLSConfig.ServerName = u.Hostname() // its addresses are called
+	}
 	if t := e.Spec.TLS; t != nil {
-		c.TLSConfig.ServerName = t.ServerName
+		c.TLSConfig.ServerName = cmp.Or(t.ServerName, c.TLSConfig.ServerName)
 		if t.CASecretRef != nil {
 			c.TLSConfig.CA = r.value("spec.tls.caSecretRef", t.CASecretRef, "ca.crt")
 		}

@@ -79,8 +79,8 @@ func (s *scene) secret(name string, labelled bool, data map[string]string) {
 	s.secrets = append(s.secrets, secret)
 }
 
-func (s *scene) query(timeout time.Duration) ([]rules.Sample, error) {
-	s.Helper()
+// prepare makes the clients, once.
+func (s *scene) prepare() *Clients {
 	if s.clients == nil {
 		api := fake.NewClientBuilder().WithObjects(s.secrets...).WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
@@ -96,7 +96,12 @@ func (s *scene) query(timeout time.Duration) ([]rules.Sample, error) {
 		}).Build()
 		s.clients = NewClients(api, s.clock, Guarded(s.guard))
 	}
-	return s.clients.Query(s.Context(), s.e, slots.Work{Namespace: "shop"}, `a{pod="web-1"}`, s.clock.Now(), timeout)
+	return s.clients
+}
+
+func (s *scene) query(timeout time.Duration) ([]rules.Sample, error) {
+	s.Helper()
+	return s.prepare().Query(s.Context(), s.e, slots.Work{Namespace: "shop"}, `a{pod="web-1"}`, s.clock.Now(), timeout)
 }
 
 // fails makes a query, and wants an error.

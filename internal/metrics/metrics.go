@@ -60,6 +60,10 @@ var (
 		Help:    "Time from the submission of a batch's check until its verdict was stored, in whole seconds, by stage.",
 		Buckets: []float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 600},
 	}, []string{"stage"})
+	notifications = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "altershield_notifications_total",
+		Help: "Alerts of policies for Alertmanager, by outcome: sent, failed, or dropped if too many fire. A firing alert is sent each minute.",
+	}, []string{"outcome"})
 	overrides = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "altershield_overrides_total",
 		Help: "Releases that passed a block by the label ignored-suspend, by the kind of the workload.",
@@ -163,7 +167,7 @@ var (
 func init() {
 	metrics.Registry.MustRegister(
 		holdStarts, holdEnds, serverWaits, leftWhileBlocked, verdictsCorrected, staleReads, foreignIDs, serverRequests, serverSeconds,
-		callbacks, batches, checks, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks,
+		callbacks, batches, checks, notifications, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks,
 		evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer,
 		serverBatches,
 		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces, releaseSeconds, blockSeconds,
@@ -252,6 +256,18 @@ func VerdictTook(stage string, d time.Duration) {
 
 // Overridden counts a release that passed a block.
 func Overridden(kind string) { overrides.WithLabelValues(kind).Inc() }
+
+// Outcomes of alerts for Alertmanager.
+const (
+	NotificationSent    = "sent"
+	NotificationFailed  = "failed"
+	NotificationDropped = "dropped"
+)
+
+// Notified counts alerts for Alertmanager.
+func Notified(outcome string, alerts int) {
+	notifications.WithLabelValues(outcome).Add(float64(alerts))
+}
 
 // RolledBack counts a release that was rolled back.
 func RolledBack(kind, reason string) { rollbacks.WithLabelValues(kind, reason).Inc() }

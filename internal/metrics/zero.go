@@ -37,6 +37,9 @@ func init() {
 	} {
 		callbacks.WithLabelValues(outcome)
 	}
+	for _, outcome := range []string{NotificationSent, NotificationFailed, NotificationDropped} {
+		Notified(outcome, 0)
+	}
 	for _, kind := range []string{"order", "node"} {
 		foreignIDs.WithLabelValues(kind)
 	}

@@ -198,9 +198,18 @@ type Selection struct {
 	HoldAtMost time.Duration
 	// Freezes are the windows of the freezes.
 	Freezes []Freeze
+	// Notify are the endpoints that get alerts.
+	Notify []Notification
 	// Policies has namespace/name@generation of the policies that count, Over namespace/name
 	// of the policies that are too many.
 	Policies, Over []string
+}
+
+// Notification is an endpoint that gets alerts of a policy.
+type Notification struct {
+	// Namespace and name of the policy.
+	Namespace, Name string
+	v1alpha1.PolicyNotify
 }
 
 // At returns the checks at the given stages.
@@ -266,6 +275,9 @@ func choose(policies []v1alpha1.DefensePolicy, operator string, w Workload, wait
 		until, atMost := holdOf(spec)
 		s.Hold, s.HoldAtMost = settings.Strictest(s.Hold, s.HoldAtMost, until, atMost)
 		s.Freezes = append(s.Freezes, freezesOf(p, spec)...)
+		for _, n := range spec.Notify {
+			s.Notify = append(s.Notify, Notification{p.Namespace, p.Name, n})
+		}
 		for _, c := range checksOf(p, spec, generation) {
 			if c.Type != typeServer {
 				s.Checks = append(s.Checks, c)

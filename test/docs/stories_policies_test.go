@@ -210,6 +210,34 @@ var policiesStories = map[string]plan{
 			},
 		},
 	},
+	"docs/tasks/get-notified.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicy page-team")
+			s.do("kubectl -n %s delete defenseendpoint alertmanager", system)
+		},
+		steps: []step{
+			{
+				command: "kubectl apply -f config/samples/endpoints/alertmanager.yaml",
+				after: func(s *story) {
+					// No Alertmanager has this name here.
+					s.wait("True False", "kubectl -n %s get defenseendpoint alertmanager -o jsonpath='"+
+						`{.status.conditions[?(@.type=="Accepted")].status} {.status.conditions[?(@.type=="Reachable")].status}'`, system)
+				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/notify.yaml",
+				after: func(s *story) {
+					s.policy("default", "page-team", "Enforce")
+					s.wait("EndpointUnavailable", "kubectl get defensepolicy page-team -o jsonpath='"+
+						`{.status.conditions[?(@.type=="Notifies")].reason}'`)
+				},
+			},
+		},
+	},
 	"docs/tasks/freeze-releases.md": {
 		begin: func(s *story) {
 			s.standAlone()

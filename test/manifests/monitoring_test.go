@@ -174,6 +174,7 @@ func once() {
 	operatormetrics.ServerHeartbeat(true, time.Unix(1, 0))
 	operatormetrics.ServerBatches(1, 1)
 	operatormetrics.Check(&v1alpha1.CheckStatus{Name: "default/policy/check", Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeEnforce})
+	operatormetrics.Notified(operatormetrics.NotificationSent, 1)
 	for _, kind := range workload.Defended().Kinds() {
 		operatormetrics.Begin(kind.GroupVersionKind().Kind)
 	}

@@ -109,8 +109,8 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 		Expect(err.Error()).To(ContainSubstring(want))
 	}
 },
-	Entry("no checks", "p", "checks: []", "spec.checks", "a policy has checks, a hold, or freezes"),
-	Entry("nothing", "p", "mode: Enforce", "spec.checks", "a policy has checks, a hold, or freezes"),
+	Entry("no checks", "p", "checks: []", "spec.checks", "a policy has checks, a hold, freezes, or notify"),
+	Entry("nothing", "p", "mode: Enforce", "spec.checks", "a policy has checks, a hold, freezes, or notify"),
 	Entry("a hold of nothing, and no checks", "p", "hold: {}", "spec.checks", "set hold.until to FirstBatch or EveryBatch"),
 	Entry("a hold of unknown batches", "p", "hold: {until: LastBatch}\n"+checkOf("podHealth: {}"), "spec.hold.until",
 		"Unsupported value"),
@@ -188,7 +188,11 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 		"spec.freezes[0].timeZone"),
 	Entry("a freeze twice", "p", "freezes: [{name: a, schedule: '0 16 * * 5', duration: 1h}, {name: a, schedule: '0 1 * * 5', duration: 1h}]",
 		"Duplicate value"),
-	Entry("notifications", "p", "notify: [{endpointRef: {name: am}}]\n"+checkOf("podHealth: {}"), "spec.notify"),
+	Entry("notifications about nothing", "p", "notify: [{endpointRef: {name: am}, 'on': []}]", "spec.notify[0].on"),
+	Entry("notifications about anything", "p", "notify: [{endpointRef: {name: am}}]", "spec.notify[0].on", "give on, in quotes"),
+	Entry("notifications about a pass", "p", "notify: [{endpointRef: {name: am}, 'on': [Passed]}]", "spec.notify[0].on[0]", "FreezeBroken"),
+	Entry("notifications without an endpoint", "p", "notify: [{'on': [Failed]}]", "spec.notify[0].endpointRef"),
+	Entry("notifications by five endpoints", "p", "notify:"+strings.Repeat("\n- {endpointRef: {name: am}, 'on': [Failed]}", 5), "spec.notify"),
 	Entry("a name that is none", "p", "checks: [{name: A_B, podHealth: {}}]", "spec.checks[0].name"),
 	Entry("a name twice", "p", "checks: [{name: a, podHealth: {}}, {name: a, podHealth: {}}]", "Duplicate value"),
 	Entry("a check that is disabled", "p", checkOf("mode: Disabled\npodHealth: {}"), "spec.checks[0].mode", "leave the check out"),

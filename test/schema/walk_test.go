@@ -56,10 +56,11 @@ var everyField = []string{
 	checkOf("service: {endpointRef: {name: gate}, protocol: JSON, invoke: Polling, parameters: {suite: smoke}, failWhen: '!body.ok'}"),
 	"freezes: [{name: weekend, schedule: 0 16 * * 5, duration: 64h, timeZone: UTC, action: Deny}, " +
 		"{name: fair, from: '2026-12-01T00:00:00Z', until: '2026-12-02T00:00:00Z', action: Warn}]",
+	"notify: [{endpointRef: {name: am}, 'on': [Failed, WouldFail, RolledBack, Blocked, FreezeBroken]}]",
 }
 
 // laterFields belong to later releases.
-var laterFields = []string{"compare", "job", "notify"}
+var laterFields = []string{"compare", "job"}
 
 // badValues take the place of a field, of whatever type it is.
 var badValues = []any{

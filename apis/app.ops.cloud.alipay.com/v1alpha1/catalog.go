@@ -502,6 +502,11 @@ func otherEntries() []Entry {
 			"The endpoint of a query does not exist, or the policy may not use it.", NeedsAction, ActorAdmin, StepEndpoint),
 		of(policy, ConditionQueriesWork, isUnknown, ReasonUnavailable,
 			"The endpoint of a query does not answer. The query is tried again.", NeedsAction, ActorAdmin, StepEndpoint),
+		of(policy, ConditionNotifies, isTrue, ReasonConfigured, "The endpoints of `notify` answer.", NeedsNothing, "", ""),
+		of(policy, ConditionNotifies, isFalse, ReasonNoEndpoint,
+			"An endpoint of `notify` does not exist, is no Alertmanager, or the policy may not use it.", NeedsAction, ActorAdmin, StepEndpoint),
+		of(policy, ConditionNotifies, isFalse, ReasonUnavailable,
+			"An endpoint of `notify` gets no alerts. Its conditions name the cause.", NeedsAction, ActorAdmin, StepEndpoint),
 
 		of(endpoint, ConditionAccepted, isTrue, ReasonInForce, "The endpoint is accepted.", NeedsNothing, "", ""),
 		of(endpoint, ConditionAccepted, isFalse, ReasonInvalidPolicy, "The spec cannot be used.", NeedsAction, ActorAdmin, StepEndpoint),
@@ -511,7 +516,7 @@ func otherEntries() []Entry {
 		of(endpoint, ConditionReachable, isFalse, ReasonUnavailable,
 			"The endpoint gives no valid answer. The operator tries again each minute.", NeedsAction, ActorAdmin, StepEndpoint),
 		of(endpoint, ConditionReachable, isFalse, ReasonQueryFailed,
-			"The endpoint refuses the query vector(1).", NeedsAction, ActorAdmin, StepEndpoint),
+			"The endpoint refuses the query vector(1), or an empty list of alerts.", NeedsAction, ActorAdmin, StepEndpoint),
 		of(endpoint, ConditionReachable, isUnknown, ReasonNotConfigured,
 			"The endpoint is not called until it is accepted.", NeedsNotice, "", StepEndpoint),
 

@@ -338,6 +338,11 @@ type ReleaseEvidence struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=200
 	BypassedFreeze string `json:"bypassedFreeze,omitempty"`
+	// Freeze that the release passed with a reason, or as a version that succeeded
+	// before, as namespace/policy/freeze.
+	// +optional
+	// +kubebuilder:validation:MaxLength=200
+	BrokenFreeze string `json:"brokenFreeze,omitempty"`
 	// Acts that observe mode prevented: Suspend, Halt, Hold, Rollback and Deny.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8

@@ -69,6 +69,8 @@ const (
 	ConditionSetAside = "SetAside"
 	// ConditionQueriesWork reports what the queries of the policy found when they were tried once.
 	ConditionQueriesWork = "QueriesWork"
+	// ConditionNotifies reports whether the endpoints of notify can get alerts.
+	ConditionNotifies = "Notifies"
 	// ConditionReachable reports whether the endpoint answers.
 	ConditionReachable = "Reachable"
 	// ConditionWebhooksConfigured of the operator's own `blocking` is False while a webhook configuration is missing.

@@ -31,8 +31,8 @@ const (
 	// EndpointHTTP means a service that answers POST with JSON, for checks of type
 	// service.
 	EndpointHTTP EndpointType = "HTTP"
-	// EndpointAlertmanager means the API v2 of Alertmanager. It belongs to a
-	// later release of the operator.
+	// EndpointAlertmanager means the API v2 of Alertmanager. Each address of the
+	// host gets the alerts.
 	EndpointAlertmanager EndpointType = "Alertmanager"
 )
 
@@ -220,8 +220,9 @@ type DefenseEndpointStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// DefenseEndpoint is a service that checks of policies ask. Only endpoints in
-// the operator's namespace count. The name has at most 63 characters.
+// DefenseEndpoint is a service that policies use: checks ask it, or it gets
+// alerts. Only endpoints in the operator's namespace count. The name has at most
+// 63 characters.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -94,10 +94,9 @@ func (h HoldUntil) Holds() bool { return h == HoldFirstBatch || h == HoldEveryBa
 type Reserved struct{}
 
 // DefensePolicySpec is a set of checks of releases. A policy has at least one
-// check, a hold, or a freeze.
+// check, a hold, a freeze, or a notification.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.checks) && self.checks.size() > 0 || has(self.hold) && self.hold.until != 'None' || has(self.freezes) && self.freezes.size() > 0",message="a policy has checks, a hold, or freezes: give at least one check, set hold.until to FirstBatch or EveryBatch, or give a freeze",fieldPath=".checks"
-// +kubebuilder:validation:XValidation:rule="!has(self.notify)",message="notify belongs to a later release of the operator",fieldPath=".notify",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="has(self.checks) && self.checks.size() > 0 || has(self.hold) && self.hold.until != 'None' || has(self.freezes) && self.freezes.size() > 0 || has(self.notify) && self.notify.size() > 0",message="a policy has checks, a hold, freezes, or notify: give at least one check, set hold.until to FirstBatch or EveryBatch, or give a freeze or an endpoint to notify",fieldPath=".checks"
 type DefensePolicySpec struct {
 	// Effect of all checks of the policy.
 	// +optional
@@ -133,11 +132,11 @@ type DefensePolicySpec struct {
 	// +listType=map
 	// +listMapKey=name
 	Freezes []PolicyFreeze `json:"freezes,omitempty"`
-	// Reserved.
+	// Alertmanagers that get alerts about the releases of the selected workloads.
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=atomic
-	Notify []Reserved `json:"notify,omitempty"`
+	Notify []PolicyNotify `json:"notify,omitempty"`
 	// Checks of each selected release. At most one has the type altershield.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
@@ -625,6 +624,41 @@ type EndpointReference struct {
 	Name string `json:"name"`
 }
 
+// NotifyReason is an event of a release that alerts report.
+// +kubebuilder:validation:Enum=Failed;WouldFail;RolledBack;Blocked;FreezeBroken
+type NotifyReason string
+
+const (
+	// NotifyFailed means that the current release of the workload is failed.
+	NotifyFailed NotifyReason = "Failed"
+	// NotifyWouldFail means that a release failed, or would have been rolled back,
+	// but only a check, a workload or a namespace in observe mode found it.
+	NotifyWouldFail NotifyReason = "WouldFail"
+	// NotifyRolledBack means that a release was rolled back, or undone by a user.
+	NotifyRolledBack NotifyReason = "RolledBack"
+	// NotifyBlocked means that releases of the workload are blocked.
+	NotifyBlocked NotifyReason = "Blocked"
+	// NotifyFreezeBroken means that a release passed a freeze, with a reason, as a
+	// version that succeeded before, or because it bypassed admission.
+	NotifyFreezeBroken NotifyReason = "FreezeBroken"
+)
+
+// PolicyNotify sends alerts to one Alertmanager. Failed and Blocked fire until
+// they end. The others fire for 15 minutes.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.on)",message="give on, in quotes: YAML reads on without quotes as true",fieldPath=".on",reason=FieldValueRequired
+type PolicyNotify struct {
+	// Endpoint of type Alertmanager, in the operator's namespace.
+	EndpointRef EndpointReference `json:"endpointRef"`
+	// Events that are reported, each as an alert of this name with the prefix
+	// AlterShield. Required. YAML needs quotes around "on".
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=5
+	// +listType=set
+	On []NotifyReason `json:"on,omitempty"`
+}
+
 // DefensePolicyStatus reports whether the policy is in force.
 type DefensePolicyStatus struct {
 	// Last accepted spec. It is in force while the present spec is not accepted.
@@ -647,7 +681,7 @@ type DefensePolicyStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Accepted reports whether the policy is in force, else why not and where.
 	// SetAside reports rules that do not end, QueriesWork whether queries found
-	// series when they were tried once.
+	// series when they were tried once, Notifies whether alerts can be sent.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
