@@ -136,7 +136,7 @@ func (p *Checks) next(
 		made, after, err = p.probe.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeCel:
 		made, after = p.cel.next(ctx, s, of, c)
-	case c.Type == v1alpha1.CheckTypePrometheus:
+	case c.Type == v1alpha1.CheckTypePrometheus, c.Type == v1alpha1.CheckTypeAlerts:
 		made, after, err = p.query.next(ctx, s, of, c)
 	default:
 		return nil, 0, nil // written by a later version of the operator, or by hand

@@ -70,6 +70,7 @@ func TestShowsTheCatalog(t *testing.T) {
 var ofChecks = []string{
 	"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate",
 	"Corrected", "Unprocessable", "ThresholdCrossed", "Measuring", "NotFinite", "ManySeries",
+	"AlertFiring", "AlertBeforeRelease",
 }
 
 // TestCatalogIsComplete: each condition, reason and event of the API has an entry with a sentence,

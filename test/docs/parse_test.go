@@ -54,7 +54,7 @@ var groupsOfDocuments = [][]string{
 		"docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md",
 	},
 	{
-		"docs/tasks/write-policies.md", "docs/tasks/verify-with-prometheus.md", "docs/reference/checks.md",
+		"docs/tasks/write-policies.md", "docs/tasks/verify-with-prometheus.md", "docs/tasks/use-your-alerts.md", "docs/reference/checks.md",
 		"docs/tasks/hold-rollouts.md", "docs/concepts/hold.md", "docs/concepts/kinds.md", "docs/tasks/freeze-releases.md",
 	},
 }

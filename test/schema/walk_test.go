@@ -53,6 +53,7 @@ var everyField = []string{
 	checkOf("cel: {forEach: Batch, variables: [{name: c, expression: 'pods[0]'}], rules: [{expression: 'true', message: no}]}"),
 	checkOf("altershield: {}"),
 	checkOf("prometheus: {endpointRef: {name: prom}, query: up, failWhen: value > 1.0, interval: 30s, count: 4, failures: 2, empty: Zero}"),
+	checkOf("alerts: {endpointRef: {name: prom}, matchers: ['severity=\"page\"'], interval: 30s, duration: 15m}"),
 	"freezes: [{name: weekend, schedule: 0 16 * * 5, duration: 64h, timeZone: UTC, action: Deny}, " +
 		"{name: fair, from: '2026-12-01T00:00:00Z', until: '2026-12-02T00:00:00Z', action: Warn}]",
 }

@@ -188,6 +188,10 @@ const (
 	ReasonUnavailable = "EndpointUnavailable"
 	// ReasonNoEndpoint means that there is no such endpoint, or that the policy may not use it.
 	ReasonNoEndpoint = "NoEndpoint"
+	// ReasonAlertFiring means that an alert fires that began after the release.
+	ReasonAlertFiring = "AlertFiring"
+	// ReasonAlertBefore means that an alert fires that began before the release, or the hour before it had.
+	ReasonAlertBefore = "AlertBeforeRelease"
 	// ReasonCorrected means that a user corrected the verdict.
 	ReasonCorrected = "Corrected"
 )
