@@ -38,6 +38,9 @@ var causedByHold = []string{
 	"KubeDaemonSetRolloutStuck", "KubeDeploymentReplicasMismatch", "KubeDeploymentRolloutStuck", "KubeStatefulSetUpdateNotRolledOut",
 }
 
+// noSamples is the sentence about an endpoint without recent samples.
+const noSamples = "the endpoint has no recent sample of ALERTS or up"
+
 // alertScope decides which firing alerts are about a release.
 type alertScope struct {
 	// podLabel is the label of the endpoint, kind and name are those of the workload.
@@ -73,11 +76,8 @@ func (a *alertScope) firing(samples, earlier []rules.Sample) *alertsFound {
 			began = time.Unix(int64(samples[i].Value), 0)
 		}
 		pod, counts := a.about(of)
-		switch {
-		case len(of) == 0:
-			found.Recent = true
-			continue
-		case !counts, slices.Contains(causedByHold, of[model.AlertNameLabel]) && !a.stopped.IsZero() && !began.After(a.stopped):
+		found.Recent = found.Recent || len(of) == 0
+		if !counts || slices.Contains(causedByHold, of[model.AlertNameLabel]) && !a.stopped.IsZero() && !began.After(a.stopped) {
 			continue
 		}
 		since := ""
@@ -121,37 +121,18 @@ func identity(of map[string]string) map[string]string {
 func (q *query) takeAlerts(found *alertsFound) {
 	s := &q.plan.Status
 	s.Samples, s.ConsecutiveFailures, s.Reason = slices.Concat(found.Failing, found.Before), 0, v1alpha1.ReasonMeasuring
-	s.Samples = s.Samples[:min(len(s.Samples), maxSamples)]
-	if found.Recent || len(found.Failing) > 0 {
-		s.WithData++
-	}
+	s.Samples, s.WithData = s.Samples[:min(len(s.Samples), maxSamples)], s.WithData+1
 	switch {
 	case len(found.Failing) > 0:
 		s.ConsecutiveFailures, s.Reason = 1, v1alpha1.ReasonAlertFiring
-		message := found.Message
-		if n := len(found.Failing) - 1; n > 0 {
-			message += fmt.Sprintf(" (and %d more alerts)", n)
-		}
-		report(s, found.Pods, message, q.Check.Suggestion)
+		report(s, found.Pods, found.Message, q.Check.Suggestion)
 		return
 	case !found.Recent:
-		s.Reason = v1alpha1.ReasonNoSeries
+		s.WithData, s.Reason = s.WithData-1, v1alpha1.ReasonNoSeries
 	case len(found.Before) > 0:
 		s.Reason = v1alpha1.ReasonAlertBefore
 	}
 	s.Message = fmt.Sprintf("%d of %d evaluations: %s", s.Measured, q.Check.Prometheus.Count, q.last())
-}
-
-// lastAlerts describes the last answer about alerts that did not fail.
-func lastAlerts(s *v1alpha1.CheckStatus) string {
-	switch s.Reason {
-	case v1alpha1.ReasonAlertBefore:
-		return joined("", s.Samples[:min(len(s.Samples), 1)]...) + " was pending or firing before the release: it says nothing about the release"
-	case v1alpha1.ReasonNoSeries:
-		return "the endpoint has no recent sample of ALERTS or up, so it cannot tell whether alerts fire"
-	default:
-		return "no alert fires that counts"
-	}
 }
 
 // stoppedAt returns the last time at which the rollout was held or halted, or waited for a user; zero for never.

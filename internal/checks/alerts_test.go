@@ -213,7 +213,7 @@ func TestAlertVerdicts(t *testing.T) {
 		},
 		"pods": {
 			answers: []alertsFound{firing("web-2", "web-1", "web-2")}, phase: v1alpha1.CheckFailed, reason: v1alpha1.ReasonAlertFiring,
-			message: "(and 2 more alerts) (and 1 more pods of the batch); ask the team", pods: []string{"web-1", "web-2"},
+			message: "(and 1 more pods of the batch); ask the team", pods: []string{"web-1", "web-2"},
 		},
 		"the workload": {
 			answers: []alertsFound{firing("web-1", "")},

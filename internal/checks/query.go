@@ -174,15 +174,18 @@ func (q *query) take(a *queryAnswer) {
 // last describes the last answer.
 func (q *query) last() string {
 	s := &q.plan.Status
-	if q.Check.Alerts != nil {
-		return lastAlerts(s)
-	}
-	switch s.Reason {
-	case v1alpha1.ReasonNoSeries:
+	switch alerts := q.Check.Alerts != nil; {
+	case s.Reason == v1alpha1.ReasonAlertBefore:
+		return strings.Join(s.Samples[:min(len(s.Samples), 1)], "") + " was pending or firing before the release: it says nothing about the release"
+	case s.Reason == v1alpha1.ReasonNoSeries && alerts:
+		return noSamples + ", so it cannot tell whether alerts fire"
+	case alerts:
+		return "no alert fires that counts"
+	case s.Reason == v1alpha1.ReasonNoSeries:
 		return "the result has no series"
-	case v1alpha1.ReasonNotFinite:
+	case s.Reason == v1alpha1.ReasonNotFinite:
 		return "no value of the result is a finite number, as 0/0 without traffic"
-	case v1alpha1.ReasonThreshold:
+	case s.Reason == v1alpha1.ReasonThreshold:
 		return fmt.Sprintf("%s, failWhen is true %d times in a row", q.value(), s.ConsecutiveFailures)
 	default:
 		return q.value() + ", failWhen is false"

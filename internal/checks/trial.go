@@ -90,7 +90,7 @@ func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Tria
 		return Trial{metav1.ConditionUnknown, v1alpha1.ReasonUnavailable, answer.Message}, nil
 	}
 	if of.Alerts != nil && !answer.Alerts.Recent {
-		return Trial{metav1.ConditionFalse, v1alpha1.ReasonNoSeries, "the endpoint has no recent sample of ALERTS or up"}, nil
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonNoSeries, noSamples}, nil
 	}
 	if len(answer.Samples) > 0 || of.Prometheus.Empty != v1alpha1.EmptyNoData {
 		return Trial{Status: metav1.ConditionTrue}, nil
