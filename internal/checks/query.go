@@ -176,7 +176,7 @@ func (q *query) last() string {
 	s := &q.plan.Status
 	switch alerts := q.Check.Alerts != nil; {
 	case s.Reason == v1alpha1.ReasonAlertBefore:
-		return strings.Join(s.Samples[:min(len(s.Samples), 1)], "") + " was pending or firing before the release: it says nothing about the release"
+		return strings.Join(s.Samples[:min(len(s.Samples), 1)], "") + " was pending or firing before the release, and is no verdict on it"
 	case s.Reason == v1alpha1.ReasonNoSeries && alerts:
 		return noSamples + ", so it cannot tell whether alerts fire"
 	case alerts:
