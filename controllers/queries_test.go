@@ -91,6 +91,19 @@ func asking(result func(query string) string, with ...func(*v1alpha1.DefensePoli
 	return o
 }
 
+// alerting asks for alerts instead, in the background.
+func alerting(p *v1alpha1.DefensePolicy) {
+	p.Spec.Checks[0].Prometheus, p.Spec.Checks[0].Alerts = nil, &v1alpha1.AlertsCheck{EndpointRef: v1alpha1.EndpointReference{Name: "prom"}}
+}
+
+// firing is a result with an alert about the workload that has no known start, and was not there before the release.
+func firing(query string) string {
+	if strings.HasPrefix(query, "last_over_time(ALERTS{") {
+		return "[]"
+	}
+	return `[{"metric":{},"value":[1,"1"]},{"metric":{"alertname":"Errors","alertstate":"firing","deployment":"web"},"value":[1,"1"]}]`
+}
+
 func effect(field func(*v1alpha1.DefensePolicy) *v1alpha1.OnSilence, of v1alpha1.OnSilence) func(*v1alpha1.DefensePolicy) {
 	return func(p *v1alpha1.DefensePolicy) { *field(p) = of }
 }
@@ -146,6 +159,23 @@ var queryStories = []world.Story{
 			endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "until the deadline: endpoint prom: it")
 			until(w, v1alpha1.ChangeWorkloadSuspend)
 		}},
+	{Name: "an alert about the workload", Options: asking(firing, alerting), Run: func(w *world.World) {
+		create(w, web(2))
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonAlertFiring, "alert Errors fires")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+		if c := checkOf(w, errorRate); !c.Background || strings.Count(c.Query, `namespace="`+world.Namespace+`"`) != 3 {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "no alert", Options: asking(func(string) string { return `[{"metric":{},"value":[1,"1"]}]` }, alerting), Run: func(w *world.World) {
+		create(w, web(1))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(30 * time.Minute)
+		if c := checkOf(w, errorRate); c.Phase != v1alpha1.CheckWatching {
+			w.Failf("the check is %+v", c)
+		}
+	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
 		create(w, web(1))
 		endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "")

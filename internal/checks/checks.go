@@ -137,7 +137,7 @@ func (p *Checks) next(
 		made, after, err = p.probe.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeCel:
 		made, after = p.cel.next(ctx, s, of, c)
-	case c.Type == v1alpha1.CheckTypePrometheus:
+	case c.Type == v1alpha1.CheckTypePrometheus, c.Type == v1alpha1.CheckTypeAlerts:
 		made, after, err = p.query.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeService:
 		made, after, err = p.query.review(ctx, s, of, c)

@@ -40,7 +40,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// querier runs the checks of type prometheus. The calls run beside the reconciles, which only read the
+// querier runs the checks of the types prometheus and alerts. The calls run beside the reconciles, which only read the
 // answers. The progress of a check in the background is in the memory of this process: another
 // process asks again as of the same times.
 type querier struct {
@@ -126,7 +126,7 @@ func (p *querier) next(
 	in.Range = of.Range(endpoint.SeriesOf(e).ScrapeInterval)
 	plan := decideQuery(in)
 	if !plan.Ask.IsZero() {
-		var q *promql.Query
+		var q *question
 		var pods bool
 		if refused == "" {
 			if q, pods, err = p.resolve(ctx, s, of, e, in.Range); err != nil {
@@ -195,6 +195,7 @@ func (p *querier) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (k
 	progress := &known.progress
 	status.Measured, status.WithData = progress.Measured, progress.WithData
 	status.ConsecutiveFailures = progress.ConsecutiveFailures
+	status.FailedPods, status.FailedCount = progress.FailedPods, progress.FailedCount
 	status.Value, status.Samples, status.Query = progress.Value, progress.Samples, progress.Query
 	status.Reason, status.Message = progress.Reason, progress.Message
 	in = queryInput{Now: p.clock.Now(), Check: of, Status: status, Answer: known.answer, Errors: known.errors, NotBefore: known.notBefore}
@@ -205,36 +206,67 @@ func (p *querier) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (k
 // begunAgain returns the status of a check without its progress: the policy has another query.
 func begunAgain(c v1alpha1.CheckStatus) v1alpha1.CheckStatus {
 	c.Measured, c.WithData, c.ConsecutiveFailures = 0, 0, 0
-	c.Value, c.Samples, c.Query, c.Reason, c.Message = "", nil, "", "", ""
+	c.Value, c.Samples, c.Query, c.Reason, c.Message, c.FailedPods, c.FailedCount = "", nil, "", "", "", nil, 0
 	return c
+}
+
+// question is a query that is asked.
+type question struct {
+	*promql.Query
+	// alerts is set for a check of type alerts, and earlier is the query of promql.Alerts.
+	alerts  *alertScope
+	earlier string
+}
+
+// alertsAbout returns the question of a check of type alerts. It reads only alerts of the namespace of the release, also for a policy
+// of the operator: other alerts are not about its workload.
+func (p *querier) alertsAbout(s *Subject, of *policy.Check, series endpoint.Series, pods []workload.Pod) *question {
+	firing, earlier, err := promql.Alerts(of.Alerts.Matchers, series.NamespaceLabel, s.Release.Namespace,
+		model.Duration(4*series.ScrapeInterval).String())
+	if err != nil {
+		// It was accepted, perhaps by another version of the operator.
+		return &question{Query: &promql.Query{Problem: err.Error()}}
+	}
+	scope := &alertScope{
+		podLabel: series.PodLabel, kind: s.Workload.Kind(), name: s.Workload.Name, pods: map[string]time.Time{},
+		release: time.Unix(s.Release.Status.StartTimeUnix, 0), stopped: s.stoppedAt(p.clock.Now()),
+	}
+	for i := range pods {
+		if !isGone(&pods[i]) {
+			scope.pods[pods[i].Name] = pods[i].Created
+		}
+	}
+	return &question{firing, scope, earlier}
 }
 
 // resolve returns the query with the values of its variables. A policy of another namespace than the
 // operator's reads only series of the namespace of the release.
 func (p *querier) resolve(
 	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration,
-) (q *promql.Query, pods bool, err error) {
+) (_ *question, some bool, err error) {
 	series := endpoint.SeriesOf(e)
 	v := promql.Variables{
 		Namespace: s.Release.Namespace, Workload: s.Workload.Name, Version: s.Release.Spec.Reversion,
 		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
 	}
+	var pods []workload.Pod
 	if s.Batch == nil || strings.Contains(of.Prometheus.Query, "$newPods") {
-		all, err := p.view.Pods(ctx, s.Workload)
-		if err != nil {
+		if pods, err = p.view.Pods(ctx, s.Workload); err != nil {
 			return nil, false, err
 		}
-		v.NewPods = namesOf(all)
+		v.NewPods = namesOf(pods)
 	}
 	v.Pods = v.NewPods
 	if s.Batch != nil {
-		mine, err := podsOfBatch(ctx, p.view, s.Batch)
-		if err != nil {
+		if pods, err = podsOfBatch(ctx, p.view, s.Batch); err != nil {
 			return nil, false, err
 		}
-		if v.Pods = namesOf(mine); len(v.Pods) == 0 {
+		if v.Pods = namesOf(pods); len(v.Pods) == 0 {
 			return nil, false, nil
 		}
+	}
+	if of.Alerts != nil {
+		return p.alertsAbout(s, of, series, pods), true, nil
 	}
 	if strings.Contains(of.Prometheus.Query, "$oldPods") {
 		old, err := p.view.OldPods(ctx, s.Workload)
@@ -247,12 +279,12 @@ func (p *querier) resolve(
 	if of.IsOf(p.view.Operator) {
 		only = ""
 	}
-	q, err = promql.Resolve(of.Prometheus.Query, v, only)
+	q, err := promql.Resolve(of.Prometheus.Query, v, only)
 	if err != nil {
 		// It was accepted, perhaps by another version of the operator.
 		q = &promql.Query{Problem: err.Error()}
 	}
-	return q, true, nil
+	return &question{Query: q}, true, nil
 }
 
 // namesOf returns the names of pods that still count.
@@ -267,7 +299,7 @@ func namesOf(pods []workload.Pod) (names []string) {
 
 // ask begins the call of a query.
 func (p *querier) ask(
-	ctx context.Context, known *querying, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, q *promql.Query, at time.Time,
+	ctx context.Context, known *querying, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, q *question, at time.Time,
 ) {
 	p.beside(ctx, known, s, func(ctx context.Context, work slots.Work) *queryAnswer {
 		answer := p.evaluate(ctx, of, e, work, q, at)
@@ -302,17 +334,27 @@ func (p *querier) beside(ctx context.Context, known *querying, s *Subject, call 
 // evaluate evaluates a query as of a time, and its threshold. An answer that makes the client panic must not end the
 // manager.
 func (p *querier) evaluate(
-	ctx context.Context, of *policy.Check, e *v1alpha1.DefenseEndpoint, work slots.Work, q *promql.Query, at time.Time,
+	ctx context.Context, of *policy.Check, e *v1alpha1.DefenseEndpoint, work slots.Work, q *question, at time.Time,
 ) (answer *queryAnswer) {
 	defer caught(ctx, e, &answer)
 	if q.Problem != "" {
 		return &queryAnswer{Reason: v1alpha1.ReasonQueryFailed, Message: "the query cannot be evaluated: " + q.Problem}
 	}
 	samples, err := p.clients.Query(ctx, e, work, q.Text, at, of.Timeout)
+	answer = &queryAnswer{Samples: samples}
+	if err == nil && q.alerts != nil {
+		if answer.Alerts = q.alerts.firing(samples, nil); len(answer.Alerts.Failing) > 0 {
+			var earlier []rules.Sample
+			earlier, err = p.clients.Query(ctx, e, work, q.earlier, q.alerts.release, of.Timeout)
+			answer.Alerts = q.alerts.firing(samples, earlier)
+		}
+	}
 	if err != nil {
 		return unanswered(e, err)
 	}
-	answer = &queryAnswer{Samples: samples}
+	if q.alerts != nil {
+		return answer
+	}
 	values, some := measurable(of.Prometheus.Empty, answer.Samples)
 	if !some {
 		return answer

@@ -514,7 +514,7 @@ func TestEvaluatePanics(t *testing.T) {
 	e := &v1alpha1.DefenseEndpoint{}
 	e.Name = "prom"
 	broken := &querier{} // it has no client
-	got := broken.evaluate(t.Context(), &policy.Check{}, e, slots.Work{}, &promql.Query{Text: "up"}, time.Time{})
+	got := broken.evaluate(t.Context(), &policy.Check{}, e, slots.Work{}, &question{Query: &promql.Query{Text: "up"}}, time.Time{})
 	if got == nil || got.Reason != v1alpha1.ReasonUnavailable || !strings.Contains(got.Message, "endpoint prom") {
 		t.Errorf("%+v", got)
 	}

@@ -32,7 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
 
-// queryInput is the input of a decision about a check of type prometheus.
+// queryInput is the input of a decision about a check of type prometheus or alerts.
 type queryInput struct {
 	Now   time.Time
 	Check *policy.Check
@@ -55,6 +55,8 @@ type queryAnswer struct {
 	Samples []rules.Sample
 	// Crosses: failWhen is true.
 	Crosses bool
+	// Alerts is set for a check of type alerts.
+	Alerts *alertsFound
 	// Reason and Message are set if nothing was measured.
 	Reason, Message string
 	Ended           time.Time
@@ -103,7 +105,7 @@ func measurable(empty v1alpha1.EmptyResult, samples []rules.Sample) ([]rules.Sam
 	return values, len(values) > 0
 }
 
-// decideQuery decides about a check of type prometheus. The query is evaluated as of planned times, so
+// decideQuery decides about a check of type prometheus or alerts. The query is evaluated as of planned times, so
 // that an answer does not depend on when the endpoint is asked, or after which outage.
 func decideQuery(in queryInput) queryPlan {
 	q := query{queryInput: in, plan: queryPlan{Status: *in.Status.DeepCopy(), Errors: in.Errors, NotBefore: in.NotBefore}}
@@ -149,6 +151,10 @@ func (q *query) take(a *queryAnswer) {
 		return
 	}
 	s.Measured, q.plan.Errors, q.plan.NotBefore = s.Measured+1, 0, time.Time{}
+	if a.Alerts != nil {
+		q.takeAlerts(a.Alerts)
+		return
+	}
 	values, some := measurable(q.Check.Prometheus.Empty, a.Samples)
 	s.Samples, s.Value = describeSamples(values), describeValue(values)
 	switch {
@@ -170,12 +176,18 @@ func (q *query) take(a *queryAnswer) {
 // last describes the last answer.
 func (q *query) last() string {
 	s := &q.plan.Status
-	switch s.Reason {
-	case v1alpha1.ReasonNoSeries:
+	switch alerts := q.Check.Alerts != nil; {
+	case s.Reason == v1alpha1.ReasonAlertBefore:
+		return strings.Join(s.Samples[:min(len(s.Samples), 1)], "") + " was pending or firing before the release, and is no verdict on it"
+	case s.Reason == v1alpha1.ReasonNoSeries && alerts:
+		return noSamples + ", so it cannot tell whether alerts fire"
+	case alerts:
+		return "no alert fires that counts"
+	case s.Reason == v1alpha1.ReasonNoSeries:
 		return "the result has no series"
-	case v1alpha1.ReasonNotFinite:
+	case s.Reason == v1alpha1.ReasonNotFinite:
 		return "no value of the result is a finite number, as 0/0 without traffic"
-	case v1alpha1.ReasonThreshold:
+	case s.Reason == v1alpha1.ReasonThreshold:
 		return fmt.Sprintf("%s, failWhen is true %d times in a row", q.value(), s.ConsecutiveFailures)
 	default:
 		return q.value() + ", failWhen is false"
@@ -192,7 +204,11 @@ func (q *query) value() string {
 // fail fails the batch or the release.
 func (q *query) fail() {
 	s := &q.plan.Status
-	s.Phase, s.Reason = v1alpha1.CheckFailed, v1alpha1.ReasonThreshold
+	s.Phase = v1alpha1.CheckFailed
+	if q.Check.Alerts != nil {
+		return // the message and the pods are those of the last answer
+	}
+	s.Reason = v1alpha1.ReasonThreshold
 	first := ""
 	if len(s.Samples) > 0 && s.Value == "" {
 		first = "first series " + s.Samples[0]
@@ -205,16 +221,19 @@ func (q *query) fail() {
 // not passed: what was measured before may have ended.
 func (q *query) pass() {
 	s := &q.plan.Status
-	if s.Reason == v1alpha1.ReasonNoSeries || s.Reason == v1alpha1.ReasonNotFinite {
+	switch {
+	case s.Reason == v1alpha1.ReasonAlertBefore:
+		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), q.last()
+		return
+	case s.Reason == v1alpha1.ReasonNoSeries || s.Reason == v1alpha1.ReasonNotFinite:
 		s.Phase, s.OnSilence = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData)
 		s.Message = fmt.Sprintf("%s at the end; %d of %d evaluations had data; see the query in this status", q.last(), s.WithData, s.Measured)
 		return
-	}
-	if s.Phase == v1alpha1.CheckWatching {
+	case s.Phase == v1alpha1.CheckWatching:
 		return // a pass in the background is not written
 	}
-	s.Phase, s.Reason = v1alpha1.CheckPassed, v1alpha1.ReasonPassed
-	s.Message = fmt.Sprintf("%d of %d evaluations had data; the last one: %s, failWhen is false", s.WithData, s.Measured, q.value())
+	s.Phase, s.Message = v1alpha1.CheckPassed, fmt.Sprintf("%d of %d evaluations had data; the last one: %s", s.WithData, s.Measured, q.last())
+	s.Reason = v1alpha1.ReasonPassed
 }
 
 // goOn asks for the next evaluation when it is due. Evaluations that are due before the deadline are made

@@ -154,6 +154,7 @@ func decideService(in queryInput) queryPlan {
 
 // endService sets the status of a check to the verdict of its service.
 func endService(of *policy.Check, s *v1alpha1.CheckStatus, r *serviceResult) {
+	s.FailedPods, s.FailedCount = nil, 0 // of an answer that was not written
 	passes := r.Verdict == record.VerdictPass || r.Verdict == record.VerdictNone
 	if passes && s.Phase == v1alpha1.CheckWatching {
 		s.Measured = 1 // a pass in the background is not written

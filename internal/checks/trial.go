@@ -47,6 +47,7 @@ const maxTrial = 1024
 // Try tries the queries of a policy for a workload, up to the first that finds nothing.
 func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workload.Workload, selected policy.Workload) (Trial, error) {
 	s := &Subject{Workload: w, Release: &v1alpha1.ChangeWorkload{}, Selected: selected}
+	s.Release.Status.StartTimeUnix = p.clock.Now().Unix()
 	s.Release.Namespace, s.Release.Name, s.Release.Spec.Reversion = w.Namespace, w.Name, w.Version
 	policies := []v1alpha1.DefensePolicy{*of}
 	for i := range of.Spec.Checks {
@@ -88,6 +89,9 @@ func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Tria
 		return Trial{metav1.ConditionFalse, v1alpha1.ReasonQueryFailed, answer.Message}, nil
 	default:
 		return Trial{metav1.ConditionUnknown, v1alpha1.ReasonUnavailable, answer.Message}, nil
+	}
+	if of.Alerts != nil && !answer.Alerts.Recent {
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonNoSeries, noSamples}, nil
 	}
 	if len(answer.Samples) > 0 || of.Prometheus.Empty != v1alpha1.EmptyNoData {
 		return Trial{Status: metav1.ConditionTrue}, nil

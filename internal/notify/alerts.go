@@ -98,7 +98,7 @@ func Alerts(in Input) (alerts []Alert) {
 	}
 	found, w := causesOf(in), in.Workload
 	for _, n := range in.Notify {
-		for _, reason := range n.On {
+		for _, reason := range n.Events {
 			c, ok := found[reason]
 			if !ok {
 				continue

@@ -46,7 +46,7 @@ var all = []v1alpha1.NotifyReason{
 
 func notification(name string, on ...v1alpha1.NotifyReason) policy.Notification {
 	return policy.Notification{Namespace: "shop", Name: name, PolicyNotify: v1alpha1.PolicyNotify{
-		EndpointRef: v1alpha1.EndpointReference{Name: "am"}, On: on,
+		EndpointRef: v1alpha1.EndpointReference{Name: "am"}, Events: on,
 	}}
 }
 

@@ -71,7 +71,7 @@ func newStage(t *testing.T) *stage {
 		State(v1alpha1.ChangeWorkloadSuspend).Obj()
 	release.Status.UpdateTimeUnix = s.clock.Now().Unix()
 	p := &v1alpha1.DefensePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "page", Generation: 1}}
-	p.Spec.Notify = []v1alpha1.PolicyNotify{{EndpointRef: v1alpha1.EndpointReference{Name: "am"}, On: all}}
+	p.Spec.Notify = []v1alpha1.PolicyNotify{{EndpointRef: v1alpha1.EndpointReference{Name: "am"}, Events: all}}
 	e := &v1alpha1.DefenseEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "am", UID: "am", Generation: 1}}
 	e.Spec.Type, e.Spec.URL = v1alpha1.EndpointAlertmanager, "http://am.test"
 	e.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReachable, Status: metav1.ConditionTrue}}
@@ -183,7 +183,7 @@ func TestNotifier(t *testing.T) {
 		},
 		"the policy is disabled": func(s *stage) { s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeDisabled }) },
 		"the policy asks for something else": func(s *stage) {
-			s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Notify[0].On = []v1alpha1.NotifyReason{v1alpha1.NotifyBlocked} })
+			s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Notify[0].Events = []v1alpha1.NotifyReason{v1alpha1.NotifyBlocked} })
 		},
 		"the policy asks for nothing": func(s *stage) { s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Notify = nil }) },
 		"the policy may not use the endpoint": func(s *stage) {

@@ -80,10 +80,13 @@ type Check struct {
 	Probe *v1alpha1.ProbeCheck
 	// Cel is set for that type.
 	Cel *v1alpha1.CelCheck
-	// Prometheus is set for that type, with the defaults of the API.
+	// Prometheus is set for that type, with the defaults of the API. For the type alerts it has the endpoint and the
+	// evaluations.
 	Prometheus *v1alpha1.PrometheusCheck
 	// Service is set for that type. An empty protocol is AlterShield, and an empty invoke Sync.
 	Service *v1alpha1.ServiceCheck
+	// Alerts is set for that type.
+	Alerts *v1alpha1.AlertsCheck
 }
 
 // Accepted returns why a policy is not accepted; empty if it is. It does not repeat validations of
@@ -108,6 +111,11 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 		if c := spec.Checks[i].Service; c != nil && c.FailWhen != "" {
 			if problem := rules.ThresholdProblem(c.FailWhen, rules.OfAnswer); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].service.failWhen: %s", i, problem)
+			}
+		}
+		if c := spec.Checks[i].Alerts; c != nil {
+			if _, _, err := promql.Alerts(c.Matchers, "namespace", "default", "2m"); err != nil {
+				return fmt.Sprintf("spec.checks[%d].alerts.%v", i, err)
 			}
 		}
 		if c := spec.Checks[i].Cel; c != nil {
@@ -373,6 +381,9 @@ const (
 	// slippedDeadline is the deadline of such a check if admission did not see the release. It is
 	// short, since the release passes without a result.
 	slippedDeadline = time.Minute
+	// defaultWatch is how long alerts are watched, and minLeft the least time from there to the deadline.
+	defaultWatch = 15 * time.Minute
+	minLeft      = 5 * time.Minute
 )
 
 func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, generation int64) []Check {
@@ -395,7 +406,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Mode = v1alpha1.ModeObserve
 		}
 		// A check that changes nothing delays nothing.
-		check.Background = !ptr.Deref(c.Wait, true) || check.Mode == v1alpha1.ModeObserve
+		check.Background = !ptr.Deref(c.Wait, c.Alerts == nil) || check.Mode == v1alpha1.ModeObserve
 		switch {
 		case c.PodHealth != nil:
 			check.Type = v1alpha1.CheckTypePodHealth
@@ -407,6 +418,10 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Type = v1alpha1.CheckTypePrometheus
 		case c.Service != nil:
 			check.Type = v1alpha1.CheckTypeService
+		case c.Alerts != nil:
+			check.Type, check.Alerts, check.Prometheus = v1alpha1.CheckTypeAlerts, c.Alerts, asQuery(c.Alerts)
+			// The default of the API would end it before its duration.
+			check.Deadline = max(check.Deadline, check.Due()+minLeft)
 		case c.Altershield != nil:
 			check.Type = typeServer
 		default:
@@ -456,11 +471,25 @@ func prometheusOf(c *v1alpha1.PrometheusCheck) *v1alpha1.PrometheusCheck {
 	return &with
 }
 
+// asQuery returns a check of type alerts, with the defaults of the API, as the evaluations of a query.
+func asQuery(c *v1alpha1.AlertsCheck) *v1alpha1.PrometheusCheck {
+	interval := max(durationOr(c.Interval, defaultQueryInterval), time.Second)
+	count := (durationOr(c.Duration, defaultWatch)+interval-1)/interval + 1 // the last one is not before the end
+	return &v1alpha1.PrometheusCheck{
+		EndpointRef: c.EndpointRef, Interval: &metav1.Duration{Duration: interval}, Failures: 1,
+		Count: int32(count), //nolint:gosec // at most 3601
+	}
+}
+
 // Lag is how long after its planned time a query is evaluated: by then Prometheus has the samples.
 const Lag = 30 * time.Second
 
-// Range returns the range of the samples of a query. The endpoint has the scrape interval.
+// Range returns the range of the samples of a query; 0 for alerts, which are asked for from the start. The endpoint has the scrape
+// interval.
 func (c *Check) Range(scrape time.Duration) time.Duration {
+	if c.Alerts != nil {
+		return 0
+	}
 	return max(4*scrape, c.Prometheus.Interval.Duration)
 }
 

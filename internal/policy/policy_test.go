@@ -80,6 +80,52 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestAlerts: a check of type alerts has its own defaults, and a deadline after its duration.
+func TestAlerts(t *testing.T) {
+	for name, test := range map[string]struct {
+		change     func(*v1alpha1.PolicyCheck)
+		problem    string
+		background bool
+		due, until time.Duration
+		count      int32
+	}{
+		"defaults": {func(*v1alpha1.PolicyCheck) {}, "", true, 15*time.Minute + Lag, 20*time.Minute + Lag, 31},
+		"waited for": {func(c *v1alpha1.PolicyCheck) {
+			c.Wait, c.Delay, c.Alerts.Duration = ptr.To(true), &metav1.Duration{Duration: time.Minute}, &metav1.Duration{Duration: 2 * time.Minute}
+		}, "", false, 3*time.Minute + Lag, 15 * time.Minute, 5},
+		"an interval that does not divide the duration": {func(c *v1alpha1.PolicyCheck) {
+			c.Alerts.Interval, c.Alerts.Duration = &metav1.Duration{Duration: 45 * time.Second}, &metav1.Duration{Duration: time.Minute}
+		}, "", true, 90*time.Second + Lag, 15 * time.Minute, 3},
+		"a matcher": {func(c *v1alpha1.PolicyCheck) { c.Alerts.Matchers = []string{`severity=~"page|ticket"`} }, "", true,
+			15*time.Minute + Lag, 20*time.Minute + Lag, 31},
+		"no matcher": {func(c *v1alpha1.PolicyCheck) { c.Alerts.Matchers = []string{`a="b"`, "severity"} },
+			`spec.checks[0].alerts.matchers[1]: ALERTS{severity} does not parse`, true, 0, 0, 0},
+		"a state": {func(c *v1alpha1.PolicyCheck) { c.Alerts.Matchers = []string{`alertstate="pending"`} },
+			"spec.checks[0].alerts.matchers[0]: leave alertstate out", true, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := made("ns", "p", 0, func(p *v1alpha1.DefensePolicy) {
+				c := &p.Spec.Checks[0]
+				c.PodHealth, c.Alerts = nil, &v1alpha1.AlertsCheck{EndpointRef: v1alpha1.EndpointReference{Name: "prom"}}
+				test.change(c)
+			})
+			if got := Accepted(&p, "operator"); !strings.Contains(got, test.problem) || (got == "") != (test.problem == "") {
+				t.Fatalf("problem %q, want %q", got, test.problem)
+			}
+			if test.problem != "" {
+				return
+			}
+			c := checksOf(&p, &p.Spec, 1)[0]
+			if c.Background != test.background || c.Due() != test.due || c.Deadline != test.until || c.AfterSuccess() {
+				t.Errorf("background %t, due after %s, until %s", c.Background, c.Due(), c.Deadline)
+			}
+			if of := c.Prometheus; of.Count != test.count || of.Failures != 1 || of.EndpointRef.Name != "prom" || c.Range(time.Minute) != 0 {
+				t.Errorf("%+v", of)
+			}
+		})
+	}
+}
+
 // TestQueries: a check of type prometheus is judged with its threshold, its query and its times.
 func TestQueries(t *testing.T) {
 	for name, test := range map[string]struct {

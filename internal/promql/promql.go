@@ -254,9 +254,14 @@ func Resolve(query string, v Variables, only string) (*Query, error) {
 	if only == "" {
 		return &Query{Text: expr.String(), expr: expr}, nil
 	}
+	return limited(expr, v.NamespaceLabel, only)
+}
+
+// limited adds a matcher of the namespace to each selector of an expression.
+func limited(expr parser.Expr, label, only string) (*Query, error) {
 	for _, s := range selectors(expr) {
 		// Matchers that the selector has already only narrow it: all of them count.
-		s.LabelMatchers = append(s.LabelMatchers, labels.MustNewMatcher(labels.MatchEqual, v.NamespaceLabel, only))
+		s.LabelMatchers = append(s.LabelMatchers, labels.MustNewMatcher(labels.MatchEqual, label, only))
 	}
 	text := expr.String()
 	// The server reads the text, so the text has to have the matchers.
@@ -265,7 +270,7 @@ func Resolve(query string, v Variables, only string) (*Query, error) {
 		return nil, fmt.Errorf("it cannot be limited to namespace %s: %w", only, err)
 	}
 	for _, s := range selectors(again) {
-		if !isLimited(s, v.NamespaceLabel, only) {
+		if !isLimited(s, label, only) {
 			return nil, fmt.Errorf("it cannot be limited to namespace %s", only)
 		}
 	}

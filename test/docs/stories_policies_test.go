@@ -136,6 +136,29 @@ var policiesStories = map[string]plan{
 			},
 		},
 	},
+	"docs/tasks/use-your-alerts.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.do("kubectl label namespace default --overwrite admission-webhook-altershield=enabled")
+			s.do("kubectl create deployment web --image=busybox")
+			s.do("kubectl apply -f config/samples/endpoints/prometheus.yaml")
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicy no-alerts")
+			s.do("kubectl -n %s delete defenseendpoint prometheus", system)
+			s.do("kubectl delete deployment web --cascade=foreground")
+			s.do("kubectl delete cwl,cpd --all")
+		},
+		steps: []step{{
+			command: "kubectl apply -f config/samples/policies/alerts.yaml",
+			after: func(s *story) {
+				s.policy("default", "no-alerts", "Observe")
+				// No Prometheus has this name here.
+				s.wait("EndpointUnavailable", "kubectl get defensepolicy no-alerts -o jsonpath='"+
+					`{.status.conditions[?(@.type=="QueriesWork")].reason}'`)
+			},
+		}},
+	},
 	"docs/reference/checks.md": {
 		begin: func(s *story) {
 			s.standAlone()

@@ -106,7 +106,8 @@ type CheckStatus struct {
 	// +kubebuilder:validation:MaxLength=2048
 	Query string `json:"query,omitempty"`
 	// Series of the last result of the query, at most 10, the largest values
-	// first: labels and value.
+	// first: labels and value. Of a check of type alerts, alerts that fire: labels
+	// and start.
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=160

@@ -198,6 +198,10 @@ const (
 	ReasonInvalidAnswer = "InvalidAnswer"
 	// ReasonRequestNotAccepted means that the service refused the request, which is not repeated.
 	ReasonRequestNotAccepted = "RequestNotAccepted"
+	// ReasonAlertFiring means that an alert fires that began after the release.
+	ReasonAlertFiring = "AlertFiring"
+	// ReasonAlertBefore means that an alert fires that began before the release, or the hour before it had.
+	ReasonAlertBefore = "AlertBeforeRelease"
 	// ReasonCorrected means that a user corrected the verdict.
 	ReasonCorrected = "Corrected"
 )

@@ -173,20 +173,23 @@ const (
 	CheckTypeProbe = "probe"
 	// CheckTypePrometheus evaluates a query of a Prometheus.
 	CheckTypePrometheus = "prometheus"
+	// CheckTypeAlerts asks a Prometheus for firing alerts.
+	CheckTypeAlerts = "alerts"
 	// CheckTypeService asks a service for a verdict.
 	CheckTypeService = "service"
 )
 
 // PolicyCheck is one check of exactly one type: podHealth, cel, probe,
-// prometheus, service or altershield.
+// prometheus, alerts, service or altershield.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && self.wait && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && (!has(self.wait) || self.wait) && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, service or altershield"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, service or altershield"
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus) || self.stage != 'Admission'",message="a query is evaluated several times, and the request of a release cannot wait for that: set stage to ReleasePre or later",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.alerts) || self.stage in ['BatchPost', 'ReleasePost']",message="alerts are about new pods: leave stage out, or set it to BatchPost or ReleasePost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || self.stage != 'Admission'",message="the request of a release does not wait for a service: set stage to ReleasePre or later",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || duration(self.delay) + duration(has(self.timeout) ? self.timeout : '10s') < duration(self.deadline)",message="delay and timeout together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
@@ -196,7 +199,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(has(self.timeout) ? self.timeout : '10s').getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.timeout) || duration(self.timeout) <= duration('2s')",message="the request of a release waits for a check at the stage Admission: set timeout to 2s or 1s, or leave it out",fieldPath=".timeout"
-// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || self.wait",message="a check at the stage Admission answers the request, and does not continue in the background: leave wait out",fieldPath=".wait"
+// +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.wait) || self.wait",message="a check at the stage Admission answers the request, and does not continue in the background: leave wait out",fieldPath=".wait"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.delay) == duration('0s')",message="a check at the stage Admission answers the request at once: leave delay out",fieldPath=".delay"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || duration(self.deadline) == duration('15m')",message="a check at the stage Admission answers the request at once: leave deadline out, and set timeout",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.onError) || self.onError != 'Fail'",message="a check at the stage Admission that cannot be made lets the request pass: leave onError out, or set stage to ReleasePre",fieldPath=".onError"
@@ -208,8 +211,9 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// Stage at which the check begins: any for cel, any but Admission for
-	// prometheus and service, BatchPost for podHealth, BatchPre or BatchPost for probe. A probe
-	// with target Service may also begin at ReleasePost.
+	// prometheus and service, BatchPost for podHealth, BatchPost or ReleasePost for
+	// alerts, BatchPre or BatchPost for probe. A probe with target Service may also
+	// begin at ReleasePost.
 	// +optional
 	// +kubebuilder:default=BatchPost
 	Stage PolicyStage `json:"stage,omitempty"`
@@ -222,15 +226,15 @@ type PolicyCheck struct {
 	// +optional
 	// +kubebuilder:default="0s"
 	Delay *metav1.Duration `json:"delay,omitempty"`
-	// Whether the batch or the release waits for the check. If false, the check
-	// runs in the background, and may fail its pods later, also after Success. Not
-	// at Admission.
+	// Whether the batch or the release waits for the check; if absent, it waits
+	// unless the type is alerts. If false, the check runs in the background, and
+	// may fail its pods later, also after Success. Not at Admission.
 	// +optional
-	// +kubebuilder:default=true
 	Wait *bool `json:"wait,omitempty"`
 	// Longest duration of the whole check, 1s to 2h. It must exceed delay plus
 	// podHealth.duration, or delay plus timeout plus probe.successes times
-	// probe.interval, or what a query or a service takes. Not at Admission.
+	// probe.interval, or what a query or a service takes. For alerts it is at least
+	// 5m longer than delay plus alerts.duration. Not at Admission.
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
@@ -260,6 +264,9 @@ type PolicyCheck struct {
 	// Query of a Prometheus, evaluated several times.
 	// +optional
 	Prometheus *PrometheusCheck `json:"prometheus,omitempty"`
+	// Firing alerts about the workload or its new pods, as a Prometheus has them.
+	// +optional
+	Alerts *AlertsCheck `json:"alerts,omitempty"`
 	// Reserved.
 	// +optional
 	Compare *Reserved `json:"compare,omitempty"`
@@ -556,6 +563,39 @@ type PrometheusCheck struct {
 	Empty EmptyResult `json:"empty,omitempty"`
 }
 
+// AlertsCheck fails the batch or the release while an alert fires that began
+// after the release. An alert with a pod label fails that pod, if it is new;
+// other alerts must name the workload. An alert that was pending or firing in
+// the hour before the release makes the check inconclusive.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.duration) >= duration('1m') && duration(self.duration) <= duration('1h')",message="duration is a duration from 1m to 1h",fieldPath=".duration"
+// +kubebuilder:validation:XValidation:rule="duration(self.interval) <= duration(self.duration) && duration(self.interval).getSeconds() * 120 >= duration(self.duration).getSeconds()",message="interval is at most duration, and at least a 120th of it",fieldPath=".interval"
+type AlertsCheck struct {
+	// Endpoint of type Prometheus, in the operator's namespace. It must have the
+	// series ALERTS.
+	EndpointRef EndpointReference `json:"endpointRef"`
+	// Matchers of labels of the alerts in PromQL, as severity="page". All of them
+	// must match; without matchers, all alerts count.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=atomic
+	Matchers []string `json:"matchers,omitempty"`
+	// Time from one evaluation to the next, in seconds or minutes: 5s to 599s, or
+	// 1m to 10m.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=6
+	// +kubebuilder:validation:Pattern=`^(([5-9]|[1-9][0-9]|[1-5][0-9][0-9])s|[1-9]m([1-5]?[0-9]s)?|10m(0s)?)$`
+	Interval *metav1.Duration `json:"interval,omitempty"`
+	// Time for which alerts are watched, 1m to 1h.
+	// +optional
+	// +kubebuilder:default="15m"
+	Duration *metav1.Duration `json:"duration,omitempty"`
+}
+
 // ServiceProtocol is the form of requests to a service, and of its answers.
 // +kubebuilder:validation:Enum=AlterShield;JSON
 type ServiceProtocol string
@@ -645,18 +685,15 @@ const (
 
 // PolicyNotify sends alerts to one Alertmanager. Failed and Blocked fire until
 // they end. The others fire for 15 minutes.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.on)",message="give on, in quotes: YAML reads on without quotes as true",fieldPath=".on",reason=FieldValueRequired
 type PolicyNotify struct {
 	// Endpoint of type Alertmanager, in the operator's namespace.
 	EndpointRef EndpointReference `json:"endpointRef"`
 	// Events that are reported, each as an alert of this name with the prefix
-	// AlterShield. Required. YAML needs quotes around "on".
-	// +optional
+	// AlterShield.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=5
 	// +listType=set
-	On []NotifyReason `json:"on,omitempty"`
+	Events []NotifyReason `json:"events"`
 }
 
 // DefensePolicyStatus reports whether the policy is in force.
