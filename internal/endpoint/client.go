@@ -235,8 +235,8 @@ func samplesOf(value model.Value) ([]rules.Sample, error) {
 		return []rules.Sample{{Value: float64(of.Value)}}, nil
 	case model.Vector:
 		if len(of) > MaxSeries {
-			return nil, &Error{v1alpha1.ReasonManySeries, fmt.Sprintf("the result has more than %d series: aggregate the query with sum() or max(), or add matchers",
-				MaxSeries)}
+			return nil, &Error{v1alpha1.ReasonManySeries, fmt.Sprintf(
+				"the result has more than %d series: aggregate the query with sum() or max(), or add matchers", MaxSeries)}
 		}
 		samples := make([]rules.Sample, len(of))
 		for i, s := range of {

@@ -183,7 +183,9 @@ func TestNotifier(t *testing.T) {
 		},
 		"the policy is disabled": func(s *stage) { s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Mode = v1alpha1.ModeDisabled }) },
 		"the policy asks for something else": func(s *stage) {
-			s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Notify[0].Events = []v1alpha1.NotifyReason{v1alpha1.NotifyBlocked} })
+			s.policy(func(p *v1alpha1.DefensePolicy) {
+				p.Spec.Notify[0].Events = []v1alpha1.NotifyReason{v1alpha1.NotifyBlocked}
+			})
 		},
 		"the policy asks for nothing": func(s *stage) { s.policy(func(p *v1alpha1.DefensePolicy) { p.Spec.Notify = nil }) },
 		"the policy may not use the endpoint": func(s *stage) {

@@ -322,7 +322,7 @@ func underLoad() {
 		return unanswered
 	}
 
-	// A kubelet may be told to restart containers after a second each time. Then pods are hardly ever seen in CrashLoopBackOff.
+	// The configuration of a kubelet may limit the back-off to a second. Then pods are hardly ever seen in CrashLoopBackOff.
 	It("rolls back what crashes where containers are restarted after a second", Label(second), func(ctx SpecContext) {
 		const node = "node-3"
 		config := filepath.Join(cluster.Dir, node, "kubelet.yaml")

@@ -28,8 +28,8 @@ const (
 	// EndpointPrometheus means the query API of Prometheus, also of Thanos,
 	// Mimir or VictoriaMetrics.
 	EndpointPrometheus EndpointType = "Prometheus"
-	// EndpointHTTP means a service that answers POST with JSON, for checks of type
-	// service.
+	// EndpointHTTP means POST to a service that answers with JSON, for checks of
+	// type service.
 	EndpointHTTP EndpointType = "HTTP"
 	// EndpointAlertmanager means the API v2 of Alertmanager. Each address of the
 	// host gets the alerts.
