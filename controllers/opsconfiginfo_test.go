@@ -121,7 +121,7 @@ func TestNoteKinds(t *testing.T) {
 		workload.NewRegistry(workload.Deployment{}), workload.NewRegistry(workload.Deployment{}, workload.StatefulSet{}),
 		workload.Defended(), workload.Defended(),
 	} {
-		r := &OpsConfigInfoReconciler{Cluster: &cluster.Cluster{
+		r := &OpsConfigInfoReconciler{started: began, Cluster: &cluster.Cluster{
 			View: cluster.View{Cached: c, Live: c, Kinds: kinds, Operator: operator}, Client: c, Recorder: events.NewFakeRecorder(10), Clock: clock,
 		}}
 		for _, o := range []client.Object{blocking, own} {
@@ -171,7 +171,7 @@ func TestNoteInstalled(t *testing.T) {
 	}{
 		"first start":                      {"operator", nil, nil, time.Hour, time.Hour},
 		"noted already":                    {"operator", []metav1.Condition{condition(installed, metav1.ConditionTrue, 0)}, nil, time.Hour, 0},
-		"first start after an uninstall":   {"operator", left(0), nil, time.Minute, time.Hour},
+		"first start after an uninstall":   {"operator", left(0), nil, time.Minute, time.Minute},
 		"started before the uninstall":     {"operator", left(2 * time.Minute), nil, time.Minute, -1},
 		"an upgrade":                       {"operator", nil, []metav1.Condition{condition(accepted, metav1.ConditionTrue, 0)}, time.Hour, 0},
 		"the setting of another namespace": {"shop", nil, nil, time.Hour, -1},

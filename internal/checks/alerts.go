@@ -20,11 +20,14 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/promql"
@@ -37,6 +40,9 @@ import (
 var causedByHold = []string{
 	"KubeDaemonSetRolloutStuck", "KubeDeploymentReplicasMismatch", "KubeDeploymentRolloutStuck", "KubeStatefulSetUpdateNotRolledOut",
 }
+
+// kindLabels are the labels by which alerts of kubernetes-mixin name what they are about.
+var kindLabels = []string{"deployment", "statefulset", "daemonset", "job", "job_name", "cronjob"}
 
 // noSamples is the sentence about an endpoint without recent samples.
 const noSamples = "the endpoint has no recent sample of ALERTS or up"
@@ -62,6 +68,8 @@ type alertsFound struct {
 	// Message is about the first alert that fails. Pods are those of all of them; none if an alert is about the workload.
 	Message string
 	Pods    []string
+	// names are the names of the alerts that fail, quoted for a pattern.
+	names []string
 }
 
 // firing selects the alerts about the release from the results of the queries of promql.Alerts, which have only alerts of its
@@ -92,6 +100,7 @@ func (a *alertScope) firing(samples, earlier []rules.Sample) *alertsFound {
 		}
 		found.Message = cmp.Or(found.Message, wording.Printable(fmt.Sprintf("alert %s fires%s", of[model.AlertNameLabel], since)))
 		found.Failing, pods[pod] = append(found.Failing, text), true
+		found.names = append(found.names, regexp.QuoteMeta(of[model.AlertNameLabel]))
 	}
 	if !pods[""] {
 		found.Pods = slices.Sorted(maps.Keys(pods))
@@ -101,12 +110,24 @@ func (a *alertScope) firing(samples, earlier []rules.Sample) *alertsFound {
 
 // about reports whether an alert is about a pod that it may fail, or else about the workload.
 func (a *alertScope) about(labels map[string]string) (pod string, counts bool) {
-	if pod = labels[a.podLabel]; pod != "" {
-		_, counts = a.pods[pod]
+	pod = labels[a.podLabel]
+	if _, counts = a.pods[pod]; counts || strings.HasPrefix(pod, a.name+"-") {
 		return pod, counts
 	}
-	owner := cmp.Or(labels[a.kind], labels["workload"], labels["app"])
-	return "", owner == a.name
+	own := labels[a.kind]
+	if pod != "" || own != "" { // the pod may be that of an exporter
+		return "", own == a.name
+	}
+	of := labels["workload_type"]
+	for _, kind := range kindLabels {
+		if labels[kind] != "" {
+			of = kind
+		}
+	}
+	if of != "" && !strings.EqualFold(of, a.kind) {
+		return "", false // of another kind
+	}
+	return "", cmp.Or(labels["workload"], labels["app"]) == a.name
 }
 
 // identity returns the labels that an alert has in all its series.
@@ -138,7 +159,9 @@ func (q *query) takeAlerts(found *alertsFound) {
 // stoppedAt returns the last time at which the rollout was held or halted, or waited for a user; zero for never.
 func (s *Subject) stoppedAt(now time.Time) (at time.Time) {
 	if held := meta.FindStatusCondition(s.Release.Status.Conditions, v1alpha1.ConditionHeld); held != nil {
-		at = held.LastTransitionTime.Time
+		if at = held.LastTransitionTime.Time; held.Status == metav1.ConditionTrue {
+			at = now
+		}
 	}
 	if s.Workload.Hold != nil || s.Workload.WaitsForUser() {
 		at = now

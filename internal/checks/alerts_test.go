@@ -76,9 +76,14 @@ func TestFiringAlerts(t *testing.T) {
 			alert: alertOf(after, "k8s_pod", "web-1"),
 			scope: func(s *alertScope) { s.podLabel = "k8s_pod" }, want: "failing", pod: "web-1",
 		},
-		"the deployment":          {alert: alertOf(after, "deployment", "web"), want: "failing"},
-		"another deployment":      {alert: alertOf(after, "deployment", "api", "workload", "web", "app", "web")},
-		"a label of another kind": {alert: alertOf(after, "statefulset", "web")},
+		"an exporter's pod":                 {alert: alertOf(after, "pod", "metrics-1", "deployment", "web"), want: "failing"},
+		"an exporter's pod, no deployment":  {alert: alertOf(after, "pod", "metrics-1", "app", "web")},
+		"a StatefulSet of the same app":     {alert: alertOf(after, "statefulset", "web", "app", "web")},
+		"a workload of another type":        {alert: alertOf(after, "workload", "web", "workload_type", "statefulset")},
+		"a workload of the deployment type": {alert: alertOf(after, "workload", "web", "workload_type", "deployment"), want: "failing"},
+		"the deployment":                    {alert: alertOf(after, "deployment", "web"), want: "failing"},
+		"another deployment":                {alert: alertOf(after, "deployment", "api", "workload", "web", "app", "web")},
+		"a label of another kind":           {alert: alertOf(after, "statefulset", "web")},
 		"the kind of the workload": {
 			alert: alertOf(after, "statefulset", "web"), scope: func(s *alertScope) { s.kind = "statefulset" }, want: "failing",
 		},
@@ -162,11 +167,15 @@ func TestStoppedAt(t *testing.T) {
 		conditions []metav1.Condition
 		want       time.Time
 	}{
-		"neither":      {},
-		"held":         {workload: workload.Workload{Hold: &workload.Hold{}}, want: testNow},
-		"halted":       {workload: workload.Workload{Stopping: workload.Stopping{Paused: true}}, want: testNow},
-		"a partition":  {workload: workload.Workload{Rollout: workload.Rollout{Partitioned: true}}, want: testNow},
-		"held before":  {conditions: held, want: ended},
+		"neither":     {},
+		"held":        {workload: workload.Workload{Hold: &workload.Hold{}}, want: testNow},
+		"halted":      {workload: workload.Workload{Stopping: workload.Stopping{Paused: true}}, want: testNow},
+		"a partition": {workload: workload.Workload{Rollout: workload.Rollout{Partitioned: true}}, want: testNow},
+		"held before": {conditions: held, want: ended},
+		"just given back, and not noted yet": {
+			conditions: []metav1.Condition{{Type: v1alpha1.ConditionHeld, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(ended)}},
+			want:       testNow,
+		},
 		"halted again": {workload: workload.Workload{Stopping: workload.Stopping{Paused: true}}, conditions: held, want: testNow},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
@@ -39,6 +41,10 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
+
+// lateAfter is the time after dueTime at which a check in the background without an answer becomes Running. A hold relies on Watching
+// a few seconds later.
+const lateAfter = 3 * time.Second
 
 // querier runs the checks of the types prometheus and alerts. The calls run beside the reconciles, which only read the
 // answers. The progress of a check in the background is in the memory of this process: another
@@ -116,7 +122,7 @@ func (p *querier) next(
 ) (next v1alpha1.CheckStatus, after time.Duration, err error) {
 	known, in, busy := p.take(s, of, c)
 	if busy {
-		return *c, resultsEvery, nil
+		return p.late(c), resultsEvery, nil
 	}
 	e, refused, err := EndpointFor(ctx, p.view, v1alpha1.EndpointPrometheus, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator),
 		s.Release.Namespace)
@@ -162,6 +168,16 @@ func (p *querier) settle(known *querying, c *v1alpha1.CheckStatus, in queryInput
 	return plan.Status, plan.After
 }
 
+// late returns the status of a check whose answer has not come. Watching counts as passed some seconds after dueTime, and an answer may
+// come later: a call waits for the limits of its endpoint.
+func (p *querier) late(c *v1alpha1.CheckStatus) v1alpha1.CheckStatus {
+	s := *c.DeepCopy()
+	if s.Phase == v1alpha1.CheckWatching && p.clock.Since(timeOf(s.DueTime)) >= lateAfter {
+		s.Phase, s.Reason, s.Message = v1alpha1.CheckRunning, v1alpha1.ReasonNotMeasured, "the endpoint has not answered yet"
+	}
+	return s
+}
+
 func withoutPods(s v1alpha1.CheckStatus) v1alpha1.CheckStatus {
 	s.Phase, s.Reason, s.Message = v1alpha1.CheckSkipped, v1alpha1.ReasonNoPods, "no pod of the batch is left to check"
 	return s
@@ -198,7 +214,10 @@ func (p *querier) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (k
 	status.FailedPods, status.FailedCount = progress.FailedPods, progress.FailedCount
 	status.Value, status.Samples, status.Query = progress.Value, progress.Samples, progress.Query
 	status.Reason, status.Message = progress.Reason, progress.Message
-	in = queryInput{Now: p.clock.Now(), Check: of, Status: status, Answer: known.answer, Errors: known.errors, NotBefore: known.notBefore}
+	in = queryInput{
+		Before: known.progress, Now: p.clock.Now(), Check: of, Status: status, Answer: known.answer, Errors: known.errors,
+		NotBefore: known.notBefore,
+	}
 	known.answer = nil
 	return known, in, false
 }
@@ -213,16 +232,19 @@ func begunAgain(c v1alpha1.CheckStatus) v1alpha1.CheckStatus {
 // question is a query that is asked.
 type question struct {
 	*promql.Query
-	// alerts is set for a check of type alerts, and earlier is the query of promql.Alerts.
+	// alerts is set for a check of type alerts, and earlier returns the query of promql.Alerts for alerts of some names.
 	alerts  *alertScope
-	earlier string
+	earlier func(names []string) string
 }
 
 // alertsAbout returns the question of a check of type alerts. It reads only alerts of the namespace of the release, also for a policy
 // of the operator: other alerts are not about its workload.
 func (p *querier) alertsAbout(s *Subject, of *policy.Check, series endpoint.Series, pods []workload.Pod) *question {
-	firing, earlier, err := promql.Alerts(of.Alerts.Matchers, series.NamespaceLabel, s.Release.Namespace,
-		model.Duration(4*series.ScrapeInterval).String())
+	queries := func(more ...string) (*promql.Query, string, error) {
+		return promql.Alerts(slices.Concat(of.Alerts.Matchers, more), series.NamespaceLabel, s.Release.Namespace,
+			model.Duration(4*series.ScrapeInterval).String())
+	}
+	firing, all, err := queries()
 	if err != nil {
 		// It was accepted, perhaps by another version of the operator.
 		return &question{Query: &promql.Query{Problem: err.Error()}}
@@ -231,10 +253,19 @@ func (p *querier) alertsAbout(s *Subject, of *policy.Check, series endpoint.Seri
 		podLabel: series.PodLabel, kind: s.Workload.Kind(), name: s.Workload.Name, pods: map[string]time.Time{},
 		release: time.Unix(s.Release.Status.StartTimeUnix, 0), stopped: s.stoppedAt(p.clock.Now()),
 	}
+	if asked := s.Workload.RevisionCreated; defense.Slipped(s.Workload, s.Release) && !asked.IsZero() && asked.Before(scope.release) {
+		scope.release = asked // the operator was down
+	}
 	for i := range pods {
 		if !isGone(&pods[i]) {
 			scope.pods[pods[i].Name] = pods[i].Created
 		}
+	}
+	earlier := func(names []string) string {
+		if _, text, err := queries(fmt.Sprintf("%s=~%q", model.AlertNameLabel, strings.Join(names, "|"))); err == nil {
+			return text
+		}
+		return all // the names are too long
 	}
 	return &question{firing, scope, earlier}
 }
@@ -345,7 +376,7 @@ func (p *querier) evaluate(
 	if err == nil && q.alerts != nil {
 		if answer.Alerts = q.alerts.firing(samples, nil); len(answer.Alerts.Failing) > 0 {
 			var earlier []rules.Sample
-			earlier, err = p.clients.Query(ctx, e, work, q.earlier, q.alerts.release, of.Timeout)
+			earlier, err = p.clients.Query(ctx, e, work, q.earlier(answer.Alerts.names), q.alerts.release, of.Timeout)
 			answer.Alerts = q.alerts.firing(samples, earlier)
 		}
 	}

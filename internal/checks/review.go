@@ -80,8 +80,8 @@ func (a *reviewAnswer) text() string {
 	return joined("; ", wording.Shortened(wording.Printable(a.Message), maxServiceText), u.String())
 }
 
-// readReview reads the answer to a CheckReview about pods. The problem is why it is not valid. An answer with the status 202
-// needs no body.
+// readReview reads the answer to a CheckReview about pods, also pods that have gone since. The problem is why it is not valid. An
+// answer with the status 202 needs no body. Other pods are left out; if a service names no pod of the batch, all pods fail.
 func readReview(answer endpoint.Answer, id string, pods []string) (r serviceResult, problem string) {
 	var a reviewAnswer
 	err := json.Unmarshal(answer.Body, &a)
@@ -107,7 +107,7 @@ func readReview(answer endpoint.Answer, id string, pods []string) (r serviceResu
 		case a.Verdict != record.VerdictFail:
 			return r, "its answer has pods that fail, and the verdict " + a.Verdict
 		case !slices.Contains(pods, pod.Name):
-			return r, fmt.Sprintf("its answer names the pod %q, which the request does not have", wording.Cut(pod.Name))
+			continue
 		case len(r.Pods) == 0:
 			r.Message = joined("; ", fmt.Sprintf("pod %s: %s", pod.Name, wording.Cut(pod.Message)), r.Message)
 		}

@@ -39,7 +39,10 @@ func (p *querier) review(
 ) (next v1alpha1.CheckStatus, after time.Duration, err error) {
 	known, in, busy := p.take(s, of, c)
 	if busy {
-		return *c, resultsEvery, nil
+		return p.late(c), resultsEvery, nil
+	}
+	if decided := in.Before; in.Answer == nil && decided.Phase != c.Phase && decided.Phase != v1alpha1.CheckWatching {
+		return decided, 0, nil // its write failed, and another answer could be another verdict
 	}
 	if c.CallID == "" || c.Generation != of.Generation {
 		in.Status.CallID = callID(s, of)
@@ -56,7 +59,7 @@ func (p *querier) review(
 		switch {
 		case err != nil:
 			return next, 0, err
-		case s.Batch != nil && len(pods) == 0:
+		case request == nil:
 			return withoutPods(plan.Status), 0, nil
 		case refused != "":
 			in.Answer = &queryAnswer{Reason: v1alpha1.ReasonNoEndpoint, Message: refused, Ended: in.Now}
@@ -72,7 +75,7 @@ func (p *querier) review(
 	return next, after, nil
 }
 
-// request returns the body of a request, and the names of its pods.
+// request returns the body of a request, and the names of the pods that the answer may name; no body if no pod of the batch is left.
 func (p *querier) request(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (body []byte, names []string, err error) {
@@ -85,6 +88,15 @@ func (p *querier) request(
 		if pod := &pods[i]; !isGone(pod) && len(about) < maxReviewed {
 			about = append(about, map[string]any{"name": pod.Name, "uid": pod.UID, "ip": pod.IP, "node": pod.Node})
 			names = append(names, pod.Name)
+		}
+	}
+	if s.Batch != nil {
+		if len(about) == 0 {
+			return nil, nil, nil
+		}
+		names = nil // the service may have been asked about pods that have gone since
+		for i := range s.Batch.Spec.PodInfos {
+			names = append(names, s.Batch.Spec.PodInfos[i].Pod)
 		}
 	}
 	parameters := maps.Collect(maps.All(of.Service.Parameters)) // never null
@@ -132,10 +144,11 @@ func (p *querier) post(
 		return unanswered(e, err)
 	}
 	r, problem := readReview(got, id, pods)
-	if of.Service.Protocol == v1alpha1.ServiceJSON && got.Status != http.StatusAccepted {
+	polls := of.Service.Invoke == v1alpha1.ServicePolling
+	if of.Service.Protocol == v1alpha1.ServiceJSON && (got.Status != http.StatusAccepted || !polls) {
 		r, problem = p.readJSON(ctx, of, got)
 	}
-	if problem == "" && r.Verdict == verdictRunning && of.Service.Invoke != v1alpha1.ServicePolling {
+	if problem == "" && r.Verdict == verdictRunning && !polls {
 		problem = "it is not finished, and is not asked again: set invoke to Polling"
 	}
 	name := "endpoint " + e.Name + ": "

@@ -309,13 +309,14 @@ func (c *Clients) Reach(ctx context.Context, e *v1alpha1.DefenseEndpoint) error 
 	}
 	// No path of an HTTP service is known to be harmless: an answer to HEAD is enough, unless calls fail.
 	answer, result, err := c.do(ctx, e, known, http.MethodHead, "", nil, reachTimeout)
+	alive := result == breaker.Answered || answer.Status == http.StatusNotImplemented // it may have no HEAD
 	login := answer.Status == http.StatusUnauthorized || answer.Status == http.StatusForbidden
 	switch {
 	case login:
 		return &Error{v1alpha1.ReasonUnavailable, err.Error()}
-	case result == breaker.Answered && c.clock.Now().Unix()-known.failedAt.Load() < failureCounts:
+	case alive && c.clock.Now().Unix()-known.failedAt.Load() < failureCounts:
 		return known.failure.Load()
-	case result == breaker.Answered, answer.Status == http.StatusNotImplemented: // it may have no HEAD
+	case alive:
 		return nil
 	default:
 		return err

@@ -107,6 +107,9 @@ func Alerts(in Input) (alerts []Alert) {
 			if reason == v1alpha1.NotifyWouldFail || reason == v1alpha1.NotifyFreezeBroken {
 				severity = "info"
 			}
+			if c.at.After(in.Now) {
+				c.at = in.Now // by the clock of another replica; Alertmanager refuses an end before the start
+			}
 			next := strings.NewReplacer("`", "", "NAME", w.Kind()+"/"+w.Name+" -n "+w.Namespace).Replace(string(c.entry.Next))
 			alerts = append(alerts, Alert{
 				Endpoint: n.EndpointRef.Name, Active: c.active, StartsAt: c.at,
@@ -131,7 +134,10 @@ func causesOf(in Input) causes {
 		addRelease(found, in, &in.Releases[i])
 	}
 	if in.Workload.Blocked() {
-		since, _ := strconv.ParseInt(in.Workload.Labels[v1alpha1.SuspendLabel], 10, 64) // a user may write any text: then 0
+		since, err := strconv.ParseInt(in.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)
+		if err != nil || since < 0 || since > in.Now.Unix() {
+			since = 0 // a user may write any text
+		}
 		is := cause{at: time.Unix(since, 0), active: true, entry: v1alpha1.Entry{
 			Sentence: "Releases of the workload are blocked.", Next: v1alpha1.StepFix,
 		}, version: in.Workload.RecordedVersion()}

@@ -120,6 +120,9 @@ func TestAlerts(t *testing.T) {
 			current: -1, blocked: fmt.Sprint(ago(80).Unix()), by: versionA + " 1 gone",
 			want: []string{"Blocked 80 active: Releases of the workload are blocked."},
 		},
+		"blocked by a user, with a time in milliseconds": {
+			current: -1, blocked: fmt.Sprint(testNow.UnixMilli()), want: []string{"Blocked 1970 active: Releases of the workload are"},
+		},
 		"blocked by a user, with any text": {current: -1, blocked: "yes", want: []string{"Blocked 1970 active: Releases of the workload are"}},
 		"rolled back, while another version runs": {
 			releases: []v1alpha1.ChangeWorkload{rolledBack(3), running}, current: 1, want: []string{"RolledBack 3 moment: to version b"},

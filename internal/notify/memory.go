@@ -55,10 +55,12 @@ func (m memory) due(wanted []Alert, now time.Time) (due []Alert, dropped int) {
 	firing := map[string]bool{}
 	slices.SortFunc(wanted, func(a, b Alert) int { return cmp.Or(a.StartsAt.Compare(b.StartsAt), cmp.Compare(keyOf(&a), keyOf(&b))) })
 	dropped = max(len(wanted)-maxAlerts, 0)
+	for i := range wanted {
+		firing[keyOf(&wanted[i])] = true
+	}
 	for _, a := range wanted[dropped:] {
 		key := keyOf(&a)
 		before, known := m[key]
-		firing[key] = true
 		if !known || !before.StartsAt.Equal(a.StartsAt) || a.Active && now.Sub(before.at).Abs() >= repeatEvery {
 			a.EndsAt = now.Add(momentLasts)
 			if a.Active {

@@ -99,6 +99,11 @@ func TestTooMany(t *testing.T) {
 		t.Fatalf("%d are due, %d are dropped, the first is %v", len(due), dropped, due[0].Labels)
 	}
 	m.took(due, testNow)
+	wanted = append(wanted, alert("new", true, 0)) // takes the place of another one, which fires on
+	if due, _ := m.due(slices.Clone(wanted), testNow); len(due) != 1 || !due[0].EndsAt.After(testNow) {
+		t.Errorf("with one more %d are due", len(due))
+	}
+	wanted = wanted[:len(wanted)-1]
 	if due, dropped := m.due(slices.Clone(wanted), testNow.Add(time.Second)); len(due) != 0 || dropped != 7 {
 		t.Errorf("a second later: %d are due, %d are dropped", len(due), dropped)
 	}

@@ -73,6 +73,8 @@ func printed(matchers []string) (string, error) {
 			return "", fmt.Errorf("matchers[%d]: %s does not parse: %s", i, selector, first(err))
 		case len(parsed) != 2 || at < 0:
 			return "", fmt.Errorf(`matchers[%d]: give one matcher of a label, as severity="page"`, i)
+		case variable.MatchString(parsed[at].Value):
+			return "", fmt.Errorf("matchers[%d]: matchers have no variables: the operator selects the workload and its pods", i)
 		case parsed[at].Name == LabelState:
 			return "", fmt.Errorf("matchers[%d]: leave alertstate out: only firing alerts fail", i)
 		}

@@ -59,7 +59,8 @@ func TestMatchers(t *testing.T) {
 		"team=~`a|b`":               "",
 		`namespace="bank"`:          "", // it matches nothing, beside the own namespace
 		`"a.b"="c"`:                 "",
-		`a="$workload"`:             "",
+		`a="$workload"`:             "matchers have no variables",
+		`a=~"web$"`:                 "",
 		`a="} or up{b="`:            "", // all of it is the value
 		`a="\"} or up{b=\""`:        "",
 		`severity`:                  "does not parse",
