@@ -68,6 +68,8 @@ type querying struct {
 	of evaluated
 	// progress is the status with the answers so far.
 	progress v1alpha1.CheckStatus
+	// decided is the status by the last answer of a service, which is written again if its write failed; nil for none.
+	decided *v1alpha1.CheckStatus
 	// errors and notBefore are of queryInput.
 	errors    int
 	notBefore time.Time
@@ -214,10 +216,7 @@ func (p *querier) take(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (k
 	status.FailedPods, status.FailedCount = progress.FailedPods, progress.FailedCount
 	status.Value, status.Samples, status.Query = progress.Value, progress.Samples, progress.Query
 	status.Reason, status.Message = progress.Reason, progress.Message
-	in = queryInput{
-		Before: known.progress, Now: p.clock.Now(), Check: of, Status: status, Answer: known.answer, Errors: known.errors,
-		NotBefore: known.notBefore,
-	}
+	in = queryInput{Now: p.clock.Now(), Check: of, Status: status, Answer: known.answer, Errors: known.errors, NotBefore: known.notBefore}
 	known.answer = nil
 	return known, in, false
 }

@@ -38,8 +38,6 @@ type queryInput struct {
 	Check *policy.Check
 	// Status of the check, which has begun, with its progress.
 	Status v1alpha1.CheckStatus
-	// Before is the status with the progress that was decided last. It is written, unless its write failed.
-	Before v1alpha1.CheckStatus
 	// Range of the samples of the query.
 	Range time.Duration
 	// Answer to the evaluation that is due; nil if it is not asked yet.

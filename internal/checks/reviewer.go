@@ -41,8 +41,8 @@ func (p *querier) review(
 	if busy {
 		return p.late(c), resultsEvery, nil
 	}
-	if decided := in.Before; in.Answer == nil && decided.Phase != c.Phase && decided.Phase != v1alpha1.CheckWatching {
-		return decided, 0, nil // its write failed, and another answer could be another verdict
+	if d := known.decided; in.Answer == nil && d != nil && d.Phase != c.Phase {
+		return *d, 0, nil // another answer could be another verdict
 	}
 	if c.CallID == "" || c.Generation != of.Generation {
 		in.Status.CallID = callID(s, of)
@@ -70,6 +70,9 @@ func (p *querier) review(
 				return p.post(ctx, of, e, work, c.CallID, request, pods)
 			})
 		}
+	}
+	if in.Answer != nil && plan.Status.Phase != v1alpha1.CheckWatching {
+		known.decided = plan.Status.DeepCopy()
 	}
 	next, after = p.settle(known, c, in, plan)
 	return next, after, nil
