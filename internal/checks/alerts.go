@@ -100,7 +100,9 @@ func (a *alertScope) firing(samples, earlier []rules.Sample) *alertsFound {
 		}
 		found.Message = cmp.Or(found.Message, wording.Printable(fmt.Sprintf("alert %s fires%s", of[model.AlertNameLabel], since)))
 		found.Failing, pods[pod] = append(found.Failing, text), true
-		found.names = append(found.names, regexp.QuoteMeta(of[model.AlertNameLabel]))
+		if alert := regexp.QuoteMeta(of[model.AlertNameLabel]); !slices.Contains(found.names, alert) {
+			found.names = append(found.names, alert)
+		}
 	}
 	if !pods[""] {
 		found.Pods = slices.Sorted(maps.Keys(pods))
