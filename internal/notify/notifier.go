@@ -20,6 +20,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -78,6 +79,9 @@ func (n *Notifier) Notify(ctx context.Context) {
 		log.FromContext(ctx).Error(err, "read the alerts of policies")
 		return
 	}
+	maps.DeleteFunc(n.sent, func(name string, _ memory) bool {
+		return !slices.ContainsFunc(list.Items, func(e v1alpha1.DefenseEndpoint) bool { return e.Name == name })
+	})
 	var all sync.WaitGroup
 	for i := range list.Items {
 		e := &list.Items[i]
