@@ -205,6 +205,9 @@ license: $(ADDLICENSE) ## Fail if a Go or shell file has no licence header.
 
 # Most processes of the tests are short-lived, and what is compiled for them is, too: their garbage is collected less often.
 test: export GOGC := 400
+# API servers of envtest start while everything else compiles.
+export KUBEBUILDER_CONTROLPLANE_START_TIMEOUT ?= 3m
+export KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT ?= 1m
 
 .PHONY: test
 test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those against a real control plane included.

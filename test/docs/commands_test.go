@@ -44,7 +44,7 @@ import (
 var update = flag.Bool("update", false, "write the output of commands into the documents")
 
 // patience bounds the wait for any one condition.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // step changes how a command of a document is run. A command without a step is run as it is.
 type step struct {
