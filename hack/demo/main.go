@@ -19,6 +19,7 @@ limitations under the License.
 //
 //   - main.go: control plane, manager, and how a story is shown
 //   - app.go: answers requests in place of the simulated pods
+//   - metrics.go: a Prometheus that measures such pods, and an Alertmanager
 //   - server.go: the simulator of AlterShield Server, and its journal
 package main
 
@@ -88,7 +89,12 @@ func run(ctx context.Context, once bool) (err error) {
 	if d.client, err = client.New(d.cluster.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
-	if err := d.withoutServer(ctx); err != nil {
+	metrics, stopMetrics, err := startMetrics(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopMetrics()) }()
+	if err := d.withoutServer(ctx, metrics); err != nil {
 		return err
 	}
 	server, err := startServer(d.dir)
@@ -132,8 +138,8 @@ Ctrl-C ends it.
 	return nil
 }
 
-// withoutServer plays the story without a server, with a manager of its own.
-func (d *demo) withoutServer(ctx context.Context) (err error) {
+// withoutServer plays the stories without a server, with a manager of their own.
+func (d *demo) withoutServer(ctx context.Context, metrics *walkthrough.Metrics) (err error) {
 	manager, err := d.startManager(ctx)
 	if err != nil {
 		return err
@@ -144,7 +150,7 @@ func (d *demo) withoutServer(ctx context.Context) (err error) {
 		return err
 	}
 	defer stop()
-	if err := d.play(ctx, walkthrough.Policies(app)); err != nil {
+	if err := d.play(ctx, walkthrough.Policies(app), walkthrough.Measured(metrics)); err != nil {
 		return fmt.Errorf("%w\nthe manager's log is %s", err, manager.LogPath())
 	}
 	return nil

@@ -96,7 +96,15 @@ var _ = Describe("the walkthrough", func() {
 		Expect(out).To(Or(
 			MatchRegexp(`ReleaseSuspended .*: shop/answers/smoke: pod web-\S+: GET /healthz on port \d+ was answered 503`),
 			ContainSubstring("This machine has no address that could stand for the IP of a pod")))
-	}, SpecTimeout(10*time.Minute))
+
+		By("with Prometheus as well")
+		Expect(out).To(Or(
+			And(
+				MatchRegexp(`ReleaseSuspended .*: pay/few-errors/errors: value 0\.\d+; value > 0.05 is true 2 times in a row`),
+				MatchRegexp(`RolledBack .*: pay/no-alerts/alerts: alert HighErrorShare fires`),
+			),
+			ContainSubstring("this machine has no other address at which")))
+	}, SpecTimeout(15*time.Minute))
 })
 
 var _ = Describe("the walkthrough, with a manager that is killed all along,", Ordered, Label(soak), func() {
