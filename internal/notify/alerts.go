@@ -27,6 +27,7 @@ package notify
 
 import (
 	"cmp"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -111,17 +112,19 @@ func Alerts(in Input) (alerts []Alert) {
 				c.at = in.Now // by the clock of another replica; Alertmanager refuses an end before the start
 			}
 			next := strings.NewReplacer("`", "", "NAME", w.Kind()+"/"+w.Name+" -n "+w.Namespace).Replace(string(c.entry.Next))
+			annotations := map[string]string{
+				"summary":     w.GVK.Kind + " " + w.Namespace + "/" + w.Name + ": " + c.entry.Message(""),
+				"description": wording.Shortened(wording.Printable(cmp.Or(c.detail, c.entry.Message(""))), maxText),
+				"next_step":   next, "version": c.version,
+			}
+			maps.DeleteFunc(annotations, func(_, text string) bool { return text == "" })
 			alerts = append(alerts, Alert{
 				Endpoint: n.EndpointRef.Name, Active: c.active, StartsAt: c.at,
 				Labels: map[string]string{
 					"alertname": "AlterShield" + string(reason), "namespace": w.Namespace, "kind": w.GVK.Kind, "workload": w.Name,
 					"policy": n.Namespace + "/" + n.Name, "severity": severity,
 				},
-				Annotations: map[string]string{
-					"summary":     w.GVK.Kind + " " + w.Namespace + "/" + w.Name + ": " + c.entry.Message(""),
-					"description": wording.Shortened(wording.Printable(cmp.Or(c.detail, c.entry.Message(""))), maxText),
-					"next_step":   next, "version": c.version,
-				},
+				Annotations: annotations,
 			})
 		}
 	}
