@@ -338,7 +338,7 @@ func underLoad() {
 			restart(ctx, string(usual))
 			ready(ctx)
 		}, NodeTimeout(3*time.Minute))
-		good := manifest{kind: "Deployment", replicas: 2, script: serves8080, ready: true, node: node,
+		good := manifest{kind: "Deployment", replicas: 3, script: serves8080, ready: true, node: node,
 			settings: map[string]string{"rollback": "20s"}}
 		var plays sync.WaitGroup
 		for name, script := range map[string]string{"at-start": "exit 1", "served": "httpd -p 8080; sleep 2; exit 1"} {
