@@ -292,7 +292,7 @@ func TestABatchFromAStaleView(t *testing.T) {
 // sweptStories are the stories that TestSweep tries faults on.
 func sweptStories() []world.Story {
 	return slices.Concat(stories, policyStories, ruleStories, batchPreStories, releaseStories, holdStories, serverStories, recordStories,
-		queryStories)
+		queryStories, jobStories)
 }
 
 // allStories are the stories of all kinds of workloads.

@@ -84,6 +84,8 @@ func newRuled(t *testing.T, rule string, with ...func(*v1alpha1.PolicyCheck)) *r
 	}
 	r.api = fake.NewClientBuilder().WithScheme(scheme).WithIndex(replicaSets, workload.IndexByOwner, workload.OwnerUID).
 		WithIndex(&appsv1.ControllerRevision{}, workload.IndexByOwner, workload.HistoryOf).
+		WithIndex(&corev1.Pod{}, workload.IndexByOwner, workload.OwnerUID).
+		WithIndex(&v1alpha1.ChangePod{}, workload.IndexByOwner, workload.OwnerUID).
 		WithInterceptorFuncs(interceptor.Funcs{Get: get}).Build()
 	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web-uid"}}
 	web.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "web:2"}}
@@ -149,9 +151,10 @@ func (r *ruled) create(o client.Object) {
 
 // restart starts another process.
 func (r *ruled) restart() {
-	r.checks = New(&cluster.Cluster{Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, View: cluster.View{
-		Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended(),
-	}}, anywhere, nil)
+	r.checks = New(&cluster.Cluster{
+		Rules: rules.NewWatch(r.clock, func(rules.Policy, time.Time) {}), Clock: r.clock, Client: r.api,
+		View: cluster.View{Cached: r.api, Live: r.api, Operator: "operator", Kinds: workload.Defended()},
+	}, anywhere, nil)
 }
 
 func (r *ruled) check() *v1alpha1.CheckStatus { return &r.s.Batch.Status.Checks[0] }

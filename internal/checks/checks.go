@@ -26,6 +26,7 @@ limitations under the License.
 //   - rules.go, cel.go: cel
 //   - query.go, querier.go: prometheus
 //   - review.go, reviewer.go: service
+//   - job.go, jobber.go: job
 //
 // AlterShield Server is another provider, in internal/verify.
 package checks
@@ -56,6 +57,7 @@ type Checks struct {
 	probe     *prober
 	cel       *evaluator
 	query     *querier
+	job       *jobber
 }
 
 var _ Provider = &Checks{}
@@ -64,7 +66,7 @@ var _ Provider = &Checks{}
 func New(c *cluster.Cluster, guard Guard, clients *endpoint.Clients) *Checks {
 	return &Checks{
 		view: c.View, clock: c.Clock, podHealth: newReleaseHealths(c), probe: newProber(c, guard), cel: newEvaluator(c),
-		query: newQuerier(c, clients),
+		query: newQuerier(c, clients), job: newJobber(c),
 	}
 }
 
@@ -141,6 +143,8 @@ func (p *Checks) next(
 		made, after, err = p.query.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeService:
 		made, after, err = p.query.review(ctx, s, of, c)
+	case c.Type == v1alpha1.CheckTypeJob:
+		made, after, err = p.job.next(ctx, s, of, c)
 	default:
 		return nil, 0, nil // written by a later version of the operator, or by hand
 	}

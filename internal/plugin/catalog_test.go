@@ -70,7 +70,7 @@ func TestShowsTheCatalog(t *testing.T) {
 var ofChecks = []string{
 	"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate",
 	"Corrected", "Unprocessable", "ThresholdCrossed", "Measuring", "NotFinite", "ManySeries",
-	"ServiceVerdict", "ServiceRunning", "InvalidAnswer", "RequestNotAccepted",
+	"ServiceVerdict", "ServiceRunning", "InvalidAnswer", "RequestNotAccepted", "JobFailed", "JobRunning", "JobNotCreated", "SmallBatch",
 	"AlertFiring", "AlertBeforeRelease",
 }
 

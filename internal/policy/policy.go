@@ -85,6 +85,8 @@ type Check struct {
 	Prometheus *v1alpha1.PrometheusCheck
 	// Service is set for that type. An empty protocol is AlterShield, and an empty invoke Sync.
 	Service *v1alpha1.ServiceCheck
+	// Job is set for that type.
+	Job *v1alpha1.JobCheck
 	// Alerts is set for that type.
 	Alerts *v1alpha1.AlertsCheck
 }
@@ -395,7 +397,7 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			Stage: cmp.Or(c.Stage, v1alpha1.StageBatchPost),
 			Delay: durationOr(c.Delay, 0), Deadline: durationOr(c.Deadline, defaultDeadline),
 			OnNoData: spec.OnNoData, Suggestion: spec.Suggestion, PodHealth: podHealthOf(c.PodHealth), Probe: probeOf(c.Probe), Cel: c.Cel,
-			Prometheus: prometheusOf(c.Prometheus), Service: c.Service,
+			Prometheus: prometheusOf(c.Prometheus), Service: c.Service, Job: c.Job,
 			OnError: cmp.Or(c.OnError, spec.OnError, v1alpha1.SilenceDefault), Timeout: durationOr(c.Timeout, defaultTimeout),
 		}
 		if check.Stage == v1alpha1.StageAdmission {
@@ -418,6 +420,8 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Type = v1alpha1.CheckTypePrometheus
 		case c.Service != nil:
 			check.Type = v1alpha1.CheckTypeService
+		case c.Job != nil:
+			check.Type = v1alpha1.CheckTypeJob
 		case c.Alerts != nil:
 			check.Type, check.Alerts, check.Prometheus = v1alpha1.CheckTypeAlerts, c.Alerts, asQuery(c.Alerts)
 			// The default of the API would end it before its duration.
@@ -530,6 +534,8 @@ func (c *Check) Due() time.Duration {
 		return c.Delay + c.Range(usualScrape) + time.Duration(c.Prometheus.Count-1)*c.Prometheus.Interval.Duration + Lag
 	case c.Service != nil:
 		return c.Delay + c.Timeout
+	case c.Job != nil:
+		return c.Deadline // the duration of a Job is not known
 	default:
 		return c.Delay
 	}
@@ -537,7 +543,7 @@ func (c *Check) Due() time.Duration {
 
 // AfterSuccess reports whether the check also runs on pods that are created after their release
 // succeeded: it checks pods, not the released template, nor what they serve.
-func (c *Check) AfterSuccess() bool { return c.Cel == nil && c.Prometheus == nil && c.Service == nil }
+func (c *Check) AfterSuccess() bool { return c.PodHealth != nil || c.Probe != nil }
 
 func durationOr(d *metav1.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {

@@ -80,6 +80,17 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestJob: the duration of a Job is not known, so its check lasts until its deadline. Pods after Success get none.
+func TestJob(t *testing.T) {
+	p := made("ns", "p", 0, func(p *v1alpha1.DefensePolicy) {
+		c := &p.Spec.Checks[0]
+		c.PodHealth, c.Job, c.Delay = nil, &v1alpha1.JobCheck{CronJob: "smoke"}, &metav1.Duration{Duration: time.Minute}
+	})
+	if c := checksOf(&p, &p.Spec, 1)[0]; c.Due() != 15*time.Minute || c.AfterSuccess() || c.Background {
+		t.Errorf("due after %s: %+v", c.Due(), c)
+	}
+}
+
 // TestAlerts: a check of type alerts has its own defaults, and a deadline after its duration.
 func TestAlerts(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -115,7 +115,9 @@ var policiesStories = map[string]plan{
 			s.do("kubectl create deployment web --image=busybox")
 		},
 		end: func(s *story) {
-			s.do("kubectl delete defensepolicy own-service")
+			s.do("kubectl delete defensepolicy own-service smoke-test")
+			s.do("kubectl delete cronjob smoke")
+			s.do("kubectl delete rolebinding altershield-jobs")
 			s.do("kubectl -n %s delete defenseendpoint gate", system)
 			s.do("kubectl -n %s delete secret gate-key", system)
 			s.do("kubectl delete deployment web --cascade=foreground")
@@ -133,6 +135,13 @@ var policiesStories = map[string]plan{
 			{
 				command: "kubectl apply -f config/samples/policies/service.yaml",
 				after:   func(s *story) { s.policy("default", "own-service", "Observe") },
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/job.yaml",
+				after: func(s *story) {
+					s.policy("default", "smoke-test", "Observe")
+					s.wait("yes", "kubectl auth can-i create jobs --as=system:serviceaccount:%s:altershieldoperator-controller-manager", system)
+				},
 			},
 		},
 	},

@@ -21,13 +21,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -210,6 +213,61 @@ var _ = Describe("policies", func() {
 		w.kubectl(ctx, "-n", ns, "annotate", "deployment", "api", v1alpha1.RollbackToAnnotation+"=last-success")
 		w.rolledBackTo(ctx, ns, "api", good["api"])
 		w.restful(ctx, ns)
+	})
+
+	It("run a Job once a team lets the operator, and suspend a release whose Job fails", func(ctx SpecContext) {
+		ns := w.newNamespace(ctx, true)
+		w.create(ctx, sleeper(ns, "web").Replicas(2))
+		w.verified(ctx, ns, "web")
+		cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "smoke"}}
+		cron.Spec.Schedule, cron.Spec.Suspend = "0 0 1 1 *", ptr.To(true)
+		cron.Spec.JobTemplate.Spec.BackoffLimit = ptr.To[int32](0)
+		cron.Spec.JobTemplate.Spec.Template.Spec = corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "smoke", Image: "busybox"}},
+		}
+		Expect(w.api.Create(ctx, cron)).To(Succeed())
+		p := healthPolicy(ns, "smoke-test", func(c *v1alpha1.PolicyCheck) {
+			c.PodHealth, c.Name, c.Stage, c.Job = nil, "smoke", v1alpha1.StageReleasePost, &v1alpha1.JobCheck{CronJob: "smoke"}
+			c.Deadline = &metav1.Duration{Duration: 10 * time.Second}
+		})
+		w.newDefensePolicy(ctx, p, v1alpha1.ReasonInForce)
+		check := func(g Gomega) *v1alpha1.CheckStatus {
+			c := record.FindCheck(w.currentChange(ctx, g, ns, "web").Status.Checks, ns+"/smoke-test/smoke")
+			g.Expect(c).NotTo(BeNil())
+			return c
+		}
+		By("releasing without the right to create Jobs")
+		Expect(w.patchTemplate(ctx, ns, "web", "unchecked")).To(Succeed())
+		w.verified(ctx, ns, "web")
+		c := check(Default)
+		Expect(*c).To(And(HaveField("Phase", v1alpha1.CheckError), HaveField("Reason", v1alpha1.ReasonJobNotCreated)))
+		_, command, found := strings.Cut(c.Message, ": kubectl ")
+		Expect(found).To(BeTrue(), c.Message)
+		w.kubectl(ctx, strings.Fields(command)...)
+		p.Spec.Checks[0].Deadline = &metav1.Duration{Duration: 10 * time.Minute}
+		Expect(w.api.Update(ctx, p)).To(Succeed())
+		for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+			By("releasing, and ending the pod of the Job as " + string(phase))
+			Expect(w.patchTemplate(ctx, ns, "web", strings.ToLower(string(phase)))).To(Succeed())
+			Eventually(func(g Gomega) {
+				var pods corev1.PodList
+				c := check(g)
+				g.Expect(c.JobName).NotTo(BeEmpty())
+				g.Expect(w.api.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels{batchv1.JobNameLabel: c.JobName})).To(Succeed())
+				g.Expect(pods.Items).To(HaveLen(1))
+				g.Expect(pods.Items[0].Spec.Containers[0].Env).To(ContainElement(And(
+					HaveField("Name", "ALTERSHIELD_PODS"), HaveField("Value", MatchRegexp(`^[0-9a-f.:]+,[0-9a-f.:]+$`)))))
+				g.Expect(pods.Items[0].Status.Phase).To(Equal(corev1.PodRunning))
+				g.Expect(w.patchPodStatus(ctx, &pods.Items[0], fmt.Sprintf(`{"status":{"phase":%q}}`, phase))).To(Succeed())
+			}).WithContext(ctx).Should(Succeed())
+			if phase == corev1.PodSucceeded {
+				w.verified(ctx, ns, "web")
+				Expect(check(Default).Phase).To(Equal(v1alpha1.CheckPassed))
+			}
+		}
+		w.eventuallyState(ctx, ns, "web", v1alpha1.ChangeWorkloadSuspend)
+		Expect(*check(Default)).To(And(HaveField("Phase", v1alpha1.CheckFailed), HaveField("Message", ContainSubstring("BackoffLimitExceeded"))))
+		Expect(w.patchTemplate(ctx, ns, "web", "denied")).To(MatchError(ContainSubstring("deployment web is suspended")))
 	})
 
 	It("call pods, and suspend a release whose pods answer badly", func(ctx SpecContext) {

@@ -54,6 +54,7 @@ var everyField = []string{
 	checkOf("altershield: {}"),
 	checkOf("prometheus: {endpointRef: {name: prom}, query: up, failWhen: value > 1.0, interval: 30s, count: 4, failures: 2, empty: Zero}"),
 	checkOf("service: {endpointRef: {name: gate}, protocol: JSON, invoke: Polling, parameters: {suite: smoke}, failWhen: '!body.ok'}"),
+	checkOf("job: {cronJob: smoke}"),
 	checkOf("alerts: {endpointRef: {name: prom}, matchers: ['severity=\"page\"'], interval: 30s, duration: 15m}"),
 	"freezes: [{name: weekend, schedule: 0 16 * * 5, duration: 64h, timeZone: UTC, action: Deny}, " +
 		"{name: fair, from: '2026-12-01T00:00:00Z', until: '2026-12-02T00:00:00Z', action: Warn}]",
@@ -61,7 +62,7 @@ var everyField = []string{
 }
 
 // laterFields belong to later releases.
-var laterFields = []string{"compare", "job"}
+var laterFields = []string{"compare"}
 
 // badValues take the place of a field, of whatever type it is.
 var badValues = []any{

@@ -27,6 +27,7 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -165,6 +166,8 @@ func keepAllButStatus(before, after client.Object) client.Object {
 		kept.(*appsv1.ReplicaSet).Status = a.Status //nolint:errcheck // it has the same kind
 	case *corev1.Pod:
 		kept.(*corev1.Pod).Status = a.Status //nolint:errcheck // it has the same kind
+	case *batchv1.Job:
+		kept.(*batchv1.Job).Status = a.Status //nolint:errcheck // it has the same kind
 	}
 	return kept
 }

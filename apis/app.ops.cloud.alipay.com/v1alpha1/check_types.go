@@ -118,6 +118,11 @@ type CheckStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=320
 	CallID string `json:"callId,omitempty"`
+	// Job of the check, in the namespace of the workload. Its name is written
+	// before it is created.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	JobName string `json:"jobName,omitempty"`
 	// Number of evaluations of the query that were answered.
 	// +optional
 	Measured int32 `json:"measured,omitempty"`

@@ -198,6 +198,14 @@ const (
 	ReasonInvalidAnswer = "InvalidAnswer"
 	// ReasonRequestNotAccepted means that the service refused the request, which is not repeated.
 	ReasonRequestNotAccepted = "RequestNotAccepted"
+	// ReasonJobFailed means that the Job failed.
+	ReasonJobFailed = "JobFailed"
+	// ReasonJobRunning means that the Job, or the Job of another check before it, is not finished.
+	ReasonJobRunning = "JobRunning"
+	// ReasonJobNotCreated means that the Job cannot be created.
+	ReasonJobNotCreated = "JobNotCreated"
+	// ReasonSmallBatch means that the batch has too few pods for a Job.
+	ReasonSmallBatch = "SmallBatch"
 	// ReasonAlertFiring means that an alert fires that began after the release.
 	ReasonAlertFiring = "AlertFiring"
 	// ReasonAlertBefore means that an alert fires that began before the release, or the hour before it had.

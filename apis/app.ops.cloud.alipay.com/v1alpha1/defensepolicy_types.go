@@ -177,25 +177,27 @@ const (
 	CheckTypeAlerts = "alerts"
 	// CheckTypeService asks a service for a verdict.
 	CheckTypeService = "service"
+	// CheckTypeJob runs a Job.
+	CheckTypeJob = "job"
 )
 
 // PolicyCheck is one check of exactly one type: podHealth, cel, probe,
-// prometheus, alerts, service or altershield.
+// prometheus, alerts, service, job or altershield.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.job)",message="the check type job belongs to a later release of the operator",fieldPath=".job",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && (!has(self.wait) || self.wait) && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, service or altershield"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, service, job or altershield"
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus) || self.stage != 'Admission'",message="a query is evaluated several times, and the request of a release cannot wait for that: set stage to ReleasePre or later",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.alerts) || self.stage in ['BatchPost', 'ReleasePost']",message="alerts are about new pods: leave stage out, or set it to BatchPost or ReleasePost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || self.stage != 'Admission'",message="the request of a release does not wait for a service: set stage to ReleasePre or later",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.job) || self.stage != 'Admission'",message="the request of a release does not wait for a Job: set stage to ReleasePre or later",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || duration(self.delay) + duration(has(self.timeout) ? self.timeout : '10s') < duration(self.deadline)",message="delay and timeout together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled'",message="mode of a check is Enforce or Observe; leave the check out to disable it",fieldPath=".mode"
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || duration(self.delay) + duration(self.podHealth.duration) < duration(self.deadline)",message="delay and podHealth.duration together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.cel) || !has(self.cel.forEach) || self.stage in ['BatchPre', 'BatchPost']",message="at this stage there are no pods to evaluate the rules for: leave forEach out",fieldPath=".cel.forEach"
-// +kubebuilder:validation:XValidation:rule="!has(self.cel) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
+// +kubebuilder:validation:XValidation:rule="!has(self.cel) && !has(self.job) || duration(self.delay) < duration(self.deadline)",message="delay must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || duration(self.delay).getSeconds() + duration(self.probe.interval).getSeconds() * self.probe.successes + duration(has(self.timeout) ? self.timeout : '10s').getSeconds() < duration(self.deadline).getSeconds()",message="delay, timeout and probe.successes times probe.interval together must be shorter than deadline, 15m unless given",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('1s') && duration(self.timeout) <= duration('60s')",message="timeout is a duration from 1s to 60s",fieldPath=".timeout"
 // +kubebuilder:validation:XValidation:rule="self.stage != 'Admission' || !has(self.timeout) || duration(self.timeout) <= duration('2s')",message="the request of a release waits for a check at the stage Admission: set timeout to 2s or 1s, or leave it out",fieldPath=".timeout"
@@ -211,9 +213,9 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// Stage at which the check begins: any for cel, any but Admission for
-	// prometheus and service, BatchPost for podHealth, BatchPost or ReleasePost for
-	// alerts, BatchPre or BatchPost for probe. A probe with target Service may also
-	// begin at ReleasePost.
+	// prometheus, service and job, BatchPost for podHealth, BatchPost or
+	// ReleasePost for alerts, BatchPre or BatchPost for probe. A probe with target
+	// Service may also begin at ReleasePost.
 	// +optional
 	// +kubebuilder:default=BatchPost
 	Stage PolicyStage `json:"stage,omitempty"`
@@ -270,9 +272,9 @@ type PolicyCheck struct {
 	// Reserved.
 	// +optional
 	Compare *Reserved `json:"compare,omitempty"`
-	// Reserved.
+	// Job that has to complete. Batches of fewer than ten pods skip it.
 	// +optional
-	Job *Reserved `json:"job,omitempty"`
+	Job *JobCheck `json:"job,omitempty"`
 	// Verdict of a service of your own.
 	// +optional
 	Service *ServiceCheck `json:"service,omitempty"`
@@ -653,6 +655,17 @@ type ServiceCheck struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	FailWhen string `json:"failWhen,omitempty"`
+}
+
+// JobCheck runs a Job once, as the job template of a suspended CronJob has it.
+// The check passes if the Job completes, and fails if it fails.
+type JobCheck struct {
+	// Name of the CronJob, in the namespace of the workload. Its spec.suspend must
+	// be true.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=52
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	CronJob string `json:"cronJob"`
 }
 
 // EndpointReference names a DefenseEndpoint in the operator's namespace.

@@ -40,6 +40,9 @@ const (
 	DefenseEnforced = "enforced"
 )
 
+// CheckDeadlineMark on a Job of a check has the deadline of the check, if the Job ends with it. The operator writes it.
+const CheckDeadlineMark = "altershield.defense.antgroup.com/check-deadline"
+
 // TooLargeMark is an annotation of large objects in the cache of the operator. No stored object has it.
 const TooLargeMark = "altershield.defense.antgroup.com/too-large"
 
