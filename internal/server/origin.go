@@ -47,11 +47,11 @@ type ParentOrder struct {
 // problem is one line; the server gets no value with a problem.
 func OriginOf(annotations map[string]string) (link string, parent *ParentOrder, problems []string) {
 	problem := func(key, value, why string) {
-		problems = append(problems, fmt.Sprintf("annotation %s: %q %s; AlterShield Server does not get it", key, wording.Brief(value), why))
+		problems = append(problems, fmt.Sprintf("annotation %s: %q is %s; AlterShield Server does not get it", key, wording.Brief(value), why))
 	}
 	link = strings.TrimSpace(annotations[v1alpha1.ChangeURLAnnotation])
 	if !isLink(link) {
-		problem(v1alpha1.ChangeURLAnnotation, link, "is no link: give an http or https URL without a password, of at most 512 bytes")
+		problem(v1alpha1.ChangeURLAnnotation, link, "no link: give an http or https URL without a password, of at most 512 bytes")
 		link = ""
 	}
 	order := strings.TrimSpace(annotations[v1alpha1.ChangeOrderAnnotation])
@@ -59,26 +59,18 @@ func OriginOf(annotations map[string]string) (link string, parent *ParentOrder, 
 		return link, nil, problems
 	}
 	parent = &ParentOrder{OrderID: order}
+	var err error
 	if strings.HasPrefix(order, "{") {
-		*parent = ParentOrder{}
-		if json.Unmarshal([]byte(order), parent) != nil {
-			problem(v1alpha1.ChangeOrderAnnotation, order,
-				"is no JSON object with the texts orderId, orderTitle and orderUrl: correct it, or give an id")
-			return link, nil, problems
-		}
+		parent.OrderID = ""
+		err = json.Unmarshal([]byte(order), parent)
 	}
 	parent.OrderTitle, parent.OrderURL = cmp.Or(parent.OrderTitle, parent.OrderID), cmp.Or(parent.OrderURL, link)
-	switch {
-	case !isText(parent.OrderID, maxParentID) || !isText(parent.OrderTitle, maxParentTitle):
-		problem(v1alpha1.ChangeOrderAnnotation, order,
-			"has no usable id or title: give one line of 1 to 128 bytes as orderId, and of up to 256 as orderTitle")
-	case !isLink(parent.OrderURL):
-		problem(v1alpha1.ChangeOrderAnnotation, order,
-			"has an orderUrl that is no link: give an http or https URL without a password, of at most 512 bytes")
-	default:
-		return link, parent, problems
+	if err != nil || !isText(parent.OrderID, maxParentID) || !isText(parent.OrderTitle, maxParentTitle) || !isLink(parent.OrderURL) {
+		problem(v1alpha1.ChangeOrderAnnotation, order, "no order: give an id of at most 128 bytes, or a JSON object of texts with orderId, "+
+			"orderTitle (256 bytes) and orderUrl (a link)")
+		parent = nil
 	}
-	return link, nil, problems
+	return link, parent, problems
 }
 
 // isLink reports whether a text is a link that a user can open, or is empty.
