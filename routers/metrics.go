@@ -23,6 +23,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/network"
@@ -40,47 +41,54 @@ type metricAnswer struct {
 	Points []altershield.Point `json:"points"`
 }
 
-// queryMetrics answers a query for metrics, which a stock server does not sign. So only addresses that an administrator named
+// metricQueries answers queries for metrics, which a stock server does not sign. So only addresses that an administrator named
 // may ask, and their requests have limits of their own: they take no slot from signed requests. The address is that of the
 // connection; a header with another address is not read.
-func (s *Server) queryMetrics(w http.ResponseWriter, r *http.Request) {
-	source := network.AddressOf(r.RemoteAddr)
-	if !slices.ContainsFunc(s.opts.MetricsFrom, func(from netip.Prefix) bool { return from.Contains(source) }) {
-		s.refuseMetrics(w, r, http.StatusUnauthorized,
-			"queries for metrics are not signed: add the address of AlterShield Server to --altershield-metrics-from")
+type metricQueries struct {
+	source MetricSource
+	from   []netip.Prefix
+	rates  *network.Rates
+	// timeout bounds a query with its body, which read reads.
+	timeout  time.Duration
+	read     func(http.ResponseWriter, *http.Request) (body []byte, done func(), err error)
+	refusals *network.Log
+}
+
+// ServeHTTP implements http.Handler.
+func (m *metricQueries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status, message, points := m.answer(w, r)
+	switch status {
+	case http.StatusOK:
+		writeJSON(w, status, metricAnswer{codeAnswer{status, message}, points})
 		return
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", "1")
 	}
-	switch encoding := r.Header.Get("Content-Encoding"); {
+	m.refusals.Info("refused a request", "cause", message, "path", r.URL.Path, "remote", r.RemoteAddr)
+	writeJSON(w, status, codeAnswer{status, message})
+}
+
+func (m *metricQueries) answer(w http.ResponseWriter, r *http.Request) (status int, message string, points []altershield.Point) {
+	source, encoding := network.AddressOf(r.RemoteAddr), r.Header.Get("Content-Encoding")
+	switch {
+	case !slices.ContainsFunc(m.from, func(from netip.Prefix) bool { return from.Contains(source) }):
+		return http.StatusUnauthorized,
+			"queries for metrics are not signed: add the address of AlterShield Server to --altershield-metrics-from", nil
 	// The server names the character set as the encoding.
 	case encoding != "" && !strings.EqualFold(encoding, "UTF-8"), !altershield.IsJSON(r.Header.Get("Content-Type")):
-		s.refuseMetrics(w, r, http.StatusUnsupportedMediaType, "the body is not application/json, or is compressed")
-		return
-	case s.metricRates.Take(source) != network.Granted:
-		w.Header().Set("Retry-After", "1")
-		s.refuseMetrics(w, r, http.StatusTooManyRequests, "too many queries for metrics per second")
-		return
+		return http.StatusUnsupportedMediaType, "the body is not application/json, or is compressed", nil
+	case m.rates.Take(source) != network.Granted:
+		return http.StatusTooManyRequests, "too many queries for metrics per second", nil
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.limits.metrics)
+	ctx, cancel := context.WithTimeout(r.Context(), m.timeout)
 	defer cancel()
-	body, done, err := s.ReadBody(w, r)
+	body, done, err := m.read(w, r)
 	defer done()
 	switch {
 	case errors.Is(err, network.ErrTooLarge):
-		s.refuseMetrics(w, r, http.StatusRequestEntityTooLarge, err.Error())
-		return
+		return http.StatusRequestEntityTooLarge, err.Error(), nil
 	case err != nil:
-		s.refuseMetrics(w, r, http.StatusBadRequest, "the body did not arrive")
-		return
+		return http.StatusBadRequest, "the body did not arrive", nil
 	}
-	status, message, points := s.opts.Metrics.Answer(ctx, body)
-	if status != http.StatusOK {
-		s.refuseMetrics(w, r, status, message)
-		return
-	}
-	writeJSON(w, status, metricAnswer{codeAnswer{status, message}, points})
-}
-
-func (s *Server) refuseMetrics(w http.ResponseWriter, r *http.Request, status int, message string) {
-	s.refusals.Info("refused a request", "cause", message, "path", r.URL.Path, "remote", r.RemoteAddr)
-	writeJSON(w, status, codeAnswer{status, message})
+	return m.source.Answer(ctx, body)
 }

@@ -30,11 +30,11 @@ limitations under the License.
 //   - suspend.go: list blocked workloads
 //   - rollback.go: take requests for rollbacks
 //   - metrics.go: answer queries for metrics, which are not signed
+//   - answer.go: the forms of answers
 package routers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -239,12 +239,14 @@ type route struct {
 func (s *Server) Handler(lifetime context.Context) http.Handler {
 	routes := map[string]route{
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
-		altershield.MetricsPath:  {http.MethodPost, http.HandlerFunc(s.queryMetrics)},
-		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
-		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
-		RollbackPath:             {http.MethodPut, s.signedBody(s.takeRollback(readRollbackRequest))},
-		SuspendWorkloadPath:      {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
-		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.takeRollback(readRollbackOf(s.opts.View.Kinds)))},
+		altershield.MetricsPath: {http.MethodPost, &metricQueries{
+			s.opts.Metrics, s.opts.MetricsFrom, s.metricRates, s.limits.metrics, s.ReadBody, s.refusals,
+		}},
+		LiveTestPath:         {http.MethodPost, http.HandlerFunc(liveTest)},
+		SuspendPath:          {http.MethodGet, s.signedQuery(s.listSuspended)},
+		RollbackPath:         {http.MethodPut, s.signedBody(s.takeRollback(readRollbackRequest))},
+		SuspendWorkloadPath:  {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
+		RollbackWorkloadPath: {http.MethodPut, s.signedBody(s.takeRollback(readRollbackOf(s.opts.View.Kinds)))},
 	}
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]
@@ -355,27 +357,4 @@ func (s *Server) count(r *http.Request, result string) {
 
 func liveTest(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, codeAnswer{0, "Hello world"})
-}
-
-// codeAnswer is the form of answers, except to callbacks.
-type codeAnswer struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-// writeJSON writes a whole answer at once.
-func writeJSON(w http.ResponseWriter, status int, answer any) {
-	body, err := json.Marshal(answer)
-	if err != nil {
-		// The answers are structs of plain fields, which can always be encoded.
-		panic(err)
-	}
-	header := w.Header()
-	header.Set("Content-Type", "application/json")
-	header.Set("Content-Length", fmt.Sprint(len(body)))
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	// A client that is gone is not an error of the operator.
-	_, _ = w.Write(body)
 }
