@@ -65,7 +65,7 @@ func TestQueryMetrics(t *testing.T) {
 		from    string
 		change  func(*http.Request)
 		body    string
-		nobody  bool // no network may ask
+		closed  bool // no network may ask
 		status  int
 		message string
 		points  []altershield.Point
@@ -78,7 +78,7 @@ func TestQueryMetrics(t *testing.T) {
 		"no data": {status: 200, message: "needs JVMs", points: []altershield.Point{}, code: 200,
 			want: `{"code":200,"message":"needs JVMs","points":[]}`},
 		"an error":          {status: 404, message: "no open order", code: 404, want: `{"code":404,"message":"no open order"}`},
-		"nobody may ask":    {nobody: true, code: 401, want: unsigned},
+		"no network":        {closed: true, code: 401, want: unsigned},
 		"another address":   {from: "192.0.2.11:40000", code: 401, want: unsigned},
 		"IPv4 in IPv6":      {from: "[::ffff:192.0.2.10]:1", status: 200, points: points[:0], code: 200, want: empty},
 		"IPv6":              {from: "[2001:db8::7]:1", status: 200, points: points[:0], code: 200, want: empty},
@@ -107,7 +107,7 @@ func TestQueryMetrics(t *testing.T) {
 					}
 					return test.status, test.message, test.points
 				})
-				if !test.nobody {
+				if !test.closed {
 					f.opts.MetricsFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.10/32"), netip.MustParsePrefix("2001:db8::/64")}
 				}
 			})

@@ -27,6 +27,7 @@ import (
 
 func TestOriginOf(t *testing.T) {
 	const link = "https://ci.example.com/run/7?x=1#log"
+	const noOrder = "is no order: give an id of at most 128 bytes, or"
 	long := "https://ci.example.com/" + strings.Repeat("a", 488) + "é" // 513 bytes
 	for name, test := range map[string]struct {
 		url, order string
@@ -47,18 +48,18 @@ func TestOriginOf(t *testing.T) {
 		"with an escape":    {url: "https://ci.example.com/\x1b[2J", problems: []string{"is no link"}},
 		"an id":             {order: "CHG-7", parent: &ParentOrder{"CHG-7", "CHG-7", ""}},
 		"an id with a link": {url: link, order: "CHG-7", link: link, parent: &ParentOrder{"CHG-7", "CHG-7", link}},
-		"an id too long":    {order: strings.Repeat("x", 129), problems: []string{"give one line of 1 to 128 bytes as orderId"}},
-		"two lines":         {order: "CHG-7\nCHG-8", problems: []string{"no usable id or title"}},
+		"an id too long":    {order: strings.Repeat("x", 129), problems: []string{noOrder}},
+		"two lines":         {order: "CHG-7\nCHG-8", problems: []string{noOrder}},
 		"an object": {order: `{"orderId":"7","orderTitle":"Spring","orderUrl":"http://chg/7","more":1}`,
 			parent: &ParentOrder{"7", "Spring", "http://chg/7"}},
 		"an object with an id only": {url: link, order: `{"orderId":"7"}`, link: link, parent: &ParentOrder{"7", "7", link}},
-		"an object without an id":   {url: link, order: `{"orderTitle":"Spring"}`, link: link, problems: []string{"no usable id or title"}},
-		"not an object":             {order: `{"orderId":7}`, problems: []string{"is no JSON object with the texts orderId, orderTitle and"}},
-		"cut off":                   {order: `{"orderId":"7"`, problems: []string{"is no JSON object"}},
+		"an object without an id":   {url: link, order: `{"orderTitle":"Spring"}`, link: link, problems: []string{noOrder}},
+		"not an object":             {order: `{"orderId":7}`, problems: []string{noOrder}},
+		"cut off":                   {order: `{"orderId":"7"`, problems: []string{noOrder}},
 		"a title too long": {order: `{"orderId":"7","orderTitle":"` + strings.Repeat("x", 257) + `"}`,
-			problems: []string{"and of up to 256"}},
+			problems: []string{noOrder}},
 		"an orderUrl of another scheme": {order: `{"orderId":"7","orderUrl":"ftp://chg/7"}`,
-			problems: []string{`change-order: "{\"orderId\":\"7\",\"orderUrl\":\"ftp://chg/7\"}" has an orderUrl that is no link`}},
+			problems: []string{`change-order: "{\"orderId\":\"7\",\"orderUrl\":\"ftp://chg/7\"}" is no order: `}},
 		"both wrong": {url: "x", order: "{", problems: []string{"change-url", "change-order"}},
 	} {
 		t.Run(name, func(t *testing.T) {
