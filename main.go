@@ -37,7 +37,9 @@ import (
 	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/certificates"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/errand"
 	"github.com/traas-stack/altershield-operator/internal/hold"
 	"github.com/traas-stack/altershield-operator/internal/identity"
@@ -138,8 +140,10 @@ func run(ctx context.Context, o *options.Options) error {
 	c := cluster.New(mgr, cluster.Options{ //nolint:contextcheck // a policy is set aside after the request that found it has ended
 		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.Times{Step: o.HoldStep, Guard: o.HoldGuard},
 	})
+	guard := checks.NewGuard(config.Host, o.DenyCIDRs...)
+	clients := endpoint.NewClients(c.Live, c.Clock, endpoint.Guarded(endpoint.Guard(guard)))
 	if err := controllers.Setup(ctx, mgr, c, controllers.Options{
-		Server: server, MetricsTogether: !o.MetricsByNamespace, APIServer: config.Host, DenyCIDRs: o.DenyCIDRs,
+		Server: server, MetricsTogether: !o.MetricsByNamespace, Guard: guard, Clients: clients,
 	}); err != nil {
 		return err
 	}
@@ -153,7 +157,8 @@ func run(ctx context.Context, o *options.Options) error {
 		}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, StandAlone: server == nil, View: c.View, Clock: c.Clock,
-			Rollbacks: c, NoPut: !o.CallbackPut, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
+			Metrics:     &verify.Metrics{View: c.View, Clock: c.Clock, Clients: clients, Endpoint: o.MetricsEndpoint},
+			MetricsFrom: o.MetricsFrom, Rollbacks: c, NoPut: !o.CallbackPut, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 		}),
 		certs.SetupWithManager(mgr),
 		(&runnable.RollbackScanner{Cluster: c}).SetupWithManager(mgr),

@@ -21,7 +21,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -41,12 +40,10 @@ type Options struct {
 	Spread func() float64
 	// MetricsTogether counts all namespaces in one series instead of one series for each.
 	MetricsTogether bool
-	// APIServer is the URL of the API server, which no probe and no query may call.
-	APIServer string
-	// DenyCIDRs are the networks that no probe and no query may call.
-	DenyCIDRs []netip.Prefix
-	// DialEndpoint replaces the connections to endpoints in tests; nil checks each address.
-	DialEndpoint endpoint.Dial
+	// Guard refuses addresses that no probe may call.
+	Guard checks.Guard
+	// Clients call endpoints.
+	Clients *endpoint.Clients
 }
 
 // beginMetrics begins the series of each kind, and registers the metrics that are counted at each
@@ -84,17 +81,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		batchWorkers = verify.Workers
 	}
 	// Batches and releases share the limits of this provider.
-	guard := checks.NewGuard(o.APIServer, o.DenyCIDRs...)
-	dial := o.DialEndpoint
-	if dial == nil {
-		dial = endpoint.Guarded(endpoint.Guard(guard))
-	}
-	clients := endpoint.NewClients(c.Live, c.Clock, dial)
-	policies := checks.New(c, guard, clients)
+	policies := checks.New(c, o.Guard, o.Clients)
 	if err := mgr.Add(policies); err != nil {
 		return fmt.Errorf("add the calls of probes and queries: %w", err)
 	}
-	if err := mgr.Add(&notify.Notifier{Cluster: c, Send: clients.Send}); err != nil {
+	if err := mgr.Add(&notify.Notifier{Cluster: c, Send: o.Clients.Send}); err != nil {
 		return fmt.Errorf("add the alerts of policies: %w", err)
 	}
 	setups := map[string]func(ctrl.Manager) error{
@@ -104,7 +95,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 		"changepod":      newChangePodReconciler(c, batchWorkers, server, policies).SetupWithManager,
 		"releasecheck":   newReleaseCheckReconciler(c, policies).SetupWithManager,
 		"defensepolicy":  (&DefensePolicyReconciler{Cluster: c}).SetupWithManager,
-		"endpoint":       (&DefenseEndpointReconciler{Cluster: c, clients: clients}).SetupWithManager,
+		"endpoint":       (&DefenseEndpointReconciler{Cluster: c, clients: o.Clients}).SetupWithManager,
 		"queries":        (&PolicyQueriesReconciler{Cluster: c, try: policies.Try}).SetupWithManager,
 		"opsconfiginfo":  (&OpsConfigInfoReconciler{Cluster: c, started: c.Clock.Now()}).SetupWithManager,
 	}

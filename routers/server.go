@@ -29,11 +29,12 @@ limitations under the License.
 //   - callback.go, verdicts.go: take verdicts, and store them
 //   - suspend.go: list blocked workloads
 //   - rollback.go: take requests for rollbacks
+//   - metrics.go: answer queries for metrics, which are not signed
+//   - answer.go: the forms of answers
 package routers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -84,6 +85,9 @@ type Options struct {
 	NoPut bool
 	// View reads the workloads that are suspended.
 	View cluster.View
+	// Metrics answers queries for metrics from addresses in MetricsFrom.
+	Metrics     MetricSource
+	MetricsFrom []netip.Prefix
 	// Clock gives the time.
 	Clock clock.PassiveClock
 	// Log gets one line per event, and never a token, a signature or a body.
@@ -117,6 +121,10 @@ type limits struct {
 	list time.Duration
 	// replays is the number of signatures that are remembered.
 	replays int
+	// metrics bounds the time to answer a query for metrics, and metricRates the rate of queries. The limits of the endpoint bound
+	// the calls at a time.
+	metrics     time.Duration
+	metricRates network.RatesOptions
 }
 
 func defaultLimits() limits {
@@ -151,6 +159,9 @@ func defaultLimits() limits {
 		lateMost:   10 * time.Second,
 		list:       5 * time.Second,
 		replays:    20_000,
+		metrics:    10 * time.Second,
+		// A check asks for nine metrics at once.
+		metricRates: network.RatesOptions{Each: network.Rate{PerSecond: 20, Burst: 90}, Keys: 256, Keep: time.Minute},
 	}
 }
 
@@ -165,7 +176,8 @@ type Server struct {
 	// handled bounds the number of requests that are handled at once.
 	handled *semaphore.Weighted
 	// late has one element per verdict that is stored after the answer to its request.
-	late chan struct{}
+	late        chan struct{}
+	metricRates *network.Rates
 	// refusals and panics limit log lines that clients can cause at will.
 	refusals, panics *network.Log
 }
@@ -188,15 +200,16 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 // newServer makes the server. It reads and opens nothing yet.
 func newServer(o Options, l limits) *Server {
 	s := &Server{
-		opts:      o,
-		limits:    l,
-		known:     network.NewRates(l.known, o.Clock),
-		strangers: network.NewRates(l.strangers, o.Clock),
-		replays:   newReplays(l.replays, o.Clock),
-		handled:   semaphore.NewWeighted(l.inFlight),
-		late:      make(chan struct{}, l.late),
-		refusals:  network.NewLog(o.Log, o.Clock),
-		panics:    network.NewLog(o.Log, o.Clock),
+		opts:        o,
+		limits:      l,
+		known:       network.NewRates(l.known, o.Clock),
+		strangers:   network.NewRates(l.strangers, o.Clock),
+		replays:     newReplays(l.replays, o.Clock),
+		handled:     semaphore.NewWeighted(l.inFlight),
+		late:        make(chan struct{}, l.late),
+		refusals:    network.NewLog(o.Log, o.Clock),
+		panics:      network.NewLog(o.Log, o.Clock),
+		metricRates: network.NewRates(l.metricRates, o.Clock),
 	}
 	// One request per connection. A connection that is kept alive stays with this pod after
 	// the endpoint of the pod is gone. A verdict that is sent over it while the pod ends is
@@ -226,11 +239,14 @@ type route struct {
 func (s *Server) Handler(lifetime context.Context) http.Handler {
 	routes := map[string]route{
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
-		LiveTestPath:             {http.MethodPost, http.HandlerFunc(liveTest)},
-		SuspendPath:              {http.MethodGet, s.signedQuery(s.listSuspended)},
-		RollbackPath:             {http.MethodPut, s.signedBody(s.takeRollback(readRollbackRequest))},
-		SuspendWorkloadPath:      {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
-		RollbackWorkloadPath:     {http.MethodPut, s.signedBody(s.takeRollback(readRollbackOf(s.opts.View.Kinds)))},
+		altershield.MetricsPath: {http.MethodPost, &metricQueries{
+			s.opts.Metrics, s.opts.MetricsFrom, s.metricRates, s.limits.metrics, s.ReadBody, s.refusals,
+		}},
+		LiveTestPath:         {http.MethodPost, http.HandlerFunc(liveTest)},
+		SuspendPath:          {http.MethodGet, s.signedQuery(s.listSuspended)},
+		RollbackPath:         {http.MethodPut, s.signedBody(s.takeRollback(readRollbackRequest))},
+		SuspendWorkloadPath:  {http.MethodGet, s.signedQuery(s.listSuspendedWorkloads)},
+		RollbackWorkloadPath: {http.MethodPut, s.signedBody(s.takeRollback(readRollbackOf(s.opts.View.Kinds)))},
 	}
 	return s.recovered(s.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, known := routes[r.URL.Path]
@@ -341,27 +357,4 @@ func (s *Server) count(r *http.Request, result string) {
 
 func liveTest(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, codeAnswer{0, "Hello world"})
-}
-
-// codeAnswer is the form of answers, except to callbacks.
-type codeAnswer struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-// writeJSON writes a whole answer at once.
-func writeJSON(w http.ResponseWriter, status int, answer any) {
-	body, err := json.Marshal(answer)
-	if err != nil {
-		// The answers are structs of plain fields, which can always be encoded.
-		panic(err)
-	}
-	header := w.Header()
-	header.Set("Content-Type", "application/json")
-	header.Set("Content-Length", fmt.Sprint(len(body)))
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	// A client that is gone is not an error of the operator.
-	_, _ = w.Write(body)
 }

@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	orders "github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -57,6 +58,8 @@ type Question struct {
 	// OldVersion and OldImages are empty when the workload is being created.
 	Version, OldVersion string
 	Images, OldImages   []string
+	// Annotations of the workload in the request.
+	Annotations map[string]string
 
 	// of is the kind of the workload.
 	of workload.Kind
@@ -150,6 +153,7 @@ type params struct {
 
 func (c *serverCheck) request(q Question) altershield.SubmitAndStartRequest {
 	user := cmp.Or(strings.TrimSpace(q.User), "unknown")
+	link, parent, _ := orders.OriginOf(q.Annotations)
 	return altershield.SubmitAndStartRequest{
 		Base: altershield.Base{
 			TenantCode:     c.options.Tenant,
@@ -160,6 +164,7 @@ func (c *serverCheck) request(q Question) altershield.SubmitAndStartRequest {
 			Title:     checkTitle(q.Namespace+"/"+q.Name, q.Version),
 			Namespace: q.Namespace, Name: q.Name, App: q.App, User: user,
 			Phase: c.options.Phase, TargetType: c.options.TargetType,
+			Origin: altershield.Origin{ChangeURL: link, ParentOrderInfo: (*altershield.ParentOrder)(parent)},
 			Parameters: params{
 				Cluster: c.options.Cluster, Namespace: q.Namespace, Workload: q.Name, Version: q.Version, OldVersion: q.OldVersion,
 				Images: bounded(q.Images), OldImages: bounded(q.OldImages),

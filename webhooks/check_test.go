@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/altershield/simulator"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -249,6 +250,19 @@ func TestServerCheckRequest(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, request); diff != "" {
 		t.Error("(-want +got):\n", diff)
+	}
+}
+
+// TestServerCheckOrigin: the order of the admission check has the link and the parent order of the request.
+func TestServerCheckOrigin(t *testing.T) {
+	request := (&serverCheck{}).request(Question{Annotations: map[string]string{
+		v1alpha1.ChangeURLAnnotation: "https://ci.example.com/7", v1alpha1.ChangeOrderAnnotation: "CHG-7",
+	}})
+	want := altershield.Origin{ChangeURL: "https://ci.example.com/7", ParentOrderInfo: &altershield.ParentOrder{
+		OrderID: "CHG-7", OrderTitle: "CHG-7", OrderURL: "https://ci.example.com/7",
+	}}
+	if diff := cmp.Diff(want, request.Origin); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

@@ -79,7 +79,7 @@ func question(req *admission.Request, r *decide.Request, stored, changed *object
 		User:    r.User,
 		Release: r.Old.Annotations[v1alpha1.ReleaseAnnotation],
 		Version: r.New.Version, OldVersion: r.Old.Version,
-		Images: workload.Images(changed.template),
+		Images: workload.Images(changed.template), Annotations: r.New.Annotations,
 	}
 	q.of = changed.kind
 	if stored != nil {

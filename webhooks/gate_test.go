@@ -251,6 +251,7 @@ func TestQuestions(t *testing.T) {
 			want: Question{
 				RequestUID: "1", Kind: "deployment", Namespace: "default", Name: "sleep", App: "doze", User: "jane", Release: "1",
 				OldVersion: sleepVersion, Images: []string{"busybox", "init:1", "busybox:2"}, OldImages: []string{"busybox"},
+				Annotations: map[string]string{v1alpha1.ReleaseAnnotation: "1"},
 			},
 		},
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
+	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/wording"
 )
@@ -38,14 +39,16 @@ var ownPrefixes = []string{v1alpha1.SettingAnnotationPrefix, strings.TrimSuffix(
 const maxUnknown = 8
 
 // UnknownWords names the labels and annotations of a workload, and their values, that have a prefix of the operator and
-// are unknown to this version, one line each, with the nearest known one.
+// are unknown to this version, one line each, with the nearest known one. It names values for AlterShield Server that
+// cannot be used.
 func UnknownWords(labels, annotations map[string]string) []string {
 	isLabel := append(restoredLabels(), v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel, v1alpha1.DefenseLabel)
 	isAnnotation := slices.Concat(restoredAnnotations(), settings.Annotations(), userAnnotations(),
-		[]string{v1alpha1.HeldAnnotation, v1alpha1.TooLargeMark})
+		[]string{v1alpha1.HeldAnnotation, v1alpha1.TooLargeMark, v1alpha1.ChangeURLAnnotation, v1alpha1.ChangeOrderAnnotation})
+	_, _, unusable := server.OriginOf(annotations)
 	unknown := slices.Concat(
 		unknownIn("label", labels, isLabel, isAnnotation, "an annotation"),
-		unknownIn("annotation", annotations, isAnnotation, isLabel, "a label"))
+		unknownIn("annotation", annotations, isAnnotation, isLabel, "a label"), unusable)
 	if more := len(unknown) - maxUnknown; more > 0 {
 		unknown = append(unknown[:maxUnknown], fmt.Sprintf("%d more labels and annotations are not known", more))
 	}

@@ -31,6 +31,7 @@ type Release struct {
 	Phase, TargetType string
 	// Parameters are the values that rules of the server can read (changeParamJson).
 	Parameters any
+	Origin     Origin
 }
 
 // Order makes the order of a release: one target, the workload, in one phase.
@@ -45,6 +46,7 @@ func (r Release) Order() Order {
 		}},
 		ChangeApps:      []string{r.App},
 		ChangeParamJSON: JSONText(r.Parameters),
+		Origin:          r.Origin,
 	}
 }
 

@@ -186,6 +186,22 @@ type Order struct {
 	ChangeParamJSON string `json:"changeParamJson"`
 	// ChangeApps is an optional set.
 	ChangeApps []string `json:"changeApps,omitempty"`
+	Origin
+}
+
+// Origin has the optional fields of an order that a user sets.
+type Origin struct {
+	// ChangeURL links to the change.
+	ChangeURL string `json:"changeUrl,omitempty"`
+	// ParentOrderInfo is the order that the change is part of.
+	ParentOrderInfo *ParentOrder `json:"parentOrderInfo,omitempty"`
+}
+
+// ParentOrder is an order of another system. The server requires all fields, and accepts empty ones.
+type ParentOrder struct {
+	OrderID    string `json:"orderId"`
+	OrderTitle string `json:"orderTitle"`
+	OrderURL   string `json:"orderUrl"`
 }
 
 // Phases returns the phases of a change.

@@ -416,12 +416,6 @@ func caught(ctx context.Context, e *v1alpha1.DefenseEndpoint, answer **queryAnsw
 
 // unanswered returns the answer of a call without one.
 func unanswered(e *v1alpha1.DefenseEndpoint, err error) *queryAnswer {
-	failed := &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it cannot be called"}
-	errors.As(err, &failed)
-	switch failed.Reason {
-	case v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonCredentials:
-		// Names of Secrets are not for users of other namespaces.
-		failed = &endpoint.Error{Reason: v1alpha1.ReasonUnavailable, Message: "it is not accepted; its condition Accepted has the cause"}
-	}
-	return &queryAnswer{Reason: failed.Reason, Message: "endpoint " + e.Name + ": " + failed.Message}
+	reason, message := endpoint.Sentence(e, err)
+	return &queryAnswer{Reason: reason, Message: message}
 }

@@ -67,6 +67,15 @@ func (v View) Pods(ctx context.Context, w *workload.Workload) ([]workload.Pod, e
 	return kind.Pods(ctx, v.Cached, w)
 }
 
+// PodNames returns patterns of the names of all pods that a workload has or had, except of revisions that are gone.
+func (v View) PodNames(ctx context.Context, w *workload.Workload) ([]string, error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return nil, err
+	}
+	return kind.PodNames(ctx, v.Cached, w)
+}
+
 // Images lists the container images of the current template of a workload, and of
 // the previous template.
 func (v View) Images(ctx context.Context, w *workload.Workload) (current, previous []string, err error) {

@@ -78,6 +78,9 @@ func (e *Error) Error() string { return e.Message }
 // errCanceled is the error if the caller no longer waits.
 var errCanceled = &Error{"Canceled", "it was not asked"}
 
+// errNoPrometheus is the error of an answer of another type.
+var errNoPrometheus = &Error{v1alpha1.ReasonUnavailable, "it gave no valid answer: is it a Prometheus?"}
+
 // Guard returns an error unless an address may be dialled, as a [net.Dialer.ControlContext].
 type Guard func(ctx context.Context, network, address string, c syscall.RawConn) error
 
@@ -166,6 +169,29 @@ func (c *Clients) Query(
 	return samples, err
 }
 
+// QueryRange evaluates a query with one series over a range. It returns no values if there is no series.
+func (c *Clients) QueryRange(
+	ctx context.Context, e *v1alpha1.DefenseEndpoint, work slots.Work, query string, over promv1.Range, timeout time.Duration,
+) (values []model.SamplePair, err error) {
+	err = c.limited(ctx, e, work, func(known *endpoint) (result breaker.Outcome, err error) {
+		value, result, err := c.ask(ctx, e, known, timeout, func(ctx context.Context, p promv1.API, o ...promv1.Option) (model.Value, error) {
+			value, _, _, err := p.QueryRange(ctx, query, over, o...)
+			return value, err
+		})
+		matrix, ok := value.(model.Matrix)
+		switch {
+		case err != nil:
+			return result, err
+		case !ok || len(matrix) > 1:
+			return result, errNoPrometheus
+		case len(matrix) == 1:
+			values = matrix[0].Values
+		}
+		return result, nil
+	})
+	return values, err
+}
+
 // limited makes a call within the limits of its endpoint.
 func (c *Clients) limited(
 	ctx context.Context, e *v1alpha1.DefenseEndpoint, work slots.Work, call func(known *endpoint) (breaker.Outcome, error),
@@ -197,7 +223,22 @@ func (c *Clients) limited(
 
 func (c *Clients) query(
 	ctx context.Context, e *v1alpha1.DefenseEndpoint, known *endpoint, query string, at time.Time, timeout time.Duration,
-) ([]rules.Sample, breaker.Outcome, error) {
+) (samples []rules.Sample, result breaker.Outcome, err error) {
+	value, result, err := c.ask(ctx, e, known, timeout, func(ctx context.Context, p promv1.API, o ...promv1.Option) (model.Value, error) {
+		value, _, _, err := p.Query(ctx, query, at, o...)
+		return value, err
+	})
+	if err == nil {
+		samples, err = samplesOf(value)
+	}
+	return samples, result, err
+}
+
+// ask makes a call of a Prometheus.
+func (c *Clients) ask(
+	ctx context.Context, e *v1alpha1.DefenseEndpoint, known *endpoint, timeout time.Duration,
+	call func(context.Context, promv1.API, ...promv1.Option) (model.Value, error),
+) (model.Value, breaker.Outcome, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -210,11 +251,10 @@ func (c *Clients) query(
 	if err != nil {
 		return nil, breaker.Neutral, &Error{v1alpha1.ReasonInvalidPolicy, "its url cannot be used"}
 	}
-	value, _, _, err := promv1.NewAPI(made).Query(ctx, query, at, promv1.WithTimeout(timeout), promv1.WithLimit(MaxSeries+1))
+	value, err := call(ctx, promv1.NewAPI(made), promv1.WithTimeout(timeout), promv1.WithLimit(MaxSeries+1))
 	switch {
 	case err == nil:
-		samples, err := samplesOf(value)
-		return samples, breaker.Answered, err
+		return value, breaker.Answered, nil
 	case caller.Err() != nil:
 		return nil, breaker.Neutral, errCanceled
 	}
@@ -250,8 +290,20 @@ func samplesOf(value model.Value) ([]rules.Sample, error) {
 		}
 		return samples, nil
 	default:
-		return nil, &Error{v1alpha1.ReasonUnavailable, "it gave no valid answer: is it a Prometheus?"}
+		return nil, errNoPrometheus
 	}
+}
+
+// Sentence returns the reason of a call without an answer, and a sentence that names the endpoint and none of its Secrets.
+func Sentence(e *v1alpha1.DefenseEndpoint, err error) (reason, message string) {
+	failed := &Error{v1alpha1.ReasonUnavailable, "it cannot be called"}
+	errors.As(err, &failed)
+	switch failed.Reason {
+	case v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonCredentials:
+		// Names of Secrets are not for users of other namespaces.
+		failed = &Error{v1alpha1.ReasonUnavailable, "it is not accepted; its condition Accepted has the cause"}
+	}
+	return failed.Reason, "endpoint " + e.Name + ": " + failed.Message
 }
 
 // failure returns the error of a call without a valid answer. No text of the answer is in it.

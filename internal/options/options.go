@@ -86,6 +86,10 @@ type Options struct {
 	// and requests of other clients, also stand-alone. Empty for no token.
 	TokenFile string
 	altershield.Registration
+	// MetricsEndpoint is the DefenseEndpoint that answers AlterShield Server's queries for metrics, and MetricsFrom are the
+	// networks that may ask.
+	MetricsEndpoint string
+	MetricsFrom     []netip.Prefix
 	// DenyCIDRs are networks that no probe and no query of a policy calls.
 	DenyCIDRs []netip.Prefix
 	// HoldStep is the time for which new pods of a held rollout do not count as available. HoldGuard is the time before its
@@ -153,7 +157,7 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	fs.Func("deny-cidrs",
 		"`networks` that no probe and no query of a policy calls, such as the network of the nodes, separated by commas, as in "+
 			"10.96.0.0/12,fd00:10::/32",
-		o.denyCIDRs)
+		networks(&o.DenyCIDRs))
 	fs.DurationVar(&o.HoldStep, "hold-step", defaultHoldStep,
 		"`duration` for which new pods of a held rollout do not count as available; the rollout waits as long if no replica of the operator "+
 			"runs; "+minHoldStep.String()+" to "+maxHoldStep.String())
@@ -167,18 +171,21 @@ func (o *Options) bind(fs *flag.FlagSet) (configurations *string) {
 	return o.bindWebhooks(fs)
 }
 
-func (o *Options) denyCIDRs(value string) error {
-	for cidr := range strings.SplitSeq(value, ",") {
-		if cidr = strings.TrimSpace(cidr); cidr == "" {
-			continue
+// networks returns the function of a flag with networks, separated by commas.
+func networks(into *[]netip.Prefix) func(value string) error {
+	return func(value string) error {
+		for cidr := range strings.SplitSeq(value, ",") {
+			if cidr = strings.TrimSpace(cidr); cidr == "" {
+				continue
+			}
+			network, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				return fmt.Errorf("%q is not a network: give an address and the length of its prefix, as in 10.0.0.0/8", cidr)
+			}
+			*into = append(*into, network.Masked())
 		}
-		network, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			return fmt.Errorf("%q is not a network: give an address and the length of its prefix, as in 10.0.0.0/8", cidr)
-		}
-		o.DenyCIDRs = append(o.DenyCIDRs, network.Masked())
+		return nil
 	}
-	return nil
 }
 
 func (o *Options) bindWebhooks(fs *flag.FlagSet) (configurations *string) {
@@ -222,6 +229,11 @@ func (o *Options) bindServer(fs *flag.FlagSet) {
 		"`phase` of the releases of this cluster: "+strings.Join(altershield.Phases(), ", "))
 	fs.StringVar(&o.TargetType, "altershield-target-type", altershield.DefaultTargetType,
 		"registered `type` of the pods that a release changes")
+	fs.StringVar(&o.MetricsEndpoint, "altershield-metrics-endpoint", "",
+		"`name` of the DefenseEndpoint of type Prometheus, in the operator's namespace, that answers AlterShield Server's queries for metrics")
+	fs.Func("altershield-metrics-from",
+		"`networks` from which AlterShield Server may query metrics, unsigned, separated by commas, as in 192.0.2.10/32; empty refuses all",
+		networks(&o.MetricsFrom))
 }
 
 // NamespaceDefault returns the namespace of the operator without a flag.
@@ -314,6 +326,12 @@ func (o *Options) validateServer() error {
 		if _, err := altershield.NewTokenFile(o.TokenFile, clock.RealClock{}).Tokens(); err != nil {
 			return fmt.Errorf("--altershield-token-file: %w", err)
 		}
+	}
+	switch problems := validation.IsDNS1123Subdomain(o.MetricsEndpoint); {
+	case (o.MetricsEndpoint == "") != (len(o.MetricsFrom) == 0):
+		return errors.New("--altershield-metrics-endpoint and --altershield-metrics-from: give both, or neither")
+	case o.MetricsEndpoint != "" && len(problems) > 0:
+		return fmt.Errorf("--altershield-metrics-endpoint %q is not the name of an object: %s", o.MetricsEndpoint, strings.Join(problems, "; "))
 	}
 	if o.ServerURL == "" {
 		return nil

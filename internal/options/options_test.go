@@ -116,6 +116,26 @@ func TestParse(t *testing.T) {
 		"an address is no network": {
 			args: []string{"--deny-cidrs=10.0.0.0/8,10.1.2.3"}, wantErr: []string{"-deny-cidrs", "10.1.2.3", "length of its prefix"},
 		},
+		"no queries for metrics": {check: func(o *Options) bool { return o.MetricsEndpoint == "" && len(o.MetricsFrom) == 0 }},
+		"queries for metrics": {
+			args: []string{"--altershield-metrics-endpoint=prom", "--altershield-metrics-from=192.0.2.10/32,2001:db8::/64"},
+			check: func(o *Options) bool {
+				return o.MetricsEndpoint == "prom" && fmt.Sprint(o.MetricsFrom, o.DenyCIDRs) == "[192.0.2.10/32 2001:db8::/64] []"
+			},
+		},
+		"queries from nowhere": {
+			args: []string{"--altershield-metrics-endpoint=prom"}, wantErr: []string{"--altershield-metrics-from: give both, or neither"},
+		},
+		"queries without an endpoint": {
+			args: []string{"--altershield-metrics-from=192.0.2.10/32"}, wantErr: []string{"--altershield-metrics-endpoint", "give both"},
+		},
+		"queries from no network": {
+			args: []string{"--altershield-metrics-from=altershield"}, wantErr: []string{"altershield-metrics-from", "is not a network"},
+		},
+		"queries to a URL": {
+			args:    []string{"--altershield-metrics-endpoint=http://prom", "--altershield-metrics-from=192.0.2.10/32"},
+			wantErr: []string{"--altershield-metrics-endpoint", "is not the name of an object"},
+		},
 		"other certificate": {
 			args: []string{"--webhook-cert-name=other.crt"}, check: func(o *Options) bool { return o.Certificates.CertName == "other.crt" },
 		},

@@ -20,6 +20,7 @@ limitations under the License.
 //
 //	call.go         calls, their answers, and retries
 //	ids.go          ids of orders and entries, which a user may have copied into another record
+//	origin.go       the change of a release, by annotations of its workload
 //	entry.go        the steps of the entry of an order or a batch
 //	order_record.go order.go
 //	                the order of a release

@@ -56,6 +56,16 @@ func OwnsOrder(change *v1alpha1.ChangeWorkload) bool {
 	return s.OrderID != "" && s.OrderID == ownOrderID(clusterOf(s.OrderID), change, s.ObservedRelease, s.Attempt)
 }
 
+// OrderIsOpen reports whether AlterShield Server has the release's own order, and was not notified of its end.
+func OrderIsOpen(change *v1alpha1.ChangeWorkload) bool {
+	switch change.Status.OrderStage {
+	case v1alpha1.OrderNone, v1alpha1.OrderSubmitting, v1alpha1.OrderDenied, v1alpha1.OrderRefused, v1alpha1.OrderEnded:
+		return false
+	default:
+		return OwnsOrder(change)
+	}
+}
+
 // OwnsEntry reports whether the entry in the status of a batch was started under the order of the
 // batch's attempt.
 func OwnsEntry(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) bool {

@@ -277,24 +277,27 @@ func loadReleased(ctx context.Context, v cluster.View, change *v1alpha1.ChangeWo
 		namespace: change.Namespace, workload: change.Spec.ServiceName, by: operatorUser, override: defense.OverrideOf(change, w),
 	}
 	about.apiVersion, about.kind = kindOf(change)
+	about.kind = strings.ToLower(about.kind)
 	if w == nil || w.Release() != change.Spec.Release || w.Version != change.Spec.Reversion {
 		// The workload has another release by now.
 		return about, nil
 	}
 	about.apiVersion, about.kind = w.GVK.GroupVersion().String(), w.Kind()
 	about.workload, about.by = w.Name, w.ReleasedBy()
+	link, parent, _ := server.OriginOf(w.Annotations)
+	about.origin = altershield.Origin{ChangeURL: link, ParentOrderInfo: (*altershield.ParentOrder)(parent)}
 	var err error
 	about.images, about.oldImages, err = v.Images(ctx, w)
 	return about, err
 }
 
-// kindOf returns the kind of the workload of a release, in lower case. A release of an earlier
+// kindOf returns the kind of the workload of a release. A release of an earlier
 // version of the operator has no kind, and is a Deployment's.
 func kindOf(change *v1alpha1.ChangeWorkload) (apiVersion, kind string) {
 	if ref := change.Spec.WorkloadRef; ref != nil {
-		return ref.APIVersion, strings.ToLower(ref.Kind)
+		return ref.APIVersion, ref.Kind
 	}
-	return "apps/v1", "deployment"
+	return "apps/v1", "Deployment"
 }
 
 // EndGone ends the order of a release whose record is gone, with the last known status and the reason. An

@@ -139,6 +139,7 @@ type released struct {
 	images, oldImages []string
 	by                string
 	override          *defense.Overridden
+	origin            altershield.Origin
 }
 
 // orderParams are the parameters of an order (changeParamJson).
@@ -175,7 +176,7 @@ func (s *Server) orderRequest(change *v1alpha1.ChangeWorkload, r released) alter
 		Order: altershield.Release{
 			Title:     fmt.Sprintf("Release %s of %s %s/%s", change.Spec.Reversion, r.kind, r.namespace, r.workload),
 			Namespace: r.namespace, Name: r.workload, App: change.Spec.AppName, User: r.by,
-			Phase: s.phase(change), TargetType: s.TargetType,
+			Phase: s.phase(change), TargetType: s.TargetType, Origin: r.origin,
 			Parameters: orderParams{
 				Cluster: string(s.Cluster), Namespace: r.namespace, APIVersion: r.apiVersion, Kind: r.kind, Workload: r.workload,
 				Version: change.Spec.Reversion, Attempt: change.Status.Attempt, Images: images, OldImages: oldImages,
@@ -250,7 +251,11 @@ func podsOf(change *v1alpha1.ChangeWorkload, batch *v1alpha1.ChangePod) (targets
 		names[i] = batch.Spec.PodInfos[i].Pod
 	}
 	targets, pods := altershield.Fit(names, maxTargets), altershield.Fit(batch.Spec.PodInfos, maxPods)
-	extInfo = map[string]any{"namespace": batch.Namespace, "version": change.Spec.Reversion, "pods": pods}
+	_, kind := kindOf(change)
+	extInfo = map[string]any{
+		"namespace": batch.Namespace, "version": change.Spec.Reversion, "pods": pods,
+		"workloadType": kind, "workloadName": change.Spec.ServiceName,
+	}
 	if len(pods) < len(names) || len(targets) < len(names) {
 		extInfo["podCount"], extInfo["podsLeftOut"], extInfo["targetsLeftOut"] = len(names), len(names)-len(pods), len(names)-len(targets)
 	}

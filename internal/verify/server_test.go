@@ -256,6 +256,41 @@ func TestEndsWithoutSuccess(t *testing.T) {
 	}
 }
 
+// TestOrigin: the server accepts the link and the parent order of a release, and gets the workload with each batch. A
+// repeated submission is a duplicate: annotations that were edited meanwhile have no effect.
+func TestOrigin(t *testing.T) {
+	s, sim := newTestServer(t, simulator.Options{})
+	change, batch := testRelease()
+	change.Spec.WorkloadRef = &v1alpha1.WorkloadReference{APIVersion: "apps/v1", Kind: "StatefulSet"}
+	origin := altershield.Origin{
+		ChangeURL: "https://ci.example.com/7", ParentOrderInfo: &altershield.ParentOrder{OrderID: "CHG-7", OrderTitle: "Spring"},
+	}
+	about := released{namespace: "ns", workload: "web", by: "jane", origin: origin}
+	first := s.submit(t.Context(), change, about)
+	about.origin.ChangeURL = "https://ci.example.com/8"
+	if again := s.submit(t.Context(), change, about); first.Kind != server.AnswerDone || again.Kind != server.AnswerDuplicate {
+		t.Fatalf("submit: %+v, then %+v", first, again)
+	}
+	if a := s.startBatch(t.Context(), change, batch, serverNow); a.Kind != server.AnswerDone {
+		t.Fatalf("start: %+v", a)
+	}
+	var order altershield.SubmitOrderRequest
+	var start altershield.StartBatchRequest
+	err := errors.Join(
+		sim.Journal().Requests(altershield.ActionSubmitOrder).Accepted()[0].Decode(&order),
+		sim.Journal().Requests(altershield.ActionStartBatch)[0].Decode(&start))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(origin, order.Origin); diff != "" {
+		t.Errorf("origin -want +got:\n%s", diff)
+	}
+	got := []any{start.ExtInfo["namespace"], start.ExtInfo["workloadType"], start.ExtInfo["workloadName"]}
+	if diff := cmp.Diff([]any{"ns", "StatefulSet", "web"}, got); diff != "" {
+		t.Errorf("extInfo -want +got:\n%s", diff)
+	}
+}
+
 // TestManyPods: the server accepts a batch of thousands of pods, and an order with many images.
 // The pods and images that are left out are counted.
 func TestManyPods(t *testing.T) {

@@ -235,6 +235,11 @@ func (DaemonSet) Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod,
 	return podsOfRevision(ctx, r, w)
 }
 
+// PodNames implements Kind.
+func (DaemonSet) PodNames(_ context.Context, _ client.Reader, w *Workload) ([]string, error) {
+	return []string{generatedNames(w.Name)}, nil
+}
+
 // PodLabels implements Kind.
 func (DaemonSet) PodLabels() []string {
 	return []string{appsv1.ControllerRevisionHashLabelKey, templateGenerationLabel}

@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 
@@ -117,6 +118,25 @@ func (Deployment) Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod
 		pods[i] = ReadPod(&list.Items[i])
 	}
 	return pods, nil
+}
+
+// PodNames implements Kind.
+func (d Deployment) PodNames(ctx context.Context, r client.Reader, w *Workload) (patterns []string, err error) {
+	list, err := d.replicaSets(ctx, r, w)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		patterns = append(patterns, generatedNames(list.Items[i].GetName()))
+	}
+	return patterns, nil
+}
+
+// generatedNames returns the pattern of the names that the API server generates for pods of an object.
+func generatedNames(of string) string {
+	const longest, letters = 58, "[bcdfghjklmnpqrstvwxz2456789]{5}"
+	of += "-"
+	return regexp.QuoteMeta(of[:min(len(of), longest)]) + letters
 }
 
 // PodLabels implements Kind.

@@ -60,6 +60,8 @@ type Kind interface {
 	Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*Workload, error)
 	// Pods reads the pods of the workload's current template.
 	Pods(ctx context.Context, r client.Reader, w *Workload) ([]Pod, error)
+	// PodNames returns patterns of the names of all pods that the workload has or had, except of revisions that are gone.
+	PodNames(ctx context.Context, r client.Reader, w *Workload) ([]string, error)
 	// PodLabels returns the labels of pods that the kind reads; the cache keeps them.
 	PodLabels() []string
 	// IsCurrent reports whether a pod has the workload's current template.

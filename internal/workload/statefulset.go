@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -287,6 +288,11 @@ func (StatefulSet) Pods(ctx context.Context, r client.Reader, w *Workload) ([]Po
 		pods[i].Index = indexOf(pods[i].Name, w)
 	}
 	return pods, err
+}
+
+// PodNames implements Kind.
+func (StatefulSet) PodNames(_ context.Context, _ client.Reader, w *Workload) ([]string, error) {
+	return []string{regexp.QuoteMeta(w.Name+"-") + "[0-9]+"}, nil
 }
 
 // PodLabels implements Kind.

@@ -43,7 +43,9 @@ import (
 
 	"github.com/traas-stack/altershield-operator/controllers"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
+	"github.com/traas-stack/altershield-operator/internal/checks"
 	observed "github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/servertime"
 	"github.com/traas-stack/altershield-operator/routers"
 	"github.com/traas-stack/altershield-operator/runnable"
@@ -93,7 +95,7 @@ func (c machineClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 func (p *Process) setUp() error {
 	w := p.world
 	kinds := w.kinds
-	o := controllers.Options{Spread: func() float64 { return 0.5 }, DialEndpoint: w.dial}
+	o := controllers.Options{Spread: func() float64 { return 0.5 }, Guard: checks.NewGuard("")}
 	if w.server != nil {
 		server, err := w.server.connect(p)
 		if err != nil {
@@ -114,6 +116,7 @@ func (p *Process) setUp() error {
 	p.clock = servertime.New(machineClock{ahead: w.clocks[len(w.all)%len(w.clocks)]})
 	p.hearDate()
 	c := observed.New(mgr, observed.Options{Namespace: OperatorNamespace, Clock: p.clock, Kinds: kinds})
+	o.Clients = endpoint.NewClients(c.Live, c.Clock, w.dial)
 	if err := controllers.Setup(p.ctx, mgr, c, o); err != nil {
 		return err
 	}

@@ -170,4 +170,10 @@ const (
 	// RollbackRequestedAnnotation holds the time of the last rollback request over HTTP, in Unix milliseconds, so that no
 	// request is repeated.
 	RollbackRequestedAnnotation = "altershield.defense.antgroup.com/rollback-requested"
+	// ChangeURLAnnotation, set by a user, links to the change that the releases of the workload are part of. The order at
+	// AlterShield Server has the link.
+	ChangeURLAnnotation = "altershield.defense.antgroup.com/change-url"
+	// ChangeOrderAnnotation, set by a user, names the parent order of the releases of the workload, for AlterShield
+	// Server: an id, or a JSON object with orderId, orderTitle and orderUrl.
+	ChangeOrderAnnotation = "altershield.defense.antgroup.com/change-order"
 )

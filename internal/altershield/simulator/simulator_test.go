@@ -802,11 +802,16 @@ func TestValidation(t *testing.T) {
 		"parameters over the column": {
 			as.ActionSubmitOrder, instead(`"{}"`, `"[`+strings.Repeat(" ", 65534)+`]"`), `"901","msg":"Data too long`,
 		},
-		"parameters not JSON":      {as.ActionSubmitOrder, instead(`"{}"`, `"{"`), `"101","msg":"changeParamJson is not json`},
-		"unknown stage is no enum": {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n","defenseStage":"LATER"}`, `400 {`},
-		"no stage":                 {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n"}`, `"101"`},
-		"unknown end":              {as.ActionEndOrder, `{` + common + `,"finishState":"DONE"}`, `"101"`},
-		"unknown action":           {"other", `{}`, `404 {`},
+		"a link and a parent order": {as.ActionSubmitOrder, order("a", `,"changeUrl":"http://ci/7","parentOrderInfo":`+
+			`{"orderId":"7","orderTitle":"Spring","orderUrl":""}`), `"000"`},
+		"a parent order that is text":   {as.ActionSubmitOrder, order("a", `,"parentOrderInfo":"7"`), `400 {`},
+		"a parent order with an object": {as.ActionSubmitOrder, order("a", `,"parentOrderInfo":{"orderId":{}}`), `400 {`},
+		"a link over the limit":         {as.ActionSubmitOrder, order("a", `,"changeUrl":"`+strings.Repeat("a", 513)+`"`), `"101"`},
+		"parameters not JSON":           {as.ActionSubmitOrder, instead(`"{}"`, `"{"`), `"101","msg":"changeParamJson is not json`},
+		"unknown stage is no enum":      {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n","defenseStage":"LATER"}`, `400 {`},
+		"no stage":                      {as.ActionRetrieveCheck, `{` + common + `,"nodeId":"n"}`, `"101"`},
+		"unknown end":                   {as.ActionEndOrder, `{` + common + `,"finishState":"DONE"}`, `"101"`},
+		"unknown action":                {"other", `{}`, `404 {`},
 		"phases are a set of values": {
 			as.ActionSubmitOrder, instead(`["prod_phase"]`, `["prod"]`), `"101","msg":"changePhases is unknown`,
 		},

@@ -38,6 +38,7 @@ const (
 	date    // epoch milliseconds
 	texts   // a set of strings
 	objects // an array of objects
+	object  // an object of strings
 	anything
 )
 
@@ -78,6 +79,7 @@ var (
 		{name: "changeContents", kind: objects, required: true},
 		{name: "changeParamJson", kind: jsonText, required: true, json: true},
 		{name: "changeApps", kind: texts},
+		{name: "parentOrderInfo", kind: object, json: true},
 		{name: "planStartTime", kind: date},
 	}
 	startFields = []field{
@@ -224,6 +226,13 @@ func (f field) readable(value any) bool {
 	case texts:
 		list, ok := value.([]any)
 		return ok && !slices.ContainsFunc(list, func(e any) bool { _, ok := e.(string); return !ok })
+	case object:
+		fields, ok := value.(map[string]any)
+		for _, value := range fields {
+			_, isText := value.(string)
+			ok = ok && (isText || value == nil)
+		}
+		return ok
 	case objects:
 		list, ok := value.([]any)
 		return ok && !slices.ContainsFunc(list, func(e any) bool { _, ok := e.(map[string]any); return !ok })

@@ -125,6 +125,11 @@ func (f Fleet) Pods(ctx context.Context, r client.Reader, w *workload.Workload) 
 	return pods, nil
 }
 
+// PodNames implements workload.Kind.
+func (Fleet) PodNames(_ context.Context, _ client.Reader, w *workload.Workload) ([]string, error) {
+	return []string{w.Name + "-[0-9]+"}, nil
+}
+
 // PodLabels implements workload.Kind.
 func (Fleet) PodLabels() []string { return []string{CrewLabel} }
 
