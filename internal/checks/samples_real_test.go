@@ -70,21 +70,25 @@ func TestRealSamples(t *testing.T) {
 		name string
 		monitoring.Traffic
 		want map[string]result
+		// behind is the age of the newest sample.
+		behind time.Duration
 	}{
-		{"good", monitoring.Traffic{Rate: 50, Latency: 10 * time.Millisecond}, map[string]result{"errors": good, "latency": good}},
-		{"failing", monitoring.Traffic{Rate: 50, Errors: .1, Latency: 10 * time.Millisecond}, map[string]result{"errors": bad, "latency": good}},
-		{"slow", monitoring.Traffic{Rate: 50, Latency: 2 * time.Second}, map[string]result{"errors": good, "latency": bad}},
-		{"idle", monitoring.Traffic{}, map[string]result{"errors": none, "latency": none}},
+		{"good", monitoring.Traffic{Rate: 50, Latency: 10 * time.Millisecond}, map[string]result{"errors": good, "latency": good}, 0},
+		{"failing", monitoring.Traffic{Rate: 50, Errors: .1, Latency: time.Millisecond}, map[string]result{"errors": bad, "latency": good}, 0},
+		{"slow", monitoring.Traffic{Rate: 50, Latency: 2 * time.Second}, map[string]result{"errors": good, "latency": bad}, 0},
+		{"idle", monitoring.Traffic{}, map[string]result{"errors": none, "latency": none}, 0},
+		{"behind", monitoring.Traffic{Rate: 50, Errors: .1}, map[string]result{"errors": none, "latency": none}, time.Hour},
 	}
 	now := time.Now()
 	for sample, family := range samples {
 		for _, kind := range kinds {
-			past := []monitoring.Period{{Start: now.Add(-5 * time.Minute), End: now, Step: 15 * time.Second, Traffic: kind.Traffic}}
+			end := now.Add(-kind.behind)
+			past := []monitoring.Period{{Start: end.Add(-5 * time.Minute), End: end, Step: 15 * time.Second, Traffic: kind.Traffic}}
 			// Old pods do not count.
 			for pod, past := range map[string][]monitoring.Period{"web-1": past, "web-0": {{
-				Start: past[0].Start, End: now, Step: past[0].Step, Traffic: monitoring.Traffic{Rate: 500, Errors: .02, Latency: time.Millisecond},
+				Start: past[0].Start, End: end, Step: past[0].Step, Traffic: monitoring.Traffic{Rate: 500, Errors: .02, Latency: time.Millisecond},
 			}}} {
-				o := monitoring.TargetOptions{Family: family, Past: past}
+				o := monitoring.TargetOptions{Family: family, Past: past, Ended: kind.behind > 0}
 				if _, err := targets.Add(sample+"-"+kind.name, pod, o); err != nil {
 					t.Fatal(err)
 				}

@@ -216,6 +216,7 @@ func TestBadDays(t *testing.T) {
 		},
 		"HTML":       {answering(200, page), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"other JSON": {answering(200, `{"password":"hunter2"}`), v1alpha1.ReasonUnavailable, "no valid answer"},
+		"garbage":    {answering(200, "\x00\x1b[2J\xff{hunter2"), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"nothing":    {answering(200, ``), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"10 MB":      {answering(200, vector+strings.Repeat(" ", 10<<20)), v1alpha1.ReasonUnavailable, "larger than limits.responseBytes"},
 		"a redirect": {
