@@ -397,6 +397,49 @@ func TestOAuth2(t *testing.T) {
 	}
 }
 
+// TestTokenAddress: the client's secret goes to no other address, and no call waits longer for a token than for an endpoint.
+func TestTokenAddress(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it followed the redirect") }))
+	defer other.Close()
+	for name, test := range map[string]struct {
+		handler http.Handler
+		message string
+	}{
+		"a redirect": {http.RedirectHandler(other.URL+"/token", http.StatusTemporaryRedirect), "tokenURL gives no token (HTTP 307)"},
+		"HTML":       {answering(200, "<html>hunter2</html>"), "it cannot be called"},
+		"refused":    {answering(401, "hunter2"), "spec.auth.oauth2.tokenURL gives no token (HTTP 401)"},
+		"no answer": {http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_ = r.ParseForm() // without its body, the server does not notice that the client leaves
+			<-r.Context().Done()
+		}), "it does not answer in time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tokens := httptest.NewServer(test.handler)
+			defer tokens.Close()
+			s := newScene(t, "http://127.0.0.1:1")
+			s.secret("login", true, map[string]string{"clientID": "me", "clientSecret": "s3cret"})
+			s.e.Spec.Auth = &v1alpha1.EndpointAuth{OAuth2: &v1alpha1.EndpointOAuth2{
+				SecretRef: v1alpha1.SecretReference{Name: "login"}, TokenURL: tokens.URL,
+			}}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, err := s.query(time.Second)
+				if err == nil || !strings.Contains(err.Error(), test.message) || strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("error %v", err)
+				}
+			}()
+			select {
+			case <-ended:
+			case <-time.After(time.Minute):
+				t.Error("the call does not end")
+				tokens.CloseClientConnections()
+				<-ended
+			}
+		})
+	}
+}
+
 // TestBreaker: an endpoint that fails is not called for a while; a refused query is an answer.
 func TestBreaker(t *testing.T) {
 	var calls atomic.Int32

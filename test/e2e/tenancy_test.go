@@ -52,7 +52,8 @@ import (
 //   - Secrets without the label, names of Secrets in messages: TestCredentials in internal/endpoint, TestSecretsOfOthers in internal/checks
 //   - addresses after DNS, also of tokens, of the API server, of metadata services and of --deny-cidrs: TestGuard in internal/endpoint and
 //     internal/checks
-//   - redirects, reserved headers, credentials and answers in messages: TestBadDays, TestProblem and TestSend in internal/endpoint
+//   - redirects, reserved headers, credentials and answers in messages: TestBadDays, TestTokenAddress, TestProblem and TestSend in
+//     internal/endpoint
 //   - answers of a service in messages: TestServiceTexts in internal/checks
 //   - labels of metrics, which are names of policies and checks: internal/metrics
 
