@@ -87,6 +87,15 @@ func nothing(string) (string, int) { return "[]", 200 }
 
 func broken(string) (string, int) { return "[]", 502 }
 
+// byTurns answers as two replicas behind one address do.
+func byTurns(a, b func(string) (string, int)) func(string) (string, int) {
+	return func(query string) (string, int) {
+		now := a
+		a, b = b, a
+		return now(query)
+	}
+}
+
 const errorsQuery = `sum(rate(errors_total{namespace="bank",$podLabel=~"$pods"}[$range]))`
 
 // newQuerying returns a batch of two pods with a check of type prometheus.
@@ -263,6 +272,17 @@ func TestQueryBadDays(t *testing.T) {
 		},
 		"down": {
 			answer: broken, phase: v1alpha1.CheckError, reason: v1alpha1.ReasonUnavailable, message: "until the deadline: endpoint prom: it",
+		},
+		"two replicas that disagree": {
+			answer: byTurns(value(0.01), value(0.5)), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed,
+			message: "5 of 5 evaluations had data; the last one: value 0.01",
+		},
+		"two replicas, one of them empty": {
+			answer: byTurns(value(0.01), nothing), phase: v1alpha1.CheckNoData, reason: v1alpha1.ReasonNoSeries,
+			message: "2 of 4 evaluations had data",
+		},
+		"two replicas, one of them down": {
+			answer: byTurns(broken, value(0.01)), phase: v1alpha1.CheckPassed, reason: v1alpha1.ReasonPassed, message: "4 of 4",
 		},
 		"several series": {
 			answer: func(string) (string, int) {

@@ -108,7 +108,7 @@ func TestDecideService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := queryInput{Now: testNow.Add(test.at), Answer: test.answer, Errors: test.errors}
-			in.Check = &policy.Check{Delay: 10 * time.Second, Suggestion: "look", Service: &v1alpha1.ServiceCheck{}}
+			in.Check = &policy.Check{Delay: 10 * time.Second, OnError: v1alpha1.SilenceFails, Suggestion: "look", Service: &v1alpha1.ServiceCheck{}}
 			in.Status = v1alpha1.CheckStatus{Phase: v1alpha1.CheckRunning, StartTime: stamp(testNow), Deadline: stamp(testNow.Add(deadline))}
 			if test.background {
 				in.Status.Phase = v1alpha1.CheckWatching
@@ -120,6 +120,9 @@ func TestDecideService(t *testing.T) {
 			if got.Status.Phase != test.phase || !strings.HasPrefix(got.Status.Message, test.message) || !got.Ask.IsZero() != test.asks ||
 				got.After != test.after {
 				t.Errorf("%s %q, asks %v, after %s", got.Status.Phase, got.Status.Message, got.Ask, got.After)
+			}
+			if got.Status.Phase == v1alpha1.CheckError && got.Status.OnSilence != v1alpha1.SilenceFails {
+				t.Errorf("effect %q", got.Status.OnSilence)
 			}
 		})
 	}

@@ -36,6 +36,8 @@ import (
 	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/clock"
@@ -309,11 +311,14 @@ func Sentence(e *v1alpha1.DefenseEndpoint, err error) (reason, message string) {
 // failure returns the error of a call without a valid answer. No text of the answer is in it.
 func failure(ctx context.Context, status int, err error) *Error {
 	timeout, authority, host := net.Error(nil), x509.UnknownAuthorityError{}, x509.HostnameError{}
-	invalid, name := x509.CertificateInvalidError{}, &net.DNSError{}
+	invalid, name, login := x509.CertificateInvalidError{}, &net.DNSError{}, &oauth2.RetrieveError{}
 	message := "it cannot be called"
 	switch {
 	case errors.Is(err, errTooLarge):
 		message = "its answer is larger than limits.responseBytes, or than 1Mi for a service: shorten the result, or raise the limit"
+	case errors.As(err, &login) && login.Response != nil:
+		message = fmt.Sprintf("spec.auth.oauth2.tokenURL gives no token (HTTP %d): correct it or the Secret; redirects are not followed",
+			login.Response.StatusCode)
 	case status/100 == 3:
 		message = fmt.Sprintf("it redirects (HTTP %d), and redirects are not followed: correct spec.url", status)
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
@@ -397,8 +402,7 @@ func (c *Clients) transport(
 		return nil, nil, &Error{v1alpha1.ReasonUnavailable, "its Secrets could not be read from the API server"}
 	}
 	if known.transport == nil || !reflect.DeepEqual(made, known.config) {
-		transport, err := config.NewRoundTripperFromConfigWithContext(context.WithoutCancel(ctx), *made, agent,
-			config.WithDialContextFunc(config.DialContextFunc(c.dial)), config.WithUserAgent(agent), config.WithIdleConnTimeout(freshFor))
+		transport, err := c.made(ctx, *made)
 		if err != nil {
 			// The error may quote a certificate.
 			return nil, nil, &Error{v1alpha1.ReasonCredentials, "spec.tls: the certificates or the key cannot be used: they must be PEM"}
@@ -410,6 +414,32 @@ func (c *Clients) transport(
 	}
 	known.signingKey, known.generation, known.read = key, e.Generation, now
 	return known.transport, known.signingKey, nil
+}
+
+// made returns the transport of a configuration. The client of common/config for OAuth 2.0 follows redirects with the secret, and
+// waits without end for a token.
+func (c *Clients) made(ctx context.Context, of config.HTTPClientConfig) (http.RoundTripper, error) {
+	ctx = context.WithoutCancel(ctx)
+	login := of.OAuth2
+	of.OAuth2 = nil
+	plain := func(of config.HTTPClientConfig) (http.RoundTripper, error) {
+		return config.NewRoundTripperFromConfigWithContext(ctx, of, agent,
+			config.WithDialContextFunc(config.DialContextFunc(c.dial)), config.WithUserAgent(agent), config.WithIdleConnTimeout(freshFor))
+	}
+	transport, err := plain(of)
+	if err != nil || login == nil {
+		return transport, err
+	}
+	tokens, err := plain(config.HTTPClientConfig{TLSConfig: login.TLSConfig, EnableHTTP2: true})
+	if err != nil {
+		return nil, err
+	}
+	asking := withoutRedirects(tokens)
+	asking.Timeout = reachTimeout
+	source := clientcredentials.Config{
+		ClientID: login.ClientID, ClientSecret: string(login.ClientSecret), TokenURL: login.TokenURL, Scopes: login.Scopes,
+	}
+	return &oauth2.Transport{Source: source.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, asking)), Base: transport}, nil
 }
 
 var (

@@ -216,6 +216,7 @@ func TestBadDays(t *testing.T) {
 		},
 		"HTML":       {answering(200, page), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"other JSON": {answering(200, `{"password":"hunter2"}`), v1alpha1.ReasonUnavailable, "no valid answer"},
+		"garbage":    {answering(200, "\x00\x1b[2J\xff{hunter2"), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"nothing":    {answering(200, ``), v1alpha1.ReasonUnavailable, "no valid answer"},
 		"10 MB":      {answering(200, vector+strings.Repeat(" ", 10<<20)), v1alpha1.ReasonUnavailable, "larger than limits.responseBytes"},
 		"a redirect": {
@@ -393,6 +394,49 @@ func TestOAuth2(t *testing.T) {
 	}
 	if tokens.Load() != 1 {
 		t.Errorf("%d tokens", tokens.Load())
+	}
+}
+
+// TestTokenAddress: the client's secret goes to no other address, and no call waits longer for a token than for an endpoint.
+func TestTokenAddress(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it followed the redirect") }))
+	defer other.Close()
+	for name, test := range map[string]struct {
+		handler http.Handler
+		message string
+	}{
+		"a redirect": {http.RedirectHandler(other.URL+"/token", http.StatusTemporaryRedirect), "tokenURL gives no token (HTTP 307)"},
+		"HTML":       {answering(200, "<html>hunter2</html>"), "it cannot be called"},
+		"refused":    {answering(401, "hunter2"), "spec.auth.oauth2.tokenURL gives no token (HTTP 401)"},
+		"no answer": {http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_ = r.ParseForm() // without its body, the server does not notice that the client leaves
+			<-r.Context().Done()
+		}), "it does not answer in time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tokens := httptest.NewServer(test.handler)
+			defer tokens.Close()
+			s := newScene(t, "http://127.0.0.1:1")
+			s.secret("login", true, map[string]string{"clientID": "me", "clientSecret": "s3cret"})
+			s.e.Spec.Auth = &v1alpha1.EndpointAuth{OAuth2: &v1alpha1.EndpointOAuth2{
+				SecretRef: v1alpha1.SecretReference{Name: "login"}, TokenURL: tokens.URL,
+			}}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, err := s.query(time.Second)
+				if err == nil || !strings.Contains(err.Error(), test.message) || strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("error %v", err)
+				}
+			}()
+			select {
+			case <-ended:
+			case <-time.After(time.Minute):
+				t.Error("the call does not end")
+				tokens.CloseClientConnections()
+				<-ended
+			}
+		})
 	}
 }
 
