@@ -141,9 +141,12 @@ func run(ctx context.Context, o *options.Options) error {
 		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.Times{Step: o.HoldStep, Guard: o.HoldGuard},
 	})
 	guard := checks.NewGuard(config.Host, o.DenyCIDRs...)
-	clients := endpoint.NewClients(c.Live, c.Clock, endpoint.Guarded(endpoint.Guard(guard)))
+	// Queries of AlterShield Server have clients of their own: they must not open the circuit breaker of checks.
+	clients := func() *endpoint.Clients {
+		return endpoint.NewClients(c.Live, c.Clock, endpoint.Guarded(endpoint.Guard(guard)))
+	}
 	if err := controllers.Setup(ctx, mgr, c, controllers.Options{
-		Server: server, MetricsTogether: !o.MetricsByNamespace, Guard: guard, Clients: clients,
+		Server: server, MetricsTogether: !o.MetricsByNamespace, Guard: guard, Clients: clients(),
 	}); err != nil {
 		return err
 	}
@@ -157,7 +160,7 @@ func run(ctx context.Context, o *options.Options) error {
 		}),
 		routers.SetupWithManager(mgr, routers.Options{
 			Address: o.CallbackAddress, CertPath: o.CallbackCertPath, Tokens: tokens, StandAlone: server == nil, View: c.View, Clock: c.Clock,
-			Metrics:     &verify.Metrics{View: c.View, Clock: c.Clock, Clients: clients, Endpoint: o.MetricsEndpoint},
+			Metrics:     &verify.Metrics{View: c.View, Clock: c.Clock, Clients: clients(), Endpoint: o.MetricsEndpoint},
 			MetricsFrom: o.MetricsFrom, Rollbacks: c, NoPut: !o.CallbackPut, Log: ctrl.Log.WithName("callbacks"), OnCallback: metrics.Callback,
 		}),
 		certs.SetupWithManager(mgr),

@@ -37,7 +37,9 @@ func withJob() world.Options {
 
 // endJob plays a release until its Job ends like this.
 func endJob(w *world.World, end batchv1.JobConditionType) {
-	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "smoke"}}
+	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "smoke", Labels: map[string]string{
+		v1alpha1.CheckTemplateMark: "true",
+	}}}
 	cron.Spec.Suspend = ptr.To(true)
 	must(w, w.Create(cron))
 	create(w, web(2))

@@ -29,6 +29,9 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/network"
 )
 
+// maxMetricQueries bounds the queries for metrics that are answered at a time.
+const maxMetricQueries = 64
+
 // MetricSource answers queries for metrics of workloads.
 type MetricSource interface {
 	// Answer returns the HTTP status of the answer, a sentence about an error or about missing data, and the points.
@@ -48,6 +51,8 @@ type metricQueries struct {
 	source MetricSource
 	from   []netip.Prefix
 	rates  *network.Rates
+	// slots bound the queries at a time.
+	slots chan struct{}
 	// timeout bounds a query with its body, which read reads.
 	timeout  time.Duration
 	read     func(http.ResponseWriter, *http.Request) (body []byte, done func(), err error)
@@ -79,6 +84,12 @@ func (m *metricQueries) answer(w http.ResponseWriter, r *http.Request) (status i
 		return http.StatusUnsupportedMediaType, "the body is not application/json, or is compressed", nil
 	case m.rates.Take(source) != network.Granted:
 		return http.StatusTooManyRequests, "too many queries for metrics per second", nil
+	}
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+	default:
+		return http.StatusServiceUnavailable, "too many queries for metrics at a time", nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), m.timeout)
 	defer cancel()

@@ -161,7 +161,9 @@ func defaultLimits() limits {
 		replays:    20_000,
 		metrics:    10 * time.Second,
 		// A check asks for nine metrics at once.
-		metricRates: network.RatesOptions{Each: network.Rate{PerSecond: 20, Burst: 90}, Keys: 256, Keep: time.Minute},
+		metricRates: network.RatesOptions{
+			Each: network.Rate{PerSecond: 20, Burst: 90}, All: network.Rate{PerSecond: 60, Burst: 270}, Keys: 256, Keep: time.Minute,
+		},
 	}
 }
 
@@ -240,7 +242,7 @@ func (s *Server) Handler(lifetime context.Context) http.Handler {
 	routes := map[string]route{
 		altershield.CallbackPath: {http.MethodPost, s.signedBody(s.callback(lifetime))},
 		altershield.MetricsPath: {http.MethodPost, &metricQueries{
-			s.opts.Metrics, s.opts.MetricsFrom, s.metricRates, s.limits.metrics, s.ReadBody, s.refusals,
+			s.opts.Metrics, s.opts.MetricsFrom, s.metricRates, make(chan struct{}, maxMetricQueries), s.limits.metrics, s.ReadBody, s.refusals,
 		}},
 		LiveTestPath:         {http.MethodPost, http.HandlerFunc(liveTest)},
 		SuspendPath:          {http.MethodGet, s.signedQuery(s.listSuspended)},

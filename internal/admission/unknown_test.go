@@ -59,7 +59,7 @@ func TestUnknownWords(t *testing.T) {
 		"a link of the change":       {nil, one(prefix+"change-url", "https://ci.example.com/7"), nil},
 		"a parent order":             {nil, one(prefix+"change-order", "CHG-7"), nil},
 		"an unusable link": {nil, one(prefix+"change-url", "ci/7"), []string{"annotation " + prefix +
-			`change-url: "ci/7" is no link: give an http or https URL without a password, of at most 512 bytes; ` +
+			`change-url is no link: give an http or https URL without a password, of at most 512 bytes; ` +
 			`AlterShield Server does not get it`}},
 		"a hostile value": {nil, one(prefix+"unquarantine", "\x1b[2J\n"+strings.Repeat("y", 9999)),
 			[]string{"annotation " + prefix + `unquarantine: the value "[2J ` + strings.Repeat("y", 249) +

@@ -49,8 +49,8 @@ const (
 	pendingAfter = 30 * time.Second
 	// minJobTTL is the least time for which a finished Job is kept: the operator may be down.
 	minJobTTL = time.Hour
-	// maxJobName bounds names of Jobs, which are values of labels, jobHashLength has the digits of their hash.
-	maxJobName    = 63
+	// maxJobName bounds names of Jobs, whose pods have their index in the host name; jobHashLength has the digits of their hash.
+	maxJobName    = 52
 	jobHashLength = 10
 )
 
@@ -60,7 +60,7 @@ func jobName(s *Subject, of *policy.Check) string {
 	id := fmt.Sprintf("%s/%s/%d/%s/%s", s.Release.UID, s.uid(), s.Release.Status.Attempt, of.Name, of.Job.CronJob)
 	sum := sha256.Sum256([]byte(id))
 	prefix := s.Workload.Name + of.Name[strings.LastIndex(of.Name, "/"):]
-	return record.Shorten(strings.ReplaceAll(prefix, "/", "-"), maxJobName-jobHashLength-1) + "-" + hex.EncodeToString(sum[:])[:jobHashLength]
+	return record.Shorten(strings.NewReplacer("/", "-", ".", "-").Replace(prefix), maxJobName-jobHashLength-1) + "-" + hex.EncodeToString(sum[:])[:jobHashLength]
 }
 
 // jobInput is the input of a decision about a check of type job.
@@ -76,6 +76,8 @@ type jobInput struct {
 	Reason, Problem string
 	// Pending is why a pod of the Job is Pending; empty if it is not.
 	Pending string
+	// Gone is the name of a pod of the batch that has gone; empty for none.
+	Gone string
 }
 
 // decideJob returns the next status of a check, and the time until the next decision; 0 for never. A Job that is not finished at
@@ -87,8 +89,9 @@ func decideJob(in jobInput) (s v1alpha1.CheckStatus, after time.Duration) {
 	wait, problem := jobEvery, in.Problem
 	switch end := jobEnd(in.Job); {
 	case in.Job == nil:
-		s.Reason = in.Reason
-		wait = min(max(in.Now.Sub(timeOf(s.StartTime).Add(in.Check.Delay)), jobEvery), maxJobRetry)
+		if s.Reason = in.Reason; s.Reason == v1alpha1.ReasonJobNotCreated {
+			wait = min(max(in.Now.Sub(timeOf(s.StartTime).Add(in.Check.Delay)), jobEvery), maxJobRetry)
+		}
 	case !isOwned(in.Job, in.Release):
 		s.Reason, problem = v1alpha1.ReasonJobNotCreated, "Job "+s.JobName+" exists and does not belong to this release: delete it"
 	case end == nil:
@@ -99,6 +102,10 @@ func decideJob(in jobInput) (s v1alpha1.CheckStatus, after time.Duration) {
 	case end.Reason == batchv1.JobReasonDeadlineExceeded && in.Job.Annotations[v1alpha1.CheckDeadlineMark] != "":
 		over = true // of the check, as it was when the Job was created
 		problem = jobNotFinished(&in.Status, in.Pending, over)
+	case in.Gone != "":
+		s.Phase, s.Reason, s.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonJobFailed, onSilence(in.Check.OnNoData)
+		s.Message = fmt.Sprintf("Job %s failed, and pod %s, which it may have tested, is gone", s.JobName, in.Gone)
+		return s, 0
 	default:
 		s.Phase, s.Reason = v1alpha1.CheckFailed, v1alpha1.ReasonJobFailed
 		report(&s, nil, joined(": ", "Job "+s.JobName+" failed", end.Reason, wording.Cut(end.Message)), in.Check.Suggestion)
@@ -144,6 +151,16 @@ func pendingPod(pods []corev1.Pod, now, deadline time.Time) string {
 		p := workload.ReadPod(&pods[i])
 		if pods[i].Status.Phase == corev1.PodPending && p.Stuck != nil && (now.Sub(p.Created) >= pendingAfter || !now.Before(deadline)) {
 			return joined(": ", fmt.Sprintf("pod %s is Pending", p.Name), p.Stuck.Reason, p.Stuck.Message)
+		}
+	}
+	return ""
+}
+
+// gonePod returns the first pod of a batch that is not among those that are left; empty for none.
+func gonePod(b *v1alpha1.ChangePod, left []string) string {
+	for i := range b.Spec.PodInfos {
+		if pod := b.Spec.PodInfos[i].Pod; !slices.Contains(left, pod) {
+			return pod
 		}
 	}
 	return ""

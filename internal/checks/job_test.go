@@ -136,8 +136,12 @@ func TestDecideJob(t *testing.T) {
 			wantReason: v1alpha1.ReasonJobNotCreated, wantMessage: "no CronJob", after: 20 * time.Second,
 		},
 		"not created for long": {
+			at: 10 * time.Minute, reason: v1alpha1.ReasonJobNotCreated, problem: "no CronJob", phase: v1alpha1.CheckRunning,
+			wantReason: v1alpha1.ReasonJobNotCreated, wantMessage: "no CronJob", after: time.Minute,
+		},
+		"waits for another Job for long": {
 			at: 10 * time.Minute, reason: v1alpha1.ReasonJobRunning, problem: "another one runs", phase: v1alpha1.CheckRunning,
-			wantReason: v1alpha1.ReasonJobRunning, wantMessage: "another one runs", after: time.Minute,
+			wantReason: v1alpha1.ReasonJobRunning, wantMessage: "another one runs", after: 5 * time.Second,
 		},
 		"not created until the deadline": {
 			at: 16 * time.Minute, reason: v1alpha1.ReasonJobNotCreated, problem: "no CronJob", phase: v1alpha1.CheckError,
@@ -188,7 +192,7 @@ func TestJobName(t *testing.T) {
 	s.Workload.Name = strings.Repeat("web.", 60)
 	names[jobName(s, of(strings.Repeat("a", 63), "tests"))] = true
 	for name := range names {
-		if len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		if len(name) > 52 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 			t.Errorf("name %s", name)
 		}
 	}

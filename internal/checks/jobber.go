@@ -51,11 +51,14 @@ type jobber struct {
 	client client.Client
 	clock  clock.PassiveClock
 
-	// mu is held while a Job is created, so that two checks of a workload do not create Jobs at a time.
+	// mu is held while a Job is created, so that two checks of a workload do not create Jobs at a time. No check waits for it.
 	mu sync.Mutex
 	// last has the name of the last Job that this process created for each attempt of a release: caches may not have its check yet.
 	last *lru.LRUExpireCache
 }
+
+// oneJob ends the message of a check whose Job waits, and is not created yet.
+const oneJob = "a workload has one Job at a time"
 
 // maxLastJobs is the number of remembered Jobs.
 const maxLastJobs = 1000
@@ -85,7 +88,9 @@ func (j *jobber) next(
 	if begins := timeOf(c.StartTime).Add(of.Delay); in.Now.Before(begins) {
 		return next, begins.Sub(in.Now), nil
 	}
-	in.Job, in.Problem = j.get(ctx, s, next.JobName)
+	if in.Job, in.Problem, err = j.get(ctx, s, next.JobName); err != nil {
+		return next, 0, err // it may have failed
+	}
 	switch {
 	case in.Problem != "":
 		in.Reason = v1alpha1.ReasonJobNotCreated
@@ -95,6 +100,13 @@ func (j *jobber) next(
 			return next, 0, fmt.Errorf("list pods of job %s: %w", in.Job.Name, err)
 		}
 		in.Pending = pendingPod(pods.Items, in.Now, timeOf(in.Status.Deadline))
+		if end := jobEnd(in.Job); end != nil && end.Type == batchv1.JobFailed && s.Batch != nil {
+			of, err := podsOf(ctx, j.view, s)
+			if err != nil {
+				return next, 0, err
+			}
+			in.Gone = gonePod(s.Batch, namesOf(of))
+		}
 	default:
 		var pods []workload.Pod
 		if pods, err = podsOf(ctx, j.view, s); err != nil {
@@ -103,23 +115,31 @@ func (j *jobber) next(
 		if s.Batch != nil && len(namesOf(pods)) == 0 {
 			return withoutPods(next), 0, nil
 		}
-		in.Job, in.Reason, in.Problem = j.create(ctx, s, &in, pods)
+		if !j.mu.TryLock() {
+			return next, time.Second, nil
+		}
+		defer j.mu.Unlock()
+		if in.Job, in.Reason, in.Problem, err = j.create(ctx, s, &in, pods); err != nil {
+			return next, 0, err
+		}
 	}
 	next, after = decideJob(in)
 	return next, after, nil
 }
 
-// get reads a Job; nil if it does not exist. The problem is why it could not be read.
-func (j *jobber) get(ctx context.Context, s *Subject, name string) (job *batchv1.Job, problem string) {
+// get reads a Job; nil if it does not exist. The problem is why it must not be read.
+func (j *jobber) get(ctx context.Context, s *Subject, name string) (job *batchv1.Job, problem string, err error) {
 	job = &batchv1.Job{}
-	err := j.view.Live.Get(ctx, types.NamespacedName{Namespace: s.Release.Namespace, Name: name}, job)
+	err = j.view.Live.Get(ctx, types.NamespacedName{Namespace: s.Release.Namespace, Name: name}, job)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, ""
+		return nil, "", nil
+	case apierrors.IsForbidden(err):
+		return nil, j.explain(s, err, "get Jobs"), nil
 	case err != nil:
-		return nil, j.explain(s, err, "get Jobs")
+		return nil, "", fmt.Errorf("get job %s: %w", name, err)
 	}
-	return job, ""
+	return job, "", nil
 }
 
 // explain returns the problem of a request that failed, with the remedy for a missing right. Quotas and admission forbid, too.
@@ -134,30 +154,30 @@ func (j *jobber) explain(s *Subject, err error, verb string) string {
 }
 
 // create creates the Job of a check, unless another Job of the release runs. The problem is why it could not.
-func (j *jobber) create(ctx context.Context, s *Subject, in *jobInput, pods []workload.Pod) (_ *batchv1.Job, reason, problem string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (j *jobber) create(
+	ctx context.Context, s *Subject, in *jobInput, pods []workload.Pod,
+) (job *batchv1.Job, reason, problem string, err error) {
 	cron, problem := j.template(ctx, s, in.Check.Job.CronJob)
 	if problem != "" {
-		return nil, v1alpha1.ReasonJobNotCreated, problem
+		return nil, v1alpha1.ReasonJobNotCreated, problem, nil
 	}
-	if reason, problem := j.waits(ctx, s, in.Status.JobName); problem != "" {
-		return nil, reason, problem
+	if reason, problem, err = j.waits(ctx, s, in.Status.JobName); problem != "" || err != nil {
+		return nil, reason, problem, err
 	}
 	deadline := timeOf(in.Status.Deadline)
 	if !in.Now.Before(deadline) {
-		return nil, v1alpha1.ReasonJobNotCreated, "Job " + in.Status.JobName + " was not created in time"
+		return nil, v1alpha1.ReasonJobNotCreated, "Job " + in.Status.JobName + " was not created in time", nil
 	}
-	job := newJob(s, &in.Status, &cron.Spec.JobTemplate, pods, in.Now)
+	job = newJob(s, &in.Status, &cron.Spec.JobTemplate, pods, in.Now)
 	j.last.Add(attemptOf(s), job.Name, deadline.Sub(in.Now))
-	err := j.client.Create(ctx, job)
-	switch {
+	switch err = j.client.Create(ctx, job); {
 	case apierrors.IsAlreadyExists(err):
-		job, problem = j.get(ctx, s, job.Name)
+		job, problem, err = j.get(ctx, s, job.Name)
+		return job, v1alpha1.ReasonJobNotCreated, problem, err
 	case err != nil:
-		job, problem = nil, j.explain(s, err, "create Jobs")
+		return nil, v1alpha1.ReasonJobNotCreated, j.explain(s, err, "create Jobs"), nil
 	}
-	return job, v1alpha1.ReasonJobNotCreated, problem
+	return job, "", "", nil
 }
 
 func attemptOf(s *Subject) string {
@@ -178,6 +198,8 @@ func (j *jobber) template(ctx context.Context, s *Subject, name string) (cron *b
 			s.Release.Namespace)
 	case err != nil:
 		return nil, j.explain(s, err, "get CronJobs")
+	case cron.Labels[v1alpha1.CheckTemplateMark] != "true":
+		return nil, fmt.Sprintf("CronJob %s does not allow checks to run it: set its label %s=true", name, v1alpha1.CheckTemplateMark)
 	case !ptr.Deref(cron.Spec.Suspend, false):
 		return nil, fmt.Sprintf("CronJob %s is not suspended, and would run by its schedule, too: set its spec.suspend to true", name)
 	case matches:
@@ -207,10 +229,10 @@ func (j *jobber) selects(ctx context.Context, w *workload.Workload, podLabels ma
 
 // waits returns the problem of a Job that waits for the Job of another check of the release. Jobs of other releases do not count:
 // their activeDeadlineSeconds ends them.
-func (j *jobber) waits(ctx context.Context, s *Subject, own string) (reason, problem string) {
+func (j *jobber) waits(ctx context.Context, s *Subject, own string) (reason, problem string, err error) {
 	batches, err := j.view.Batches(ctx, s.Release)
 	if err != nil {
-		return v1alpha1.ReasonJobNotCreated, j.explain(s, err, "list ChangePods")
+		return "", "", err
 	}
 	checks := slices.Clone(s.Release.Status.Checks)
 	for i := range batches {
@@ -222,7 +244,7 @@ func (j *jobber) waits(ctx context.Context, s *Subject, own string) (reason, pro
 	name, _ := last.(string)
 	names := []string{name}
 	for i := range checks {
-		if record.CheckMayGoOn(&checks[i]) {
+		if record.CheckMayGoOn(&checks[i]) && !strings.HasSuffix(checks[i].Message, oneJob) {
 			names = append(names, checks[i].JobName)
 		}
 	}
@@ -230,13 +252,13 @@ func (j *jobber) waits(ctx context.Context, s *Subject, own string) (reason, pro
 		if name == "" || name == own {
 			continue
 		}
-		job, problem := j.get(ctx, s, name)
+		job, problem, err := j.get(ctx, s, name)
 		switch {
-		case problem != "":
-			return v1alpha1.ReasonJobNotCreated, problem
+		case problem != "" || err != nil:
+			return v1alpha1.ReasonJobNotCreated, problem, err
 		case job != nil && jobEnd(job) == nil && isOwned(job, s.Release.UID):
-			return v1alpha1.ReasonJobRunning, "Job " + name + " is not finished: a workload has one Job at a time"
+			return v1alpha1.ReasonJobRunning, "Job " + name + " is not finished: " + oneJob, nil
 		}
 	}
-	return "", ""
+	return "", "", nil
 }

@@ -39,6 +39,7 @@ import (
 // smokeTest is a suspended CronJob.
 func smokeTest() *batchv1.CronJob {
 	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "smoke"}}
+	c.Labels = map[string]string{v1alpha1.CheckTemplateMark: "true"}
 	c.Spec.Suspend = ptr.To(true)
 	c.Spec.JobTemplate.Spec.Template.Labels = map[string]string{"app": "smoke"}
 	c.Spec.JobTemplate.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main"}}
@@ -179,6 +180,10 @@ func TestJobIsNotCreated(t *testing.T) {
 	}{
 		"no CronJob": {
 			message: "CronJob smoke does not exist in namespace ns", then: func(r *ruled) { r.create(smokeTest()) },
+		},
+		"no label": {
+			cron: with(func(c *batchv1.CronJob) { c.Labels = nil }), message: "set its label altershield.defense.antgroup.com/check-template=true",
+			then: func(r *ruled) { r.patchCron(func(c *batchv1.CronJob) { c.Labels = smokeTest().Labels }) },
 		},
 		"not suspended": {
 			cron: with(func(c *batchv1.CronJob) { c.Spec.Suspend = nil }), message: "set its spec.suspend to true",
@@ -322,6 +327,25 @@ func TestOneJobAtATime(t *testing.T) {
 	if r.job() == nil {
 		t.Fatalf("%+v", r.check())
 	}
+}
+
+// TestJobIsRead: what a Job found is read, however long the API server does not answer, and it is no verdict on pods that have gone.
+func TestJobIsRead(t *testing.T) {
+	r := newTested(t, smokeTest())
+	r.settle()
+	r.endJob(batchv1.JobFailed, "BackoffLimitExceeded")
+	name := r.check().JobName
+	r.gets[name] = apierrors.NewTooManyRequests("later", 1)
+	r.clock.SetTime(testNow.Add(time.Hour))
+	if _, err := r.checks.Next(t.Context(), r.s); err == nil || r.check().Phase != v1alpha1.CheckRunning {
+		t.Fatalf("%v: %+v", err, r.check())
+	}
+	delete(r.gets, name)
+	if err := r.api.Delete(t.Context(), r.pod("new-7")); err != nil {
+		t.Fatal(err)
+	}
+	r.settle()
+	r.is(v1alpha1.CheckInconclusive, v1alpha1.ReasonJobFailed, "failed, and pod new-7, which it may have tested, is gone")
 }
 
 // TestJobAgain: a Job that is deleted is created again, and another CronJob in the policy is another Job, later.

@@ -46,12 +46,12 @@ type ParentOrder struct {
 // OriginOf returns the link and the parent order of a release, which a user sets as annotations of the workload. Each
 // problem is one line; the server gets no value with a problem.
 func OriginOf(annotations map[string]string) (link string, parent *ParentOrder, problems []string) {
-	problem := func(key, value, why string) {
-		problems = append(problems, fmt.Sprintf("annotation %s: %q is %s; AlterShield Server does not get it", key, wording.Brief(value), why))
+	problem := func(key, why string) { // without the value, which may have a password
+		problems = append(problems, fmt.Sprintf("annotation %s is %s; AlterShield Server does not get it", key, why))
 	}
 	link = strings.TrimSpace(annotations[v1alpha1.ChangeURLAnnotation])
 	if !isLink(link) {
-		problem(v1alpha1.ChangeURLAnnotation, link, "no link: give an http or https URL without a password, of at most 512 bytes")
+		problem(v1alpha1.ChangeURLAnnotation, "no link: give an http or https URL without a password, of at most 512 bytes")
 		link = ""
 	}
 	order := strings.TrimSpace(annotations[v1alpha1.ChangeOrderAnnotation])
@@ -66,7 +66,7 @@ func OriginOf(annotations map[string]string) (link string, parent *ParentOrder, 
 	}
 	parent.OrderTitle, parent.OrderURL = cmp.Or(parent.OrderTitle, parent.OrderID), cmp.Or(parent.OrderURL, link)
 	if err != nil || !isText(parent.OrderID, maxParentID) || !isText(parent.OrderTitle, maxParentTitle) || !isLink(parent.OrderURL) {
-		problem(v1alpha1.ChangeOrderAnnotation, order, "no order: give an id of at most 128 bytes, or a JSON object of texts with orderId, "+
+		problem(v1alpha1.ChangeOrderAnnotation, "no order: give an id of at most 128 bytes, or a JSON object of texts with orderId, "+
 			"orderTitle (256 bytes) and orderUrl (a link)")
 		parent = nil
 	}

@@ -40,7 +40,7 @@ func TestOriginOf(t *testing.T) {
 		"a link":            {url: " " + link + " ", link: link},
 		"the longest link":  {url: long[:511], link: long[:511]},
 		"too long":          {url: long, problems: []string{"is no link: give an http or https URL"}},
-		"another scheme":    {url: "javascript:alert(1)", problems: []string{`change-url: "javascript:alert(1)" is no link`}},
+		"another scheme":    {url: "javascript:alert(1)", problems: []string{`change-url is no link`}},
 		"no host":           {url: "https://:443/", problems: []string{"is no link"}},
 		"relative":          {url: "/run/7", problems: []string{"is no link"}},
 		"with a password":   {url: "https://jane:secret@ci.example.com/", problems: []string{"without a password"}},
@@ -59,7 +59,7 @@ func TestOriginOf(t *testing.T) {
 		"a title too long": {order: `{"orderId":"7","orderTitle":"` + strings.Repeat("x", 257) + `"}`,
 			problems: []string{noOrder}},
 		"an orderUrl of another scheme": {order: `{"orderId":"7","orderUrl":"ftp://chg/7"}`,
-			problems: []string{`change-order: "{\"orderId\":\"7\",\"orderUrl\":\"ftp://chg/7\"}" is no order: `}},
+			problems: []string{`change-order is no order: `}},
 		"both wrong": {url: "x", order: "{", problems: []string{"change-url", "change-order"}},
 	} {
 		t.Run(name, func(t *testing.T) {

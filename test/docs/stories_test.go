@@ -89,6 +89,8 @@ var texts = []shownText{
 	{"docs/tasks/connect-altershield-server.md", "altershield-operator: --altershield-token-file", "token"},
 	{"docs/reference/altershield-server.md", `{"cluster":`, "parameters"},
 	{"docs/reference/altershield-server.md", `{"batch":`, "results"},
+	{"docs/reference/altershield-server.md", `{"type":"workloadExternal"`, ""},
+	{"docs/reference/altershield-server.md", `{"code":200,"message":"","points":`, ""},
 	{"docs/tasks/verify-with-your-own-service.md", `{"apiVersion":`, ""},
 	{"docs/tasks/verify-with-your-own-service.md", `{"id":`, ""},
 	{"docs/tasks/verify-with-your-own-service.md", "import http.server", ""},

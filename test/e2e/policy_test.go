@@ -219,7 +219,9 @@ var _ = Describe("policies", func() {
 		ns := w.newNamespace(ctx, true)
 		w.create(ctx, sleeper(ns, "web").Replicas(2))
 		w.verified(ctx, ns, "web")
-		cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "smoke"}}
+		cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "smoke", Labels: map[string]string{
+			v1alpha1.CheckTemplateMark: "true",
+		}}}
 		cron.Spec.Schedule, cron.Spec.Suspend = "0 0 1 1 *", ptr.To(true)
 		cron.Spec.JobTemplate.Spec.BackoffLimit = ptr.To[int32](0)
 		cron.Spec.JobTemplate.Spec.Template.Spec = corev1.PodSpec{

@@ -43,6 +43,10 @@ const (
 // CheckDeadlineMark on a Job of a check has the deadline of the check, if the Job ends with it. The operator writes it.
 const CheckDeadlineMark = "altershield.defense.antgroup.com/check-deadline"
 
+// CheckTemplateMark is a label of CronJobs whose jobs checks may run, with the value "true". A user sets it: CronJobs are
+// suspended for other reasons, too.
+const CheckTemplateMark = "altershield.defense.antgroup.com/check-template"
+
 // TooLargeMark is an annotation of large objects in the cache of the operator. No stored object has it.
 const TooLargeMark = "altershield.defense.antgroup.com/too-large"
 
