@@ -59,8 +59,8 @@ const (
 func jobName(s *Subject, of *policy.Check) string {
 	id := fmt.Sprintf("%s/%s/%d/%s/%s", s.Release.UID, s.uid(), s.Release.Status.Attempt, of.Name, of.Job.CronJob)
 	sum := sha256.Sum256([]byte(id))
-	prefix := s.Workload.Name + of.Name[strings.LastIndex(of.Name, "/"):]
-	return record.Shorten(strings.NewReplacer("/", "-", ".", "-").Replace(prefix), maxJobName-jobHashLength-1) + "-" + hex.EncodeToString(sum[:])[:jobHashLength]
+	prefix := strings.NewReplacer("/", "-", ".", "-").Replace(s.Workload.Name + of.Name[strings.LastIndex(of.Name, "/"):])
+	return record.Shorten(prefix, maxJobName-jobHashLength-1) + "-" + hex.EncodeToString(sum[:])[:jobHashLength]
 }
 
 // jobInput is the input of a decision about a check of type job.
