@@ -157,6 +157,9 @@ var (
 		{"-0000-4000-8000-", regexp.MustCompile(`[0-9a-f]{8}-0000-4000-8000-\d{12}`), "UID"},
 		{"-", regexp.MustCompile(`(-[0-9a-f]{8})-\d{5}\b`), "$1-POD"},
 		{":", regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?`), "TIME"},
+		// The name of a Job has a hash of UIDs.
+		{"web-health-", regexp.MustCompile(`\bweb-health-[0-9a-f]{10}\b`), "web-health-JOB"},
+		{"activeDeadline", regexp.MustCompile(`activeDeadlineSeconds": \d+`), `activeDeadlineSeconds": "NUMBER"`},
 		// The ID of an order contains the UID of its release, and ends with the time of its start.
 		{"cluster-", regexp.MustCompile(`\bcluster-\w{32}-(\w{32}-\d+-\d+)-\w{8}\b`), "cluster-UID-$1-BEGUN"},
 		// It is a matter of time whether the answer to an accepted submission arrived.
