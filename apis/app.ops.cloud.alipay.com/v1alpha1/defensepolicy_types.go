@@ -661,7 +661,8 @@ type ServiceCheck struct {
 // The check passes if the Job completes, and fails if it fails.
 type JobCheck struct {
 	// Name of the CronJob, in the namespace of the workload. Its spec.suspend must
-	// be true.
+	// be true, and its label altershield.defense.antgroup.com/check-template
+	// "true".
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=52
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
