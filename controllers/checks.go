@@ -24,6 +24,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,6 +86,9 @@ func (c *checker) run(ctx context.Context, s checks.Subject) (ctrl.Result, error
 	}
 }
 
+// writeAgain is retry.DefaultRetry without jitter, so that a story with a seed plays twice in the same order.
+var writeAgain = wait.Backoff{Steps: 5, Duration: 10 * time.Millisecond, Factor: 1}
+
 // write writes the result of one step. The result of a lasting step is written even if the
 // subject has changed.
 func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step) error {
@@ -92,7 +96,7 @@ func (c *checker) write(ctx context.Context, s *checks.Subject, step checks.Step
 		return c.writeOnce(ctx, s, step)
 	}
 	first := true
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	return retry.RetryOnConflict(writeAgain, func() error {
 		fresh := *s
 		if !first {
 			if err := c.reload(ctx, &fresh); err != nil {
