@@ -89,7 +89,7 @@ func (l latency) past(rng *rand.Rand, effects []float64) (medians []float64) {
 // looksAt returns the numbers of new pods at the looks of a release, of which each batch has one pod.
 func looksAt(pods int) (looks []int) {
 	for batch := 1; batch <= pods; batch++ {
-		if judge.IsLook(batch, batch == pods) {
+		if judge.IsLook(batch) {
 			looks = append(looks, batch)
 		}
 	}
@@ -102,7 +102,7 @@ func (l latency) release(rng *rand.Rand, alpha float64, others bool) (fails, kay
 	v := judge.Values{Past: l.past(rng, olds), MinChange: 0.01, MinTimes: 0.3}
 	from := rng.IntN(40)
 	for _, n := range looksAt(l.fresh) {
-		v.Alpha = judge.LookAlpha(alpha, l.fresh)
+		v.Alpha = judge.LookAlpha(alpha, max(l.fresh, l.old))
 		v.New, v.Old = l.window(rng, news[:n], windowSlices, from, l.cold), l.window(rng, olds, windowSlices, from, 0)
 		from += windowSlices
 		if others {

@@ -122,6 +122,9 @@ func (p *querier) stop() {
 func (p *querier) next(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, after time.Duration, err error) {
+	if next, ends := withoutComparison(s, of, c); ends {
+		return next, 0, nil
+	}
 	known, in, busy := p.take(s, of, c)
 	if busy {
 		return p.late(c), resultsEvery, nil
@@ -137,7 +140,7 @@ func (p *querier) next(
 		var q *question
 		var pods bool
 		if refused == "" {
-			if q, pods, err = p.resolve(ctx, s, of, e, in.Range); err != nil {
+			if q, pods, err = p.resolve(ctx, s, of, e, in.Range, &in.Status); err != nil {
 				return next, 0, err
 			}
 			if !pods {
@@ -231,6 +234,8 @@ func begunAgain(c v1alpha1.CheckStatus) v1alpha1.CheckStatus {
 // question is a query that is asked.
 type question struct {
 	*promql.Query
+	// compare is set for a check of type compare.
+	compare *comparing
 	// alerts is set for a check of type alerts, and earlier returns the query of promql.Alerts for alerts of some names.
 	alerts  *alertScope
 	earlier func(names []string) string
@@ -266,13 +271,13 @@ func (p *querier) alertsAbout(s *Subject, of *policy.Check, series endpoint.Seri
 		}
 		return all // the names are too long
 	}
-	return &question{firing, scope, earlier}
+	return &question{Query: firing, alerts: scope, earlier: earlier}
 }
 
 // resolve returns the query with the values of its variables. A policy of another namespace than the
 // operator's reads only series of the namespace of the release.
 func (p *querier) resolve(
-	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration,
+	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration, status *v1alpha1.CheckStatus,
 ) (_ *question, some bool, err error) {
 	series := endpoint.SeriesOf(e)
 	v := promql.Variables{
@@ -280,6 +285,9 @@ func (p *querier) resolve(
 		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
 	}
 	var pods []workload.Pod
+	if of.Compare != nil && s.Batch != nil {
+		return p.comparing(ctx, s, of, v, status, series)
+	}
 	if s.Batch == nil || strings.Contains(of.Prometheus.Query, "$newPods") {
 		if pods, err = p.view.Pods(ctx, s.Workload); err != nil {
 			return nil, false, err
@@ -369,6 +377,9 @@ func (p *querier) evaluate(
 	defer caught(ctx, e, &answer)
 	if q.Problem != "" {
 		return &queryAnswer{Reason: v1alpha1.ReasonQueryFailed, Message: "the query cannot be evaluated: " + q.Problem}
+	}
+	if q.compare != nil {
+		return p.compare(ctx, of, e, work, q.compare, at)
 	}
 	samples, err := p.clients.Query(ctx, e, work, q.Text, at, of.Timeout)
 	answer = &queryAnswer{Samples: samples}

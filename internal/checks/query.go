@@ -55,8 +55,9 @@ type queryAnswer struct {
 	Samples []rules.Sample
 	// Crosses: failWhen is true.
 	Crosses bool
-	// Alerts is set for a check of type alerts.
-	Alerts *alertsFound
+	// Alerts is set for a check of type alerts, Compared for a check of type compare.
+	Alerts   *alertsFound
+	Compared *compared
 	// Reason and Message are set if nothing was measured.
 	Reason, Message string
 	Ended           time.Time
@@ -114,13 +115,13 @@ func decideQuery(in queryInput) queryPlan {
 		q.take(in.Answer)
 	}
 	s := &q.plan.Status
-	if s.Phase == v1alpha1.CheckWatching && q.plan.Errors > 0 {
+	if s.Phase == v1alpha1.CheckWatching && (q.plan.Errors > 0 || q.goesOn() && s.Measured >= in.Check.Prometheus.Count) {
 		s.Phase = v1alpha1.CheckRunning // Watching counts as passed after the deadline
 	}
 	switch {
 	case s.ConsecutiveFailures >= in.Check.Prometheus.Failures:
 		q.fail()
-	case s.Measured >= in.Check.Prometheus.Count && s.ConsecutiveFailures == 0:
+	case s.Measured >= in.Check.Prometheus.Count && s.ConsecutiveFailures == 0 && !q.goesOn():
 		q.pass()
 	default:
 		q.goOn()
@@ -155,6 +156,10 @@ func (q *query) take(a *queryAnswer) {
 		q.takeAlerts(a.Alerts)
 		return
 	}
+	if a.Compared != nil {
+		q.takeCompared(a.Compared)
+		return
+	}
 	values, some := measurable(q.Check.Prometheus.Empty, a.Samples)
 	s.Samples, s.Value = describeSamples(values), describeValue(values)
 	switch {
@@ -177,6 +182,8 @@ func (q *query) take(a *queryAnswer) {
 func (q *query) last() string {
 	s := &q.plan.Status
 	switch alerts := q.Check.Alerts != nil; {
+	case q.Check.Compare != nil:
+		return strings.Join(s.Samples, "; ")
 	case s.Reason == v1alpha1.ReasonAlertBefore:
 		return strings.Join(s.Samples[:min(len(s.Samples), 1)], "") + " was pending or firing before the release, and is no verdict on it"
 	case s.Reason == v1alpha1.ReasonNoSeries && alerts:
@@ -205,7 +212,7 @@ func (q *query) value() string {
 func (q *query) fail() {
 	s := &q.plan.Status
 	s.Phase = v1alpha1.CheckFailed
-	if q.Check.Alerts != nil {
+	if q.Check.Alerts != nil || q.Check.Compare != nil {
 		return // the message and the pods are those of the last answer
 	}
 	s.Reason = v1alpha1.ReasonThreshold
@@ -224,6 +231,9 @@ func (q *query) pass() {
 	switch {
 	case s.Reason == v1alpha1.ReasonAlertBefore:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), q.last()
+		return
+	case s.Reason == v1alpha1.ReasonFewData:
+		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData), q.last()
 		return
 	case s.Reason == v1alpha1.ReasonNoSeries || s.Reason == v1alpha1.ReasonNotFinite:
 		s.Phase, s.OnSilence = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData)

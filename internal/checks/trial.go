@@ -56,13 +56,38 @@ func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workloa
 		if c == nil || c.Prometheus == nil {
 			continue
 		}
-		t, err := p.query.try(ctx, s, c)
-		if err != nil || t.Status != metav1.ConditionTrue {
-			t.Message = wording.Shortened("check "+of.Spec.Checks[i].Name+", tried for "+w.Name+": "+t.Message, maxTrial)
-			return t, err
+		for _, c := range queriesOf(c) {
+			t, err := p.query.try(ctx, s, c)
+			if err != nil || t.Status != metav1.ConditionTrue {
+				t.Message = wording.Shortened("check "+of.Spec.Checks[i].Name+", tried for "+w.Name+": "+t.Message, maxTrial)
+				return t, err
+			}
 		}
 	}
 	return Trial{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSeriesFound, Message: "tried for " + w.Name}, nil
+}
+
+// queriesOf returns a check of one query as it is, and a comparison as checks of one query each.
+func queriesOf(c *policy.Check) (checks []*policy.Check) {
+	if c.Compare == nil {
+		return []*policy.Check{c}
+	}
+	for i := range c.Compare.Metrics {
+		m := &c.Compare.Metrics[i]
+		for _, query := range []string{m.Query, m.Numerator, m.Denominator} {
+			if query == "" {
+				continue
+			}
+			one, prometheus := *c, *c.Prometheus
+			prometheus.Query, prometheus.FailWhen, prometheus.Empty = query, "false", v1alpha1.EmptyNoData
+			if query == m.Numerator {
+				prometheus.Empty = v1alpha1.EmptyZero // no error yet
+			}
+			one.Compare, one.Prometheus = nil, &prometheus
+			checks = append(checks, &one)
+		}
+	}
+	return checks
 }
 
 // try evaluates a query once, as of now, and finds out why it has no series.
@@ -77,7 +102,7 @@ func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Tria
 	}
 	series := endpoint.SeriesOf(e)
 	over := of.Range(series.ScrapeInterval)
-	q, _, err := p.resolve(ctx, s, of, e, over)
+	q, _, err := p.resolve(ctx, s, of, e, over, nil)
 	if err != nil {
 		return t, err
 	}

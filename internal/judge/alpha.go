@@ -18,21 +18,11 @@ package judge
 
 import "math/bits"
 
-// maxLooks are those of a release whose number of batches is not known.
-const maxLooks = 11
+// IsLook reports whether pods are compared after a batch, counted from 1: at each power of two.
+func IsLook(batch int) bool { return batch > 0 && bits.OnesCount(uint(batch)) == 1 }
 
-// IsLook reports whether values are compared after a batch, counted from 1: at each power of two, and at the last one.
-func IsLook(batch int, last bool) bool { return last || batch > 0 && bits.OnesCount(uint(batch)) == 1 }
-
-// LookAlpha returns the share of alpha that each look of a release may spend; batches is 0 if their number is not known. All looks may
-// spend the same: the shares of O'Brien and Fleming would leave nothing for the first batches, of which most is hoped.
-func LookAlpha(alpha float64, batches int) float64 {
-	looks := bits.Len(uint(max(batches, 0)))
-	if looks == 0 || looks > maxLooks {
-		return alpha / maxLooks
-	}
-	if bits.OnesCount(uint(batches)) > 1 {
-		looks++ // the last one
-	}
-	return alpha / float64(looks)
+// LookAlpha returns the share of alpha that each look at a workload with some pods may spend: it has at most as many batches. All looks
+// may spend the same. The shares of O'Brien and Fleming would leave nothing for the first batches, of which most is hoped.
+func LookAlpha(alpha float64, pods int) float64 {
+	return alpha / float64(bits.Len(uint(max(pods, 1))))
 }

@@ -27,7 +27,7 @@ var ratios = [...]float64{2, 3, 5, 10, 30}
 
 const (
 	// burst is how many times the usual errors of a pod-minute count at most.
-	burst = 5
+	burst = 20
 	// grossMinutes in a row with grossRequests of new pods together, in each of which their error share is grossShare above that of the
 	// worst old pod, fail without evidence.
 	grossMinutes, grossRequests, grossShare = 3, 15, 0.4

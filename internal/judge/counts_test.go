@@ -58,7 +58,7 @@ func TestCounts(t *testing.T) {
 			says: "0.5 % of 5,400 requests of 3 new pods against 0.5 % of 9,000 of 5 old ones over 9 minutes"},
 		{name: "ten times the errors", minutes: every(6, minute{minutes("n", 3, 8, 200), minutes("o", 8, 1, 250)}), enough: true, fails: true,
 			says: "4 % of 3,600 requests of 3 new pods against 0.4 % of 12,000 of 8 old ones over 6 minutes: 10 times; " +
-				"odds 1 : 82,999 that chance does that"},
+				"odds 1 : 37,765,441 that chance does that"},
 		{name: "one new pod needs more evidence", minutes: every(15, minute{minutes("n", 1, 4, 200), minutes("o", 8, 1, 250)}), enough: true,
 			says: "2 % of 3,000 requests of 1 new pod against 0.4 % of 30,000 of 8 old ones over 15 minutes: 5 times; " +
 				"odds 1 : 335 that chance does that"},

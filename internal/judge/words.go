@@ -26,7 +26,7 @@ func odds(of float64) string {
 	switch {
 	case of >= maxOdds:
 		return "; odds of less than 1 : " + grouped(maxOdds) + " that chance does that"
-	case of >= 2:
+	case of >= 10:
 		return "; odds 1 : " + grouped(of) + " that chance does that"
 	default:
 		return ""

@@ -19,6 +19,7 @@ limitations under the License.
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -86,12 +87,6 @@ const (
 
 // Holds reports whether a rollout waits at all.
 func (h HoldUntil) Holds() bool { return h == HoldFirstBatch || h == HoldEveryBatch }
-
-// Reserved is a field of a later release of the operator. The API server
-// refuses it.
-// +kubebuilder:validation:Type=object
-// +kubebuilder:pruning:PreserveUnknownFields
-type Reserved struct{}
 
 // DefensePolicySpec is a set of checks of releases. A policy has at least one
 // check, a hold, a freeze, or a notification.
@@ -175,6 +170,8 @@ const (
 	CheckTypePrometheus = "prometheus"
 	// CheckTypeAlerts asks a Prometheus for firing alerts.
 	CheckTypeAlerts = "alerts"
+	// CheckTypeCompare compares metrics of new pods with those of old ones.
+	CheckTypeCompare = "compare"
 	// CheckTypeService asks a service for a verdict.
 	CheckTypeService = "service"
 	// CheckTypeJob runs a Job.
@@ -182,13 +179,14 @@ const (
 )
 
 // PolicyCheck is one check of exactly one type: podHealth, cel, probe,
-// prometheus, alerts, service, job or altershield.
+// prometheus, alerts, compare, service, job or altershield.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.compare) || self.stage == 'BatchPost'",message="compare needs the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.compare) || duration(self.delay) + duration(self.compare.warmUp) + duration(self.compare.maxWindow) + duration('1m') <= duration(self.deadline)",message="deadline must be at least 1m longer than delay, compare.warmUp and compare.maxWindow together",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && (!has(self.wait) || self.wait) && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, service, job or altershield"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, compare, service, job or altershield"
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus) || self.stage != 'Admission'",message="a query is evaluated several times, and the request of a release cannot wait for that: set stage to ReleasePre or later",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.alerts) || self.stage in ['BatchPost', 'ReleasePost']",message="alerts are about new pods: leave stage out, or set it to BatchPost or ReleasePost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || self.stage != 'Admission'",message="the request of a release does not wait for a service: set stage to ReleasePre or later",fieldPath=".stage"
@@ -213,7 +211,7 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// Stage at which the check begins: any for cel, any but Admission for
-	// prometheus, service and job, BatchPost for podHealth, BatchPost or
+	// prometheus, service and job, BatchPost for podHealth and compare, BatchPost or
 	// ReleasePost for alerts, BatchPre or BatchPost for probe. A probe with target
 	// Service may also begin at ReleasePost.
 	// +optional
@@ -235,8 +233,8 @@ type PolicyCheck struct {
 	Wait *bool `json:"wait,omitempty"`
 	// Longest duration of the whole check, 1s to 2h. It must exceed delay plus
 	// podHealth.duration, or delay plus timeout plus probe.successes times
-	// probe.interval, or what a query or a service takes. For alerts it is at least
-	// 5m longer than delay plus alerts.duration. Not at Admission.
+	// probe.interval, or what a query, a comparison or a service takes. For alerts
+	// it is at least 5m longer than delay plus alerts.duration. Not at Admission.
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
@@ -269,9 +267,9 @@ type PolicyCheck struct {
 	// Firing alerts about the workload or its new pods, as a Prometheus has them.
 	// +optional
 	Alerts *AlertsCheck `json:"alerts,omitempty"`
-	// Reserved.
+	// Comparison of metrics of new pods with those of the previous version's.
 	// +optional
-	Compare *Reserved `json:"compare,omitempty"`
+	Compare *CompareCheck `json:"compare,omitempty"`
 	// Job that has to complete. Batches of fewer than ten pods skip it.
 	// +optional
 	Job *JobCheck `json:"job,omitempty"`
@@ -596,6 +594,123 @@ type AlertsCheck struct {
 	// +optional
 	// +kubebuilder:default="15m"
 	Duration *metav1.Duration `json:"duration,omitempty"`
+}
+
+// CompareCheck compares metrics of the new pods of a release with those of old
+// pods, those of the previous version that exist when the check begins, at the
+// same time. It runs after the batches 1, 2, 4, 8 and so on. Hold the rollout,
+// so that old pods are left.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.window) >= duration('1m') && duration(self.window) <= duration('1h')",message="window is a duration from 1m to 1h",fieldPath=".window"
+// +kubebuilder:validation:XValidation:rule="duration(self.slice) >= duration('10s') && duration(self.slice).getSeconds() * 5 <= duration(self.window).getSeconds() && duration(self.slice).getSeconds() * 60 >= duration(self.maxWindow).getSeconds()",message="slice is at least 10s, at most a fifth of window, and at least a 60th of maxWindow",fieldPath=".slice"
+// +kubebuilder:validation:XValidation:rule="duration(self.maxWindow).getSeconds() * 2 >= duration(self.window).getSeconds() * 3 && duration(self.maxWindow) <= duration('1h')",message="maxWindow is at least one and a half times window, and at most 1h",fieldPath=".maxWindow"
+// +kubebuilder:validation:XValidation:rule="duration(self.warmUp) >= duration('0s') && duration(self.warmUp) <= duration('30m')",message="warmUp is a duration from 0s to 30m",fieldPath=".warmUp"
+type CompareCheck struct {
+	// Endpoint of type Prometheus, in the operator's namespace.
+	EndpointRef EndpointReference `json:"endpointRef"`
+	// Metrics that are compared.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=12
+	// +listType=map
+	// +listMapKey=name
+	Metrics []CompareMetric `json:"metrics"`
+	// Time for which pods are compared, after warmUp: 1m to 1h.
+	// +optional
+	// +kubebuilder:default="5m"
+	Window *metav1.Duration `json:"window,omitempty"`
+	// Time from one value of a pod to the next, 10s to a fifth of window. The
+	// endpoint should be scraped at least twice in it.
+	// +optional
+	// +kubebuilder:default="1m"
+	Slice *metav1.Duration `json:"slice,omitempty"`
+	// Time from the start of the check to the start of the window, 0s to 30m: what
+	// new pods do in it is not compared.
+	// +optional
+	// +kubebuilder:default="1m"
+	WarmUp *metav1.Duration `json:"warmUp,omitempty"`
+	// Longest window if there are too few data, at least one and a half times
+	// window, and at most 1h.
+	// +optional
+	// +kubebuilder:default="10m"
+	MaxWindow *metav1.Duration `json:"maxWindow,omitempty"`
+	// Number of healthy releases of a thousand that may fail, 1 to 100. All metrics
+	// and all batches of a release share it.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	FalsePositivesPerMille int32 `json:"falsePositivesPerMille,omitempty"`
+	// Whether a change of a query below criticalChangePercent must last for another
+	// half of window.
+	// +optional
+	// +kubebuilder:default=true
+	Confirm *bool `json:"confirm,omitempty"`
+}
+
+// CompareDirection is the change that is worse.
+// +kubebuilder:validation:Enum=Increase;Decrease;Either
+type CompareDirection string
+
+const (
+	// CompareIncrease means that higher is worse.
+	CompareIncrease CompareDirection = "Increase"
+	// CompareDecrease means that lower is worse.
+	CompareDecrease CompareDirection = "Decrease"
+	// CompareEither means that any change is worse.
+	CompareEither CompareDirection = "Either"
+)
+
+// CompareMetric is a value of each pod, or a share of its requests, as of
+// errors.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.query) != has(self.numerator) && has(self.numerator) == has(self.denominator)",message="a metric has either query, or numerator and denominator"
+// +kubebuilder:validation:XValidation:rule="!has(self.query) || has(self.minChange)",message="give the least change that matters, in the unit of the query",fieldPath=".minChange",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="!has(self.numerator) || self.direction == 'Increase'",message="of a share only an increase is worse: leave direction out",fieldPath=".direction"
+// +kubebuilder:validation:XValidation:rule="!has(self.minChange) || quantity(string(self.minChange)).isGreaterThan(quantity('0'))",message="minChange is greater than 0",fieldPath=".minChange"
+type CompareMetric struct {
+	// Name in messages.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// Query in PromQL with one value for each pod, as of latency. It has the
+	// variables of a check of type prometheus; $pods are new and old pods, and
+	// $range is slice, or 4 times the scrapeInterval of the endpoint if longer.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Query string `json:"query,omitempty"`
+	// Query with one counter for each pod, as of its failed requests. A pod without
+	// a series counts as 0.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Numerator string `json:"numerator,omitempty"`
+	// Query with one counter for each pod, as of all its requests.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Denominator string `json:"denominator,omitempty"`
+	// Change that is worse. Of a share it is an increase.
+	// +optional
+	// +kubebuilder:default=Increase
+	Direction CompareDirection `json:"direction,omitempty"`
+	// Least change that fails, in percent of the old value; if absent, 30 for a
+	// query and 100 for a share.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	MinChangePercent *int32 `json:"minChangePercent,omitempty"`
+	// Least change that fails, in the unit of the query; for a share of requests
+	// 0.002 if absent.
+	// +optional
+	MinChange *resource.Quantity `json:"minChange,omitempty"`
+	// Change that fails without confirmation, in percent of the old value; only for
+	// a query.
+	// +optional
+	// +kubebuilder:default=200
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	CriticalChangePercent int32 `json:"criticalChangePercent,omitempty"`
 }
 
 // ServiceProtocol is the form of requests to a service, and of its answers.

@@ -1,0 +1,190 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package checks
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/endpoint"
+	"github.com/traas-stack/altershield-operator/internal/judge"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/promql"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/slots"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// comparing has the queries of a comparison.
+type comparing struct {
+	comparison
+	metrics []comparedMetric
+}
+
+// comparedMetric is a metric with its queries, of which past is that for the spread of old pods.
+type comparedMetric struct {
+	v1alpha1.CompareMetric
+	query, past, numerator, denominator string
+}
+
+// readyNames returns the names of the old pods that new ones can be compared with.
+func readyNames(old []workload.Pod) []string {
+	old = slices.DeleteFunc(slices.Clone(old), func(pod workload.Pod) bool { return !pod.Ready })
+	return promql.Sample(namesOf(old), maxCompared)
+}
+
+// withoutComparison ends a check of type compare that has nothing to compare.
+func withoutComparison(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, ends bool) {
+	if of.Compare == nil || s.Batch == nil || len(c.OldPods) > 0 {
+		return next, false
+	}
+	next = followed(c, of, s)
+	if n := record.BatchNumber(s.Batch); !judge.IsLook(int(n)) {
+		next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNotDue
+		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on, and this is batch %d", n)
+		return next, true
+	}
+	next.Phase, next.Reason, next.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, onSilence(of.OnNoData)
+	next.Message = "no Ready pod of the previous version was left when the check began: hold the rollout (spec.hold)"
+	return next, true
+}
+
+// comparing returns the queries of a comparison, which knows the pods of the batch, and those of the release that were Ready when the
+// check began. some is false if no new pod is left.
+func (p *querier) comparing(
+	ctx context.Context, s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series,
+) (q *question, some bool, err error) {
+	pods, err := podsOfBatch(ctx, p.view, s.Batch)
+	if err != nil {
+		return nil, false, err
+	}
+	released, err := p.view.Pods(ctx, s.Workload)
+	if err != nil {
+		return nil, false, err
+	}
+	began := timeOf(status.StartTime).Add(of.Delay)
+	warm := slices.DeleteFunc(slices.Clone(released), func(pod workload.Pod) bool { return !pod.Ready || pod.ReadySince.After(began) })
+	fresh := namesOf(pods)
+	for _, name := range namesOf(warm) {
+		if !slices.Contains(fresh, name) {
+			fresh = append(fresh, name)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil, false, nil
+	}
+	c := &comparing{comparison: comparison{
+		of: of.Compare, fresh: promql.Sample(fresh, maxCompared), podLabel: model.LabelName(series.PodLabel),
+		start: began.Add(of.Compare.WarmUp.Duration), alpha: p.alphaOf(s, of),
+	}}
+	// A pod of a StatefulSet has the name of the old pod that it replaces.
+	replaced := namesOf(released)
+	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool { return slices.Contains(replaced, name) })
+	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
+	v.Range = model.Duration(of.Samples(series.ScrapeInterval)).String()
+	only := s.Release.Namespace
+	if of.IsOf(p.view.Operator) {
+		only = ""
+	}
+	q = &question{Query: &promql.Query{}, compare: c}
+	for i := range of.Compare.Metrics {
+		m := comparedMetric{CompareMetric: of.Compare.Metrics[i]}
+		for _, query := range []struct {
+			text string
+			to   *string
+		}{{m.Query, &m.query}, {m.Numerator, &m.numerator}, {m.Denominator, &m.denominator}} {
+			if query.text == "" {
+				continue
+			}
+			resolved, err := promql.Resolve(query.text, v, only)
+			if err != nil {
+				// It was accepted, perhaps by another version of the operator.
+				q.Problem = err.Error()
+				continue
+			}
+			*query.to = resolved.Text
+			q.Text = resolved.Text
+		}
+		if m.query != "" {
+			m.past = fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", m.query, model.Duration(of.Compare.Window.Duration),
+				model.Duration(of.Compare.Slice.Duration))
+		}
+		c.metrics = append(c.metrics, m)
+	}
+	return q, true, nil
+}
+
+// alphaOf returns the share of healthy releases that one metric may fail after one batch: all metrics that are enforced share it.
+func (p *querier) alphaOf(s *Subject, of *policy.Check) float64 {
+	metrics := map[string]int{of.Name: len(of.Compare.Metrics)}
+	most := of.Compare.FalsePositivesPerMille
+	selected := policy.Select(s.Policies, p.view.Operator, s.Selected)
+	for i := range selected.Checks {
+		if c := &selected.Checks[i]; c.Compare != nil && c.Mode == v1alpha1.ModeEnforce {
+			metrics[c.Name], most = len(c.Compare.Metrics), max(most, c.Compare.FalsePositivesPerMille)
+		}
+	}
+	all := 0
+	for n := range maps.Values(metrics) {
+		all += n
+	}
+	return judge.LookAlpha(float64(most)/1000/float64(max(all, 1)), int(s.Workload.Replicas))
+}
+
+// compare compares the pods as of a time.
+func (p *querier) compare(
+	ctx context.Context, of *policy.Check, e *v1alpha1.DefenseEndpoint, work slots.Work, c *comparing, at time.Time,
+) *queryAnswer {
+	now := c.comparison
+	now.at = at
+	found, slice := &compared{}, of.Compare.Slice.Duration
+	ask := func(query string, from, until time.Time, step time.Duration) (model.Matrix, error) {
+		return p.clients.QueryRange(ctx, e, work, query, promv1.Range{Start: from, End: until, Step: step}, of.Timeout)
+	}
+	for i := range c.metrics {
+		m := &c.metrics[i]
+		var first, second model.Matrix
+		var err error
+		switch {
+		case m.query == "":
+			from := c.start.Add(-usualFor / slice * slice)
+			if first, err = ask(m.numerator, from, at, slice); err == nil {
+				second, err = ask(m.denominator, from, at, slice)
+			}
+		case !at.Before(c.start.Add(of.Compare.Window.Duration)):
+			if first, err = ask(m.query, c.start.Add(slice), at, slice); err == nil {
+				second, err = ask(m.past, c.start.Add(-pastFor), c.start, pastEvery)
+			}
+		}
+		if err != nil {
+			return unanswered(e, err)
+		}
+		if m.query == "" {
+			now.counts(&m.CompareMetric, first, second, found)
+		} else {
+			now.values(&m.CompareMetric, first, second, found)
+		}
+	}
+	return &queryAnswer{Compared: found}
+}
