@@ -54,6 +54,8 @@ BENCH ?= .
 # The benchmarks of `make figures`, and how often each runs.
 FIGURES ?= Release|Held|Submitted|Verdict|Failover|Fleet|Memory
 FIGURES_COUNT ?= 3
+# How many releases of each kind `make judge` simulates.
+JUDGE_RELEASES ?= 10000
 # The release of Kubernetes that the tests run: 1.33, 1.35, or the newest if it is empty.
 K8S_VERSION ?=
 export K8S_VERSION
@@ -316,6 +318,11 @@ figures: controlplane ## Measure the figures that have goals, FIGURES_COUNT time
 	go test ./webhooks -run '^$$' -bench 'Mutating' -count $(FIGURES_COUNT) | tee -a $(REPORTS)/figures.txt
 	@$(GO_RUN) ./hack/figures -json $(REPORTS)/figures.json < $(REPORTS)/figures.txt > $(REPORTS)/figures.md
 	@cat $(REPORTS)/figures.md
+
+.PHONY: judge
+judge: ## Measure internal/judge on JUDGE_RELEASES simulated releases of each kind, and write bin/reports/judge.md and drawings.
+	@mkdir -p $(REPORTS)
+	result=0; $(GO_RUN) ./hack/judge -n $(JUDGE_RELEASES) -plots $(REPORTS) > $(REPORTS)/judge.md || result=$$?; cat $(REPORTS)/judge.md; exit $$result
 
 ##@ Build
 
