@@ -159,7 +159,7 @@ func TestCompareChecks(t *testing.T) {
 		{"healthy", fleet(usual, 5, usual), 5, []v1alpha1.CompareMetric{errorShare(), slowness()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
 			"latency: 0.202 in 2 new pods against 0.202 in 5 old ones: +0 %", 7 * time.Minute},
 		{"errors", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5, []v1alpha1.CompareMetric{errorShare()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over 1 minute: 24 times; odds 1 : 1,168",
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over 1 minute: 24 times; odds 1 : 1,065",
 			3 * time.Minute},
 		{"all requests fail", fleet(with(func(e *exported) { e.requests, e.errors = 6, 6 }), 3, with(func(e *exported) { e.requests, e.errors = 6, 0 })), 3,
 			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "far more than any old pod", 5 * time.Minute},

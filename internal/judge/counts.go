@@ -34,7 +34,7 @@ const (
 	// aloneTimes is how much more evidence a single new pod needs.
 	aloneTimes = 10
 	// priorWeight, priorBase and priorEvents temper the evidence while few pods are known.
-	priorWeight, priorBase, priorEvents = 4, 1.25, 0.5
+	priorWeight, priorBase, priorEvents = 3, 1.5, 0.6
 	// maxOdds bounds what is said of the odds.
 	maxOdds = 1e9
 )

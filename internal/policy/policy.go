@@ -140,6 +140,9 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 func metricsAccepted(metrics []v1alpha1.CompareMetric) string {
 	for i := range metrics {
 		m := &metrics[i]
+		if m.MinChange != nil && m.MinChange.Sign() <= 0 {
+			return fmt.Sprintf("metrics[%d].minChange: give a change greater than 0, in the unit of the query", i)
+		}
 		for _, of := range []struct{ field, query string }{{"query", m.Query}, {"numerator", m.Numerator}, {"denominator", m.Denominator}} {
 			if of.query == "" {
 				continue

@@ -601,7 +601,7 @@ type AlertsCheck struct {
 // same time. It runs after the batches 1, 2, 4, 8 and so on. Hold the rollout,
 // so that old pods are left.
 //
-// +kubebuilder:validation:XValidation:rule="duration(self.window) >= duration('1m') && duration(self.window) <= duration('1h')",message="window is a duration from 1m to 1h",fieldPath=".window"
+// +kubebuilder:validation:XValidation:rule="duration(self.window) >= duration('1m') && duration(self.window) <= duration('40m')",message="window is a duration from 1m to 40m",fieldPath=".window"
 // +kubebuilder:validation:XValidation:rule="duration(self.slice) >= duration('10s') && duration(self.slice).getSeconds() * 5 <= duration(self.window).getSeconds() && duration(self.slice).getSeconds() * 60 >= duration(self.maxWindow).getSeconds()",message="slice is at least 10s, at most a fifth of window, and at least a 60th of maxWindow",fieldPath=".slice"
 // +kubebuilder:validation:XValidation:rule="duration(self.maxWindow).getSeconds() * 2 >= duration(self.window).getSeconds() * 3 && duration(self.maxWindow) <= duration('1h')",message="maxWindow is at least one and a half times window, and at most 1h",fieldPath=".maxWindow"
 // +kubebuilder:validation:XValidation:rule="duration(self.warmUp) >= duration('0s') && duration(self.warmUp) <= duration('30m')",message="warmUp is a duration from 0s to 30m",fieldPath=".warmUp"
@@ -614,7 +614,7 @@ type CompareCheck struct {
 	// +listType=map
 	// +listMapKey=name
 	Metrics []CompareMetric `json:"metrics"`
-	// Time for which pods are compared, after warmUp: 1m to 1h.
+	// Time for which pods are compared, after warmUp: 1m to 40m.
 	// +optional
 	// +kubebuilder:default="5m"
 	Window *metav1.Duration `json:"window,omitempty"`
@@ -666,7 +666,6 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.query) != has(self.numerator) && has(self.numerator) == has(self.denominator)",message="a metric has either query, or numerator and denominator"
 // +kubebuilder:validation:XValidation:rule="!has(self.query) || has(self.minChange)",message="give the least change that matters, in the unit of the query",fieldPath=".minChange",reason=FieldValueRequired
 // +kubebuilder:validation:XValidation:rule="!has(self.numerator) || self.direction == 'Increase'",message="of a share only an increase is worse: leave direction out",fieldPath=".direction"
-// +kubebuilder:validation:XValidation:rule="!has(self.minChange) || quantity(string(self.minChange)).isGreaterThan(quantity('0'))",message="minChange is greater than 0",fieldPath=".minChange"
 type CompareMetric struct {
 	// Name in messages.
 	// +kubebuilder:validation:MaxLength=63
@@ -700,8 +699,8 @@ type CompareMetric struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MinChangePercent *int32 `json:"minChangePercent,omitempty"`
-	// Least change that fails, in the unit of the query; for a share of requests
-	// 0.002 if absent.
+	// Least change that fails, in the unit of the query, greater than 0; for a share
+	// of requests 0.002 if absent.
 	// +optional
 	MinChange *resource.Quantity `json:"minChange,omitempty"`
 	// Change that fails without confirmation, in percent of the old value; only for
