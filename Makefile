@@ -256,7 +256,7 @@ test-soak: build controlplane ## Run the tests that take long: kills of the mana
 	  cat $(REPORTS)/world.log; \
 	  [[ -z "$$failed" ]] || { echo "test-soak: failed:$$failed (see above)" >&2; exit 1; }
 
-# The other two thirds of the faults, twenty orders of each story, and random stories.
+# The other two thirds of the faults, twelve orders of each story, and random stories.
 SOAK_WORLD = result=0; \
   for part in 1 2; do $(SOAK_STORIES) 'Sweep$$' -world.part=$$part || result=1; done; \
   $(SOAK_STORIES) 'TestTwoAtOnce$$|TestAnyOrder$$|TestBehind$$' -world.all || result=1; \

@@ -465,13 +465,18 @@ func seedOf(story string) uint64 {
 	return uint64(h.Sum32()) * 1000
 }
 
+// orders returns the number of orders in which each story is played.
+func orders() uint64 {
+	if *all {
+		return 12
+	}
+	return 1
+}
+
 // TestTwoAtOnce plays each story with two managers that both decide, as can happen for a moment after a lease is lost. A seed chooses what
 // happens next. The number of writes is a matter of luck. The ending is not, unless luckOfTwo names the story.
 func TestTwoAtOnce(t *testing.T) {
-	seeds := uint64(1)
-	if *all {
-		seeds = 20
-	}
+	seeds := orders()
 	played := playedIn(t.Name())
 	l := newLucky(luckOfTwo)
 	l.logUnneeded(t, played)
@@ -521,10 +526,7 @@ func TestTwoClocks(t *testing.T) {
 // TestAnyOrder plays each story with one manager in orders that seeds choose: events reach its caches in any order, mixed with its
 // reconciles and the acts of the cluster. The number of writes is a matter of luck. The ending is not, unless luckOfOrder names the story.
 func TestAnyOrder(t *testing.T) {
-	seeds := uint64(1)
-	if *all {
-		seeds = 20
-	}
+	seeds := orders()
 	played := playedIn(t.Name())
 	l := newLucky(luckOfOrder)
 	l.logUnneeded(t, played)
