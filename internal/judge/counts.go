@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // ratios are the ratios of the new error share to the old one for which evidence is collected.
@@ -31,10 +33,11 @@ const (
 	// grossMinutes in a row with grossRequests of new pods together, in each of which their error share is grossShare above that of the
 	// worst old pod, fail without evidence.
 	grossMinutes, grossRequests, grossShare = 3, 15, 0.4
-	// aloneTimes is how much more evidence a single new pod needs.
-	aloneTimes = 10
+	// aloneTimes is how much more evidence a single new pod needs, and farTimes how much more a large difference does by itself.
+	// spareEvents are added to those of old pods then, of which there may be none.
+	aloneTimes, farTimes, spareEvents = 10, 10, 4
 	// priorWeight, priorBase and priorEvents temper the evidence while few pods are known.
-	priorWeight, priorBase, priorEvents = 3, 1.5, 0.6
+	priorWeight, priorBase, priorEvents = 4, 1.25, 0.5
 	// maxOdds bounds what is said of the odds.
 	maxOdds = 1e9
 )
@@ -170,14 +173,39 @@ func total(side map[string]sums) (sum sums) {
 	return sum
 }
 
-// Odds returns the evidence that new pods have more events: about 1 of so many healthy releases reaches it.
+// Odds returns the evidence that new pods have more events: fewer than 1 of so many healthy releases reach it.
 func (c *Counts) Odds() float64 {
+	if c.minutes == 0 {
+		return 1
+	}
+	odds := c.mixture()
+	if len(c.fresh) == 1 {
+		odds /= aloneTimes
+	}
+	return min(max(odds, 1/(farTimes*c.far())), maxOdds)
+}
+
+// mixture returns the tempered evidence over all ratios.
+func (c *Counts) mixture() float64 {
 	temper, highest := c.temper(), slices.Max(c.logE[:])
 	sum := 0.0
 	for _, l := range c.logE {
 		sum += math.Exp((l - highest) / temper)
 	}
-	return min(math.Exp(highest/temper+math.Log(sum/float64(len(ratios)))), maxOdds)
+	return math.Exp(highest/temper + math.Log(sum/float64(len(ratios))))
+}
+
+// far returns how probable it is that new pods differ so much from old ones if the shares of pods have an exponential distribution: few
+// pods tell little about how much they differ, and that is a lot.
+func (c *Counts) far() float64 {
+	mean := func(side map[string]sums) (share float64) {
+		for _, pod := range side {
+			share += pod.tempered / pod.exposure / float64(len(side))
+		}
+		return share
+	}
+	before := mean(c.old) + spareEvents/total(c.old).exposure
+	return distuv.F{D1: float64(2 * len(c.fresh)), D2: float64(2 * len(c.old))}.Survival(mean(c.fresh) / before)
 }
 
 // Fails reports whether the new pods fail, if a share alpha of healthy releases may.
@@ -185,11 +213,7 @@ func (c *Counts) Fails(alpha float64) bool {
 	if c.isGross() {
 		return c.holds()
 	}
-	needed := 1 / alpha
-	if len(c.fresh) == 1 {
-		needed *= aloneTimes
-	}
-	return c.Enough() && c.Odds() >= needed && c.holds()
+	return c.Enough() && c.Odds() >= 1/alpha && c.holds()
 }
 
 // isGross reports a gross failure, for which odds are too slow.
