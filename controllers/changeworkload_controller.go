@@ -456,6 +456,10 @@ func (r *ChangeWorkloadReconciler) actOnWorkload(
 			p.Halt(kind, change.Spec.Reversion)
 		}
 	case defense.LiftBlock:
+		// Another manager may have failed the release since.
+		if err := r.IsCurrent(ctx, change); err != nil {
+			return err
+		}
 		p, a = cluster.PatchRelease(w), cluster.ActLift
 		p.DropLabel(v1alpha1.SuspendLabel)
 		p.DropAnnotation(v1alpha1.SuspendedByAnnotation)

@@ -18,7 +18,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,6 +60,19 @@ func Reference(w *workload.Workload) *v1alpha1.WorkloadReference {
 func OwnerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
 	yes := true
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: &yes, BlockOwnerDeletion: &yes}
+}
+
+// IsCurrent returns a conflict unless the API server has a release as it was read.
+func (v View) IsCurrent(ctx context.Context, change *v1alpha1.ChangeWorkload) error {
+	var live v1alpha1.ChangeWorkload
+	if err := v.Live.Get(ctx, client.ObjectKeyFromObject(change), &live); err != nil {
+		return fmt.Errorf("get changeworkload %s: %w", change.Name, err)
+	}
+	if live.ResourceVersion != change.ResourceVersion {
+		of := v1alpha1.GroupVersion.WithResource("changeworkloads").GroupResource()
+		return apierrors.NewConflict(of, change.Name, errors.New("it was read in an older version"))
+	}
+	return nil
 }
 
 // RemoveOrphan removes an object of ours with the name of a new one, if its owner was

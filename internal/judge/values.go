@@ -70,7 +70,7 @@ type Values struct {
 type Comparison struct {
 	// New and Old are the numbers of pods with enough slices.
 	New, Old int
-	// Enough pods are there to compare: one new and one old one.
+	// Enough pods are there to compare: one new and one old one. There is nothing to compare without MinChange.
 	Enough bool
 	// Value and Baseline are the typical value of new and of old pods.
 	Value, Baseline float64
@@ -84,7 +84,7 @@ type Comparison struct {
 func (v *Values) Compare() Comparison {
 	fresh, old := v.medians(v.New), v.medians(v.Old)
 	c := Comparison{New: len(fresh), Old: len(old), P: 1}
-	if c.Enough = c.New > 0 && c.Old > 0; !c.Enough {
+	if c.Enough = c.New > 0 && c.Old > 0 && v.MinChange > 0; !c.Enough {
 		return c
 	}
 	a, b := v.logarithms(fresh), v.logarithms(old)
@@ -142,11 +142,13 @@ func (v *Values) secondVote() bool {
 		if len(olds) == 0 {
 			continue
 		}
-		usual := median(slices.Clone(olds)) + v.MinChange
+		usual := max(median(slices.Clone(olds)), 0) + v.MinChange
 		floats.Scale(1/usual, news)
 		floats.Scale(1/usual, olds)
 		fresh, old = append(fresh, news...), append(old, olds...)
 	}
+	// The test does not end with a number that is not one.
+	fresh, old = finite(fresh), finite(old)
 	alternative := map[Direction]stats.LocationHypothesis{
 		Increase: stats.LocationGreater, Decrease: stats.LocationLess, Either: stats.LocationDiffers,
 	}[v.Direction]

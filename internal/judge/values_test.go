@@ -125,6 +125,15 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// TestNegative: values below 0 end the comparison, too.
+func TestNegative(t *testing.T) {
+	old := []Series{{-1, -1, -1, -1, -1}, {-1, -1, -1, -1, -1}, {0, 0, 0, 0, 0}}
+	v := Values{New: []Series{{5, 5, 5, 5, 5}}, Old: old, MinChange: 1, MinTimes: 0.3, Alpha: 0.01}
+	if c := v.Compare(); !c.Fails {
+		t.Error(c.Sentence())
+	}
+}
+
 // FuzzCompare: any numbers are compared without a panic.
 func FuzzCompare(f *testing.F) {
 	f.Add(1.0, 2.0, 3.0, 0.5, 0)
