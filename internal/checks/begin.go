@@ -85,12 +85,18 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		if c.Service != nil {
 			check.Status.CallID = callID(s, c)
 		}
-		if c.Compare != nil && judge.IsLook(int(record.BatchNumber(s.Batch))) {
-			old, err := v.OldPods(ctx, s.Workload)
+		if c.Compare != nil {
+			n, err := batchOfAttempt(ctx, v, s)
 			if err != nil {
 				return nil, err
 			}
-			check.Status.OldPods = readyNames(old)
+			if judge.IsLook(n) {
+				old, err := v.OldPods(ctx, s.Workload)
+				if err != nil {
+					return nil, err
+				}
+				check.Status.OldPods = readyNames(old)
+			}
 		}
 		if c.PodHealth != nil {
 			pods, err := podsOfBatch(ctx, v, s.Batch)

@@ -38,6 +38,8 @@ const (
 	pastFor, pastEvery = 6 * time.Hour, time.Hour
 	// maxCompared is the number of new pods, and of old ones.
 	maxCompared = 100
+	// suspicious odds are no failure, and keep a comparison open.
+	suspicious = 10
 	// unknownSpread is assumed between pods of which no past is known: two values that differ by it.
 	unknownSpread = 0.3
 )
@@ -67,6 +69,8 @@ type compared struct {
 	Failing, Other []string
 	// Short: a metric has too few data. Open: one has to be confirmed, or is suspicious.
 	Open, Short bool
+	// Slices of the window that were compared.
+	Slices int32
 }
 
 // times returns the ends of the slices between two times.
@@ -137,7 +141,7 @@ func (c *comparison) counts(m *v1alpha1.CompareMetric, numerator, denominator mo
 			break
 		}
 	}
-	result.add(m.Name, counts.Sentence("requests"), fails, !counts.Enough(), counts.Odds() > 1)
+	result.add(m.Name, counts.Sentence("requests", slice), fails, !counts.Enough(), counts.Odds() >= suspicious)
 }
 
 // values judges a value of each pod.
@@ -152,7 +156,9 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matr
 	before := c.byPod(past)
 	for _, pod := range c.old {
 		for _, value := range before[pod] {
-			v.Past = append(v.Past, value)
+			if !math.IsNaN(value) && !math.IsInf(value, 0) {
+				v.Past = append(v.Past, value)
+			}
 		}
 	}
 	slices.Sort(v.Past)
@@ -177,23 +183,31 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matr
 		v.New, v.Old = take(c.fresh), take(c.old)
 		return v.Compare()
 	}
-	end := c.start.Add(c.of.Window.Duration)
+	window, slice := c.of.Window.Duration, c.of.Slice.Duration
+	end := c.start.Add(window)
 	if c.at.Before(end) {
 		result.Other, result.Open = append(result.Other, m.Name+": compared at the end of the window"), true
 		return
 	}
 	found, open := between(c.start, end), false
 	critical := float64(cmp.Or(m.CriticalChangePercent, defaultCritical)) / 100
-	switch confirmed := end.Add(c.of.Window.Duration / 2).Truncate(time.Second); {
-	case !found.Enough:
+	switch confirmed := end.Add(window / 2 / slice * slice); {
+	case !found.Enough && c.last():
 		found = between(c.start, c.at)
+	case !found.Enough:
 	case !found.Fails || !*c.of.Confirm || math.Abs(found.Value-found.Baseline) >= critical*found.Baseline:
 	case c.at.Before(confirmed):
 		found.Fails, open = false, true
 	default:
-		found.Fails = between(c.at.Add(-c.of.Window.Duration), c.at).Fails
+		again := between(confirmed.Add(-window), confirmed)
+		found.Fails, found.Enough = again.Fails, again.Enough
 	}
 	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, open)
+}
+
+// last reports whether no later evaluation is made.
+func (c *comparison) last() bool {
+	return c.at.Add(c.of.Slice.Duration).After(c.start.Add(c.of.MaxWindow.Duration))
 }
 
 // unknownPast returns a past with the spread that is assumed without one.
@@ -227,6 +241,7 @@ func longest(of *policy.Check) int32 {
 // takeCompared adds a comparison to the progress.
 func (q *query) takeCompared(found *compared) {
 	s := &q.plan.Status
+	s.Measured = found.Slices
 	s.Samples, s.ConsecutiveFailures, s.Reason = slices.Concat(found.Failing, found.Other), 0, v1alpha1.ReasonMeasuring
 	s.Samples = s.Samples[:min(len(s.Samples), maxSamples)]
 	for i, text := range s.Samples {
@@ -240,7 +255,7 @@ func (q *query) takeCompared(found *compared) {
 		s.ConsecutiveFailures, s.Reason = 1, v1alpha1.ReasonWorse
 		message := found.Failing[0]
 		if n := len(found.Failing) - 1; n > 0 {
-			message += fmt.Sprintf(" (and %d more metrics)", n)
+			message += fmt.Sprintf(" (and %d of the other metrics)", n)
 		}
 		report(s, nil, message, q.Check.Suggestion)
 		return

@@ -28,8 +28,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 )
@@ -157,26 +160,26 @@ func TestCompareChecks(t *testing.T) {
 		within time.Duration
 	}{
 		{"healthy", fleet(usual, 5, usual), 5, []v1alpha1.CompareMetric{errorShare(), slowness()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
-			"latency: 0.202 in 2 new pods against 0.202 in 5 old ones: +0 %", 7 * time.Minute},
+			"latency: 0.199 in 2 new pods against 0.199 in 5 old ones: +0 %", 8 * time.Minute},
 		{"errors", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5, []v1alpha1.CompareMetric{errorShare()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over 1 minute: 24 times; odds 1 : 1,065",
-			3 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over 1 minute: 24 times; odds 1 : 1,168",
+			4 * time.Minute},
 		{"all requests fail", fleet(with(func(e *exported) { e.requests, e.errors = 6, 6 }), 3, with(func(e *exported) { e.requests, e.errors = 6, 0 })), 3,
-			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "far more than any old pod", 5 * time.Minute},
+			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "far more than any old pod", 6 * time.Minute},
 		{"a dependency degrades both", fleet(with(func(e *exported) { e.errors = 60 }), 5, with(func(e *exported) { e.errors = 60 })), 5,
-			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 10 %", 7 * time.Minute},
+			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 10 %", 8 * time.Minute},
 		{"three times as slow", fleet(with(func(e *exported) { e.latency = 0.7 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.708 in 2 new pods against 0.202 in 5 old ones: +250 %", 7 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.698 in 2 new pods against 0.199 in 5 old ones: +250 %", 8 * time.Minute},
 		{"twice as slow, confirmed", fleet(with(func(e *exported) { e.latency = 0.4 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.404 in 2 new pods against 0.202 in 5 old ones: +100 %", 10 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.399 in 2 new pods against 0.199 in 5 old ones: +100 %", 10 * time.Minute},
 		{"no traffic", fleet(exported{latency: 0.2}, 5, exported{latency: 0.2}), 5, []v1alpha1.CompareMetric{errorShare()},
-			v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "new and old pods had no requests in the same minute", 12 * time.Minute},
+			v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "new and old pods had no requests at the same time", 13 * time.Minute},
 		{"no series", nil, 5, []v1alpha1.CompareMetric{slowness()},
-			v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "0 new pods and 0 old ones have enough data", 12 * time.Minute},
+			v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "0 new pods and 0 old ones have enough data", 13 * time.Minute},
 		{"no old pod", fleet(usual, 0, usual), 0, []v1alpha1.CompareMetric{errorShare()},
-			v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, "hold the rollout", 0},
+			v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "no version succeeded before this one", 0},
 		{"a second metric fails", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness(), errorShare()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 %", 5 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 %", 6 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server := newRanges(t, tc.pods)
@@ -224,13 +227,23 @@ func TestCompareUnavailable(t *testing.T) {
 	r.ends(v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "until the deadline: endpoint prom")
 }
 
-// TestCompareNotDue: pods are not compared after each batch.
+// TestCompareNotDue: pods are not compared after each batch. Batches of an earlier attempt do not count.
 func TestCompareNotDue(t *testing.T) {
 	for n, skipped := range map[int]bool{1: false, 2: false, 3: true, 4: false, 6: true} {
 		r := newComparing(t, newRanges(t, nil), 0, errorShare())
-		r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(n)) //nolint:gosec // few
+		const earlier = 5
+		for i := 1; i < n+earlier; i++ {
+			batch := r.s.Batch.DeepCopy()
+			batch.Name, batch.UID = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(i)), types.UID(strconv.Itoa(i)) //nolint:gosec // few
+			batch.OwnerReferences = []metav1.OwnerReference{cluster.OwnerReference("v1", "ChangeWorkload", r.s.Release.Name, r.s.Release.UID)}
+			if i <= earlier {
+				batch.Spec.Attempt--
+			}
+			r.create(batch)
+		}
+		r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(n+earlier)) //nolint:gosec // few
 		r.run(time.Minute)
-		if c := r.check(); (c.Phase == v1alpha1.CheckSkipped && c.Reason == v1alpha1.ReasonNotDue) != skipped {
+		if c := r.check(); c.Phase != v1alpha1.CheckSkipped || (c.Reason == v1alpha1.ReasonNotDue) != skipped {
 			t.Errorf("batch %d: %s %s %s", n, c.Phase, c.Reason, c.Message)
 		}
 	}

@@ -19,7 +19,6 @@ package checks
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/judge"
 	"github.com/traas-stack/altershield-operator/internal/policy"
@@ -54,20 +54,51 @@ func readyNames(old []workload.Pod) []string {
 	return promql.Sample(namesOf(old), maxCompared)
 }
 
+// batchOfAttempt returns the number of a batch within the attempt of its release, from 1: the numbers of batches go on over attempts.
+func batchOfAttempt(ctx context.Context, v cluster.View, s *Subject) (int, error) {
+	batches, err := v.Batches(ctx, s.Release)
+	if err != nil {
+		return 0, err
+	}
+	n := 1
+	for i := range batches {
+		if batches[i].Spec.Attempt == s.Batch.Spec.Attempt && record.BatchNumber(&batches[i]) < record.BatchNumber(s.Batch) {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // withoutComparison ends a check of type compare that has nothing to compare.
-func withoutComparison(s *Subject, of *policy.Check, c *v1alpha1.CheckStatus) (next v1alpha1.CheckStatus, ends bool) {
+func (p *querier) withoutComparison(
+	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
+) (next v1alpha1.CheckStatus, ends bool, err error) {
 	if of.Compare == nil || s.Batch == nil || len(c.OldPods) > 0 {
-		return next, false
+		return next, false, nil
+	}
+	n, err := batchOfAttempt(ctx, p.view, s)
+	if err != nil {
+		return next, false, err
+	}
+	_, before, err := p.view.OldTemplate(ctx, s.Workload)
+	if err != nil {
+		return next, false, err
 	}
 	next = followed(c, of, s)
-	if n := record.BatchNumber(s.Batch); !judge.IsLook(int(n)) {
-		next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNotDue
-		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on, and this is batch %d", n)
-		return next, true
+	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
+	switch {
+	case !judge.IsLook(n):
+		next.Reason = v1alpha1.ReasonNotDue
+		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on of a release, and this is batch %d", n)
+	case before == "":
+		next.Message = "no version succeeded before this one"
+	case n > 1:
+		next.Message = "no Ready pod of the previous version is left; earlier batches were compared"
+	default:
+		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
+		next.Message = "no Ready pod of the previous version was left when the check began: hold the rollout (spec.hold)"
 	}
-	next.Phase, next.Reason, next.OnSilence = v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, onSilence(of.OnNoData)
-	next.Message = "no Ready pod of the previous version was left when the check began: hold the rollout (spec.hold)"
-	return next, true
+	return next, true, nil
 }
 
 // comparing returns the queries of a comparison, which knows the pods of the batch, and those of the release that were Ready when the
@@ -96,11 +127,12 @@ func (p *querier) comparing(
 	}
 	c := &comparing{comparison: comparison{
 		of: of.Compare, fresh: promql.Sample(fresh, maxCompared), podLabel: model.LabelName(series.PodLabel),
-		start: began.Add(of.Compare.WarmUp.Duration), alpha: p.alphaOf(s, of),
+		start: of.WindowFrom(timeOf(status.StartTime)), alpha: p.alphaOf(s, of),
 	}}
 	// A pod of a StatefulSet has the name of the old pod that it replaces.
-	replaced := namesOf(released)
-	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool { return slices.Contains(replaced, name) })
+	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
+		return slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
+	})
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(of.Samples(series.ScrapeInterval)).String()
 	only := s.Release.Namespace
@@ -135,21 +167,18 @@ func (p *querier) comparing(
 	return q, true, nil
 }
 
-// alphaOf returns the share of healthy releases that one metric may fail after one batch: all metrics that are enforced share it.
+// alphaOf returns the share of healthy releases that one metric may fail after one batch. The metrics of all checks that are enforced
+// share it, those of the operator's namespace and those of the workload's each among themselves.
 func (p *querier) alphaOf(s *Subject, of *policy.Check) float64 {
-	metrics := map[string]int{of.Name: len(of.Compare.Metrics)}
-	most := of.Compare.FalsePositivesPerMille
+	metrics := 0
 	selected := policy.Select(s.Policies, p.view.Operator, s.Selected)
 	for i := range selected.Checks {
-		if c := &selected.Checks[i]; c.Compare != nil && c.Mode == v1alpha1.ModeEnforce {
-			metrics[c.Name], most = len(c.Compare.Metrics), max(most, c.Compare.FalsePositivesPerMille)
+		c := &selected.Checks[i]
+		if c.Compare != nil && c.IsOf(p.view.Operator) == of.IsOf(p.view.Operator) && (c.Name == of.Name || c.Mode == v1alpha1.ModeEnforce) {
+			metrics += len(c.Compare.Metrics)
 		}
 	}
-	all := 0
-	for n := range maps.Values(metrics) {
-		all += n
-	}
-	return judge.LookAlpha(float64(most)/1000/float64(max(all, 1)), int(s.Workload.Replicas))
+	return judge.LookAlpha(float64(of.Compare.FalsePositivesPerMille)/1000/float64(max(metrics, 1)), int(s.Workload.Replicas))
 }
 
 // compare compares the pods as of a time.
@@ -158,7 +187,8 @@ func (p *querier) compare(
 ) *queryAnswer {
 	now := c.comparison
 	now.at = at
-	found, slice := &compared{}, of.Compare.Slice.Duration
+	slice := of.Compare.Slice.Duration
+	found := &compared{Slices: int32(at.Sub(c.start) / slice)} //nolint:gosec // at most 60
 	ask := func(query string, from, until time.Time, step time.Duration) (model.Matrix, error) {
 		return p.clients.QueryRange(ctx, e, work, query, promv1.Range{Start: from, End: until, Step: step}, of.Timeout)
 	}
@@ -176,6 +206,9 @@ func (p *querier) compare(
 			if first, err = ask(m.query, c.start.Add(slice), at, slice); err == nil {
 				second, err = ask(m.past, c.start.Add(-pastFor), c.start, pastEvery)
 			}
+		}
+		if err != nil && len(found.Failing) > 0 {
+			break // no answer makes that better
 		}
 		if err != nil {
 			return unanswered(e, err)

@@ -122,8 +122,8 @@ func (p *querier) stop() {
 func (p *querier) next(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, after time.Duration, err error) {
-	if next, ends := withoutComparison(s, of, c); ends {
-		return next, 0, nil
+	if next, ends, err := p.withoutComparison(ctx, s, of, c); ends || err != nil {
+		return next, 0, err
 	}
 	known, in, busy := p.take(s, of, c)
 	if busy {

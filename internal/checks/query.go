@@ -136,6 +136,9 @@ type query struct {
 
 // planned returns the time as of which an evaluation is made, counted from 0.
 func (q *query) planned(n int) time.Time {
+	if c := q.Check.Compare; c != nil {
+		return q.Check.WindowFrom(timeOf(q.Status.StartTime)).Add(time.Duration(n+1) * c.Slice.Duration)
+	}
 	return timeOf(q.Status.StartTime).Add(q.Check.Delay + q.Range + time.Duration(n)*q.Check.Prometheus.Interval.Duration)
 }
 
@@ -285,7 +288,11 @@ func (q *query) next(due, deadline time.Time) {
 		q.plan.After = left
 		return
 	}
-	q.plan.Ask = q.planned(int(s.Measured))
+	n := int(s.Measured)
+	for q.Check.Compare != nil && n < int(longest(q.Check))-1 && !q.planned(n+1).Add(policy.Lag).After(q.Now) {
+		n++ // it has all that earlier evaluations have
+	}
+	q.plan.Ask = q.planned(n)
 }
 
 // describeValue returns the value of a result with one series; empty for another result.

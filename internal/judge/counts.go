@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"gonum.org/v1/gonum/stat/distuv"
 )
@@ -38,7 +39,7 @@ const (
 	aloneTimes, farTimes, spareEvents = 10, 10, 4
 	// priorWeight, priorBase and priorEvents temper the evidence while few pods are known.
 	priorWeight, priorBase, priorEvents = 4, 1.25, 0.5
-	// maxOdds bounds what is said of the odds.
+	// maxOdds bounds the odds.
 	maxOdds = 1e9
 )
 
@@ -200,7 +201,7 @@ func (c *Counts) mixture() float64 {
 func (c *Counts) far() float64 {
 	mean := func(side map[string]sums) (share float64) {
 		for _, pod := range side {
-			share += pod.tempered / pod.exposure / float64(len(side))
+			share += pod.events / pod.exposure / float64(len(side))
 		}
 		return share
 	}
@@ -236,20 +237,20 @@ func (c *Counts) holds() bool {
 	return fresh.events >= c.floors.Events && with >= c.floors.Pods && share-before >= c.floors.Points && share >= c.floors.Times*before
 }
 
-// Sentence explains the evidence about events, as errors of requests.
-func (c *Counts) Sentence(exposure string) string {
+// Sentence explains the evidence about events, as errors of requests, minute by minute or by other slices.
+func (c *Counts) Sentence(exposure string, slice time.Duration) string {
 	fresh, old := total(c.fresh), total(c.old)
 	if c.minutes == 0 {
-		return fmt.Sprintf("new and old pods had no %s in the same minute", exposure)
+		return fmt.Sprintf("new and old pods had no %s at the same time", exposure)
 	}
 	share, before := fresh.events/fresh.exposure, old.events/old.exposure
 	text := fmt.Sprintf("%.3g %% of %s %s of %s against %.3g %% of %s of %d old ones over %s", 100*share, grouped(fresh.exposure), exposure,
-		counted(len(c.fresh), "new pod"), 100*before, grouped(old.exposure), len(c.old), counted(c.minutes, "minute"))
+		counted(len(c.fresh), "new pod"), 100*before, grouped(old.exposure), len(c.old), lasting(c.minutes, slice))
 	if before > 0 && share > before {
 		text += fmt.Sprintf(": %.3g times", share/before)
 	}
 	if c.isGross() {
-		return text + fmt.Sprintf("; far more than any old pod in %d minutes in a row", c.gross)
+		return text + "; far more than any old pod for " + lasting(c.gross, slice)
 	}
 	return text + odds(c.Odds())
 }

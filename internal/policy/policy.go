@@ -140,7 +140,7 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 func metricsAccepted(metrics []v1alpha1.CompareMetric) string {
 	for i := range metrics {
 		m := &metrics[i]
-		if m.MinChange != nil && m.MinChange.Sign() <= 0 {
+		if m.Query != "" && m.MinChange == nil || m.MinChange != nil && m.MinChange.Sign() <= 0 {
 			return fmt.Sprintf("metrics[%d].minChange: give a change greater than 0, in the unit of the query", i)
 		}
 		for _, of := range []struct{ field, query string }{{"query", m.Query}, {"numerator", m.Numerator}, {"denominator", m.Denominator}} {
@@ -529,7 +529,7 @@ func compareOf(c *v1alpha1.CompareCheck) *v1alpha1.CompareCheck {
 func asEvaluations(c *v1alpha1.CompareCheck) *v1alpha1.PrometheusCheck {
 	return &v1alpha1.PrometheusCheck{
 		EndpointRef: c.EndpointRef, Interval: c.Slice, Failures: 1,
-		Count: int32(c.Window.Duration / c.Slice.Duration), //nolint:gosec // at most 60
+		Count: max(int32(c.Window.Duration/c.Slice.Duration), 1), //nolint:gosec // at most 60
 	}
 }
 
@@ -537,16 +537,24 @@ func asEvaluations(c *v1alpha1.CompareCheck) *v1alpha1.PrometheusCheck {
 const Lag = 30 * time.Second
 
 // Range returns the time until the first evaluation of a query: the range of its samples; 0 for alerts, which are asked for from the
-// start, and the warm-up and a slice for a comparison. The endpoint has the scrape interval.
+// start, and at most the warm-up and two slices for a comparison. The endpoint has the scrape interval.
 func (c *Check) Range(scrape time.Duration) time.Duration {
 	switch {
 	case c.Alerts != nil:
 		return 0
 	case c.Compare != nil:
-		return c.Compare.WarmUp.Duration + c.Compare.Slice.Duration
+		return c.Compare.WarmUp.Duration + 2*c.Compare.Slice.Duration
 	default:
 		return c.Samples(scrape)
 	}
+}
+
+// WindowFrom returns the start of the window of a check of type compare that began at a time: a whole number of slices since 1970, at
+// which every Prometheus evaluates a query about a range.
+func (c *Check) WindowFrom(began time.Time) time.Time {
+	slice := int64(c.Compare.Slice.Duration)
+	from := began.Add(c.Delay + c.Compare.WarmUp.Duration).UnixNano()
+	return time.Unix(0, (from+slice-1)/slice*slice)
 }
 
 // Samples returns $range of the queries of a check.
