@@ -70,6 +70,8 @@ var (
 type sums struct {
 	// tempered events are bounded in each minute.
 	tempered, events, exposure float64
+	// shares are those of its minutes.
+	shares []float64
 }
 
 // Counts is the evidence about the events of a release so far.
@@ -126,7 +128,7 @@ func (c *Counts) Add(fresh, old []PodMinute) {
 		for _, m := range minutes {
 			x := min(m.Events, max(1, usual, burst*share*m.Exposure))
 			of := to[m.Pod]
-			to[m.Pod] = sums{of.tempered + x, of.events + m.Events, of.exposure + m.Exposure}
+			to[m.Pod] = sums{of.tempered + x, of.events + m.Events, of.exposure + m.Exposure, append(of.shares, m.Events/m.Exposure)}
 			tempered, events, exposure, worst = tempered+x, events+m.Events, exposure+m.Exposure, max(worst, m.Events/m.Exposure)
 		}
 		return tempered, events, exposure, worst
@@ -169,7 +171,7 @@ func (c *Counts) temper() float64 {
 
 func total(side map[string]sums) (sum sums) {
 	for _, pod := range side {
-		sum = sums{sum.tempered + pod.tempered, sum.events + pod.events, sum.exposure + pod.exposure}
+		sum.tempered, sum.events, sum.exposure = sum.tempered+pod.tempered, sum.events+pod.events, sum.exposure+pod.exposure
 	}
 	return sum
 }
@@ -197,16 +199,21 @@ func (c *Counts) mixture() float64 {
 }
 
 // far returns how probable it is that new pods differ so much from old ones if the shares of pods have an exponential distribution: few
-// pods tell little about how much they differ, and that is a lot.
+// pods tell little about how much they differ, and that is a lot. The share of a new pod is the median of its minutes, so that bursts do
+// not count.
 func (c *Counts) far() float64 {
-	mean := func(side map[string]sums) (share float64) {
-		for _, pod := range side {
-			share += pod.events / pod.exposure / float64(len(side))
-		}
-		return share
+	if c.minutes < grossMinutes {
+		return 1
 	}
-	before := mean(c.old) + spareEvents/total(c.old).exposure
-	return distuv.F{D1: float64(2 * len(c.fresh)), D2: float64(2 * len(c.old))}.Survival(mean(c.fresh) / before)
+	share, before := 0.0, spareEvents/total(c.old).exposure
+	for _, pod := range c.fresh {
+		sorted := slices.Sorted(slices.Values(pod.shares))
+		share += sorted[(len(sorted)-1)/2] / float64(len(c.fresh))
+	}
+	for _, pod := range c.old {
+		before += pod.events / pod.exposure / float64(len(c.old))
+	}
+	return distuv.F{D1: float64(2 * len(c.fresh)), D2: float64(2 * len(c.old))}.Survival(share / before)
 }
 
 // Fails reports whether the new pods fail, if a share alpha of healthy releases may.
