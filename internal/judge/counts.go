@@ -20,6 +20,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // ratios are the ratios of the new error share to the old one for which evidence is collected.
@@ -31,11 +34,12 @@ const (
 	// grossMinutes in a row with grossRequests of new pods together, in each of which their error share is grossShare above that of the
 	// worst old pod, fail without evidence.
 	grossMinutes, grossRequests, grossShare = 3, 15, 0.4
-	// aloneTimes is how much more evidence a single new pod needs.
-	aloneTimes = 10
+	// aloneTimes is how much more evidence a single new pod needs, and farTimes how much more a large difference does by itself.
+	// spareEvents are added to those of old pods then, of which there may be none.
+	aloneTimes, farTimes, spareEvents = 10, 10, 4
 	// priorWeight, priorBase and priorEvents temper the evidence while few pods are known.
 	priorWeight, priorBase, priorEvents = 4, 1.25, 0.5
-	// maxOdds bounds what is said of the odds.
+	// maxOdds bounds the odds.
 	maxOdds = 1e9
 )
 
@@ -66,6 +70,8 @@ var (
 type sums struct {
 	// tempered events are bounded in each minute.
 	tempered, events, exposure float64
+	// shares are those of its minutes.
+	shares []float64
 }
 
 // Counts is the evidence about the events of a release so far.
@@ -122,7 +128,7 @@ func (c *Counts) Add(fresh, old []PodMinute) {
 		for _, m := range minutes {
 			x := min(m.Events, max(1, usual, burst*share*m.Exposure))
 			of := to[m.Pod]
-			to[m.Pod] = sums{of.tempered + x, of.events + m.Events, of.exposure + m.Exposure}
+			to[m.Pod] = sums{of.tempered + x, of.events + m.Events, of.exposure + m.Exposure, append(of.shares, m.Events/m.Exposure)}
 			tempered, events, exposure, worst = tempered+x, events+m.Events, exposure+m.Exposure, max(worst, m.Events/m.Exposure)
 		}
 		return tempered, events, exposure, worst
@@ -165,19 +171,49 @@ func (c *Counts) temper() float64 {
 
 func total(side map[string]sums) (sum sums) {
 	for _, pod := range side {
-		sum = sums{sum.tempered + pod.tempered, sum.events + pod.events, sum.exposure + pod.exposure}
+		sum.tempered, sum.events, sum.exposure = sum.tempered+pod.tempered, sum.events+pod.events, sum.exposure+pod.exposure
 	}
 	return sum
 }
 
-// Odds returns the evidence that new pods have more events: about 1 of so many healthy releases reaches it.
+// Odds returns the evidence that new pods have more events: fewer than 1 of so many healthy releases reach it.
 func (c *Counts) Odds() float64 {
+	if c.minutes == 0 {
+		return 1
+	}
+	odds := c.mixture()
+	if len(c.fresh) == 1 {
+		odds /= aloneTimes
+	}
+	return min(max(odds, 1/(farTimes*c.far())), maxOdds)
+}
+
+// mixture returns the tempered evidence over all ratios.
+func (c *Counts) mixture() float64 {
 	temper, highest := c.temper(), slices.Max(c.logE[:])
 	sum := 0.0
 	for _, l := range c.logE {
 		sum += math.Exp((l - highest) / temper)
 	}
-	return min(math.Exp(highest/temper+math.Log(sum/float64(len(ratios)))), maxOdds)
+	return math.Exp(highest/temper + math.Log(sum/float64(len(ratios))))
+}
+
+// far returns how probable it is that new pods differ so much from old ones if the shares of pods have an exponential distribution: few
+// pods tell little about how much they differ, and that is a lot. The share of a new pod is the median of its minutes, so that bursts do
+// not count.
+func (c *Counts) far() float64 {
+	if c.minutes < grossMinutes {
+		return 1
+	}
+	share, before := 0.0, spareEvents/total(c.old).exposure
+	for _, pod := range c.fresh {
+		sorted := slices.Sorted(slices.Values(pod.shares))
+		share += sorted[(len(sorted)-1)/2] / float64(len(c.fresh))
+	}
+	for _, pod := range c.old {
+		before += pod.events / pod.exposure / float64(len(c.old))
+	}
+	return distuv.F{D1: float64(2 * len(c.fresh)), D2: float64(2 * len(c.old))}.Survival(share / before)
 }
 
 // Fails reports whether the new pods fail, if a share alpha of healthy releases may.
@@ -185,11 +221,7 @@ func (c *Counts) Fails(alpha float64) bool {
 	if c.isGross() {
 		return c.holds()
 	}
-	needed := 1 / alpha
-	if len(c.fresh) == 1 {
-		needed *= aloneTimes
-	}
-	return c.Enough() && c.Odds() >= needed && c.holds()
+	return c.Enough() && c.Odds() >= 1/alpha && c.holds()
 }
 
 // isGross reports a gross failure, for which odds are too slow.
@@ -212,20 +244,20 @@ func (c *Counts) holds() bool {
 	return fresh.events >= c.floors.Events && with >= c.floors.Pods && share-before >= c.floors.Points && share >= c.floors.Times*before
 }
 
-// Sentence explains the evidence about events, as errors of requests.
-func (c *Counts) Sentence(exposure string) string {
+// Sentence explains the evidence about events, as errors of requests, minute by minute or by other slices.
+func (c *Counts) Sentence(exposure string, slice time.Duration) string {
 	fresh, old := total(c.fresh), total(c.old)
 	if c.minutes == 0 {
-		return fmt.Sprintf("new and old pods had no %s in the same minute", exposure)
+		return fmt.Sprintf("new and old pods had no %s at the same time", exposure)
 	}
 	share, before := fresh.events/fresh.exposure, old.events/old.exposure
 	text := fmt.Sprintf("%.3g %% of %s %s of %s against %.3g %% of %s of %d old ones over %s", 100*share, grouped(fresh.exposure), exposure,
-		counted(len(c.fresh), "new pod"), 100*before, grouped(old.exposure), len(c.old), counted(c.minutes, "minute"))
+		counted(len(c.fresh), "new pod"), 100*before, grouped(old.exposure), len(c.old), lasting(c.minutes, slice))
 	if before > 0 && share > before {
 		text += fmt.Sprintf(": %.3g times", share/before)
 	}
 	if c.isGross() {
-		return text + fmt.Sprintf("; far more than any old pod in %d minutes in a row", c.gross)
+		return text + "; far more than any old pod for " + lasting(c.gross, slice)
 	}
 	return text + odds(c.Odds())
 }

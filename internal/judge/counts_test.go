@@ -22,6 +22,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"gonum.org/v1/gonum/stat/distuv"
@@ -51,9 +52,9 @@ func TestCounts(t *testing.T) {
 		enough  bool
 		says    string
 	}{
-		{name: "no minute", says: "new and old pods had no requests in the same minute"},
+		{name: "no minute", says: "new and old pods had no requests at the same time"},
 		{name: "one side has no requests", minutes: every(9, minute{minutes("n", 3, 0, 0), minutes("o", 5, 0, 100)}),
-			says: "new and old pods had no requests in the same minute"},
+			says: "new and old pods had no requests at the same time"},
 		{name: "healthy", minutes: every(9, minute{minutes("n", 3, 1, 200), minutes("o", 5, 1, 200)}), enough: true,
 			says: "0.5 % of 5,400 requests of 3 new pods against 0.5 % of 9,000 of 5 old ones over 9 minutes"},
 		{name: "ten times the errors", minutes: every(6, minute{minutes("n", 3, 8, 200), minutes("o", 8, 1, 250)}), enough: true, fails: true,
@@ -61,19 +62,19 @@ func TestCounts(t *testing.T) {
 				"odds 1 : 37,765,441 that chance does that"},
 		{name: "one new pod needs more evidence", minutes: every(15, minute{minutes("n", 1, 4, 200), minutes("o", 8, 1, 250)}), enough: true,
 			says: "2 % of 3,000 requests of 1 new pod against 0.4 % of 30,000 of 8 old ones over 15 minutes: 5 times; " +
-				"odds 1 : 335 that chance does that"},
+				"odds 1 : 33 that chance does that"},
 		{name: "all requests fail", minutes: every(3, minute{minutes("n", 1, 6, 6), minutes("o", 2, 0, 6)}), fails: true,
 			says: "100 % of 18 requests of 1 new pod against 0 % of 36 of 2 old ones over 3 minutes; " +
-				"far more than any old pod in 3 minutes in a row"},
+				"far more than any old pod for 3 minutes"},
 		{name: "all requests fail on both sides", minutes: every(9, minute{minutes("n", 3, 100, 100), minutes("o", 5, 100, 100)}), enough: true,
 			says: "100 % of 2,700 requests of 3 new pods against 100 % of 4,500 of 5 old ones over 9 minutes"},
 		{name: "few errors", minutes: every(9, minute{minutes("n", 1, 0.3, 100), minutes("o", 5, 0, 100)}), enough: true,
-			says: "0.3 % of 900 requests of 1 new pod against 0 % of 4,500 of 5 old ones over 9 minutes; odds 1 : 13 that chance does that"},
+			says: "0.3 % of 900 requests of 1 new pod against 0 % of 4,500 of 5 old ones over 9 minutes"},
 		{name: "less than twice", minutes: every(30, minute{minutes("n", 10, 19, 1000), minutes("o", 10, 10, 1000)}), enough: true,
 			says: "1.9 % of 300,000 requests of 10 new pods against 1 % of 300,000 of 10 old ones over 30 minutes: 1.9 times; " +
 				"odds 1 : 3,353 that chance does that"},
 		{name: "not a number", minutes: every(9, minute{minutes("n", 3, math.NaN(), 100), minutes("o", 5, 1, math.Inf(1))}),
-			says: "new and old pods had no requests in the same minute"},
+			says: "new and old pods had no requests at the same time"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := NewCounts(RequestFloors, minutes("o", 60, 1, 250))
@@ -83,7 +84,7 @@ func TestCounts(t *testing.T) {
 			if c.Fails(0.01) != tc.fails || c.Enough() != tc.enough {
 				t.Errorf("fails %t, want %t; enough %t, want %t", c.Fails(0.01), tc.fails, c.Enough(), tc.enough)
 			}
-			if diff := cmp.Diff(tc.says, c.Sentence("requests")); diff != "" {
+			if diff := cmp.Diff(tc.says, c.Sentence("requests", time.Minute)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -98,7 +99,7 @@ func TestBurst(t *testing.T) {
 	}
 	c.Add(minutes("n", 1, 200, 250), minutes("o", 5, 1, 250))
 	if c.Fails(0.01) {
-		t.Error(c.Sentence("requests"))
+		t.Error(c.Sentence("requests", time.Minute))
 	}
 }
 
@@ -110,7 +111,7 @@ func TestNumberOfPods(t *testing.T) {
 			c.Add(append(minutes("n", pods, 1, 1), minutes("calm", 4-pods, 0, 1)...), minutes("o", 10, 0, 1))
 		}
 		if c.Fails(0.01) != fails {
-			t.Errorf("%d pods: %s", pods, c.Sentence("minutes"))
+			t.Errorf("%d pods: %s", pods, c.Sentence("minutes", time.Minute))
 		}
 	}
 }
@@ -159,8 +160,8 @@ func FuzzCounts(f *testing.F) {
 			counts.Add([]PodMinute{{"n", c, d}, {"m", e, b}}, []PodMinute{{"o", a, b}, {"p", d, e}})
 		}
 		odds := counts.Odds()
-		if math.IsNaN(odds) || odds < 0 || odds > maxOdds || strings.Contains(counts.Sentence("requests"), "NaN") {
-			t.Errorf("odds %v: %s", odds, counts.Sentence("requests"))
+		if math.IsNaN(odds) || odds < 0 || odds > maxOdds || strings.Contains(counts.Sentence("requests", time.Minute), "NaN") {
+			t.Errorf("odds %v: %s", odds, counts.Sentence("requests", time.Minute))
 		}
 		counts.Fails(0.01)
 	})

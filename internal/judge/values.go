@@ -39,7 +39,7 @@ const (
 
 const (
 	// A pod counts with minSlices slices, and with a share of minCoverage of those of the window.
-	minSlices   = 5
+	minSlices   = 3
 	minCoverage = 0.6
 	// borrowed are the degrees of freedom of the spread that is assumed before pods are measured; minSpread is its least, as a logarithm.
 	borrowed  = 6

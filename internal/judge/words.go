@@ -19,6 +19,7 @@ package judge
 import (
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // odds is the end of a sentence.
@@ -40,6 +41,15 @@ func grouped(n float64) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
+}
+
+// lasting writes the duration of some slices.
+func lasting(n int, slice time.Duration) string {
+	d := time.Duration(n) * slice
+	if d%time.Minute == 0 {
+		return counted(int(d/time.Minute), "minute")
+	}
+	return d.String()
 }
 
 // counted writes a number of things.
