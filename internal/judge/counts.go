@@ -79,8 +79,8 @@ type Counts struct {
 	floors     Floors
 	logE       [len(ratios)]float64
 	fresh, old map[string]sums
-	// events and shares are those of minutes of old pods, in the time before the release and since. usual and share are their 90th
-	// percentile and their median when there were learned of them.
+	// events and shares are those of minutes of old pods, in the time before the release and since. usual is the 90th percentile of the
+	// events, and share the median of the shares. Both were computed when the number of minutes was learned.
 	events, shares []float64
 	learned        int
 	usual, share   float64
@@ -202,13 +202,11 @@ func (c *Counts) mixture() float64 {
 // pods tell little about how much they differ, and that is a lot. The share of a new pod is the median of its minutes, so that bursts do
 // not count.
 func (c *Counts) far() float64 {
-	if c.minutes < grossMinutes {
-		return 1
-	}
 	share, before := 0.0, spareEvents/total(c.old).exposure
 	for _, pod := range c.fresh {
-		sorted := slices.Sorted(slices.Values(pod.shares))
-		share += sorted[(len(sorted)-1)/2] / float64(len(c.fresh))
+		if sorted := slices.Sorted(slices.Values(pod.shares)); len(sorted) >= grossMinutes { // fewer may be one burst
+			share += sorted[(len(sorted)-1)/2] / float64(len(c.fresh))
+		}
 	}
 	for _, pod := range c.old {
 		before += pod.events / pod.exposure / float64(len(c.old))

@@ -103,6 +103,23 @@ func TestBurst(t *testing.T) {
 	}
 }
 
+// TestFar: a large difference between few pods fails, although little is known of how much they differ. One minute of a pod is not enough.
+func TestFar(t *testing.T) {
+	for minutesOfNew, fails := range map[int]bool{5: true, 1: false} {
+		c := NewCounts(RequestFloors, minutes("o", 60, 1, 600))
+		for i := range 5 {
+			fresh := minutes("n", 2, 1, 600)
+			if i >= 5-minutesOfNew {
+				fresh = minutes(fmt.Sprint("bad", 5-minutesOfNew), 2, 60, 600)
+			}
+			c.Add(fresh, minutes("o", 3, 1, 600))
+		}
+		if c.Fails(0.01) != fails {
+			t.Errorf("%d minutes: %s", minutesOfNew, c.Sentence("requests", time.Minute))
+		}
+	}
+}
+
 // TestNumberOfPods: events of one pod alone do not fail if the floors ask for two.
 func TestNumberOfPods(t *testing.T) {
 	for pods, fails := range map[int]bool{1: false, 2: true} {

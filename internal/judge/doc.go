@@ -23,8 +23,8 @@ limitations under the License.
 //   - words.go: the sentences that explain a result
 //
 // The unit is the pod: minutes of one pod are not independent of each other. [Counts] is a test martingale for each of five ratios,
-// tempered by how much pods differ ([Howard et al. 2021] describe such processes); [Values] is the moderated t-test of [Smyth 2004]
-// with a second vote by ranks. How often healthy releases fail is measured by hack/judge.
+// tempered by how much pods differ ([Howard et al. 2021] describe such processes), with an F-test for large differences. [Values] is the
+// moderated t-test of [Smyth 2004] with a second vote by ranks. How often healthy releases fail is measured by hack/judge.
 //
 // [Howard et al. 2021]: https://doi.org/10.1214/20-AOS1991
 // [Smyth 2004]: https://doi.org/10.2202/1544-6115.1027

@@ -44,7 +44,7 @@ const (
 	// borrowed are the degrees of freedom of the spread that is assumed before pods are measured; minSpread is its least, as a logarithm.
 	borrowed  = 6
 	minSpread = 0.10
-	// spreadQuantile is how sure the spread of few old pods is.
+	// spreadQuantile is the quantile of chi squared that widens the spread of few old pods.
 	spreadQuantile = 0.28
 	// rankAlpha is the level of the second vote.
 	rankAlpha = 0.02
@@ -147,7 +147,7 @@ func (v *Values) secondVote() bool {
 		floats.Scale(1/usual, olds)
 		fresh, old = append(fresh, news...), append(old, olds...)
 	}
-	// The test does not end with a number that is not one.
+	// The test never ends if a number is NaN.
 	fresh, old = finite(fresh), finite(old)
 	alternative := map[Direction]stats.LocationHypothesis{
 		Increase: stats.LocationGreater, Decrease: stats.LocationLess, Either: stats.LocationDiffers,

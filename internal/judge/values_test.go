@@ -91,8 +91,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestTrend: a rise that all pods follow is none of new pods. A wave in which the new pods have other slices than the old ones is not
-// mistaken for a change.
+// TestTrend: a rise that all pods follow is no failure of new pods.
 func TestTrend(t *testing.T) {
 	fresh, old := pods(1, 1.02), pods(1, 0.98, 1.01)
 	for _, all := range [][]Series{fresh, old} {
