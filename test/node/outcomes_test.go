@@ -54,12 +54,14 @@ const (
 	horizon = 225 * time.Second
 	// bound is how long any other outcome is waited for: a busy machine may take longer than its row says.
 	bound = 12 * time.Minute
+	// patience is how much longer than elsewhere the walkthrough waits beside the releases.
+	patience = 8 * time.Minute
 	// lasting is how long an outcome is watched that came.
 	lasting = 10 * time.Second
 	// dip ends the outcome of a rollback while not all pods of the earlier version serve.
 	dip = ", not restored"
 	// atOnce is how many rows are watched at a time: with more, a kubelet tells of crashes late.
-	atOnce = 24
+	atOnce = 18
 )
 
 var update = flag.Bool("update", false, "write outcomes.md")
@@ -163,7 +165,7 @@ func releases() {
 
 	It("goes through the walkthrough", func(ctx SpecContext) {
 		player := walkthrough.Player{
-			Client: api, Namespace: metav1.NamespaceDefault,
+			Client: api, Namespace: metav1.NamespaceDefault, Patience: patience,
 			Begin: func(step walkthrough.Step) { By(step.Title) },
 			Kubectl: func(ctx context.Context, args ...string) (string, error) {
 				command := cluster.Kubectl(ctx, args...)
@@ -172,7 +174,7 @@ func releases() {
 			},
 		}
 		Expect(player.Play(ctx, walkthrough.Steps()...)).To(Succeed())
-	}, SpecTimeout(10*time.Minute))
+	}, SpecTimeout(30*time.Minute))
 
 	for _, s := range kinds {
 		It(s.name, func(ctx SpecContext) {
