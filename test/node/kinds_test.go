@@ -21,7 +21,6 @@ package node
 import (
 	"context"
 	"os"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -70,7 +69,7 @@ func (s *kindStory) play(ctx context.Context) error {
 		return err
 	}
 	player := walkthrough.Player{
-		Client: api, Namespace: s.ns, Of: s.of, Patience: 2 * time.Minute,
+		Client: api, Namespace: s.ns, Of: s.of, Patience: patience,
 		Kubectl: func(ctx context.Context, args ...string) (string, error) {
 			return tryKubectl(ctx, append([]string{"-n", s.ns}, args...)...)
 		},
