@@ -123,7 +123,7 @@ func newComparing(t *testing.T, server *ranges, old int, metrics ...v1alpha1.Com
 	r := newQuerying(t, &prometheus{Server: server.Server}, func(c *v1alpha1.PolicyCheck) {
 		c.Prometheus, c.Compare = nil, &v1alpha1.CompareCheck{EndpointRef: v1alpha1.EndpointReference{Name: "prom"}, Metrics: metrics}
 	})
-	r.s.Workload.Replicas, r.s.Batch.Name = int32(old), record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, 1) //nolint:gosec // few
+	r.s.Workload.Replicas, r.s.Batch.Name = int32(old), record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, 1)
 	r.check().Type = v1alpha1.CheckTypeCompare
 	for i := range old {
 		r.check().OldPods = append(r.check().OldPods, fmt.Sprint("old-", i))
@@ -234,14 +234,14 @@ func TestCompareNotDue(t *testing.T) {
 		const earlier = 5
 		for i := 1; i < n+earlier; i++ {
 			batch := r.s.Batch.DeepCopy()
-			batch.Name, batch.UID = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(i)), types.UID(strconv.Itoa(i)) //nolint:gosec // few
+			batch.Name, batch.UID = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(i)), types.UID(strconv.Itoa(i))
 			batch.OwnerReferences = []metav1.OwnerReference{cluster.OwnerReference("v1", "ChangeWorkload", r.s.Release.Name, r.s.Release.UID)}
 			if i <= earlier {
 				batch.Spec.Attempt--
 			}
 			r.create(batch)
 		}
-		r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(n+earlier)) //nolint:gosec // few
+		r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, int32(n+earlier))
 		r.run(time.Minute)
 		if c := r.check(); c.Phase != v1alpha1.CheckSkipped || (c.Reason == v1alpha1.ReasonNotDue) != skipped {
 			t.Errorf("batch %d: %s %s %s", n, c.Phase, c.Reason, c.Message)

@@ -558,7 +558,9 @@ func (c *Check) WindowFrom(began time.Time) time.Time {
 }
 
 // Samples returns $range of the queries of a check.
-func (c *Check) Samples(scrape time.Duration) time.Duration { return max(4*scrape, c.Prometheus.Interval.Duration) }
+func (c *Check) Samples(scrape time.Duration) time.Duration {
+	return max(4*scrape, c.Prometheus.Interval.Duration)
+}
 
 // Rules returns the policy of a check with rules.
 func (c *Check) Rules(operator string) rules.Policy {
