@@ -120,6 +120,23 @@ func TestFar(t *testing.T) {
 	}
 }
 
+// TestFewEvents: an error in a minute with few requests is a large share, and says little.
+func TestFewEvents(t *testing.T) {
+	c := NewCounts(RequestFloors, minutes("o", 60*45, 0.06, 6))
+	for i := range 4 {
+		fresh := minutes("n", 5, 0, 6)
+		for pod := range fresh {
+			if pod < 2 && i > 0 {
+				fresh[pod].Events = 1
+			}
+		}
+		c.Add(fresh, minutes("o", 45, 0.06, 6))
+	}
+	if c.Fails(0.01) {
+		t.Error(c.Sentence("requests", time.Minute))
+	}
+}
+
 // TestNumberOfPods: events of one pod alone do not fail if the floors ask for two.
 func TestNumberOfPods(t *testing.T) {
 	for pods, fails := range map[int]bool{1: false, 2: true} {
