@@ -162,10 +162,11 @@ func TestCompareChecks(t *testing.T) {
 		{"healthy", fleet(usual, 5, usual), 5, []v1alpha1.CompareMetric{errorShare(), slowness()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
 			"latency: 0.199 in 2 new pods against 0.199 in 5 old ones: +0 %", 8 * time.Minute},
 		{"errors", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5, []v1alpha1.CompareMetric{errorShare()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over 1 minute: 24 times; odds 1 : 1,168",
-			4 * time.Minute},
-		{"all requests fail", fleet(with(func(e *exported) { e.requests, e.errors = 6, 6 }), 3, with(func(e *exported) { e.requests, e.errors = 6, 0 })), 3,
-			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "far more than any old pod", 6 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over " +
+				"1 minute: 24 times; odds 1 : ", 4 * time.Minute},
+		{"all requests fail", fleet(with(func(e *exported) { e.requests, e.errors = 6, 6 }), 3,
+			with(func(e *exported) { e.requests, e.errors = 6, 0 })), 3, []v1alpha1.CompareMetric{errorShare()},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "far more than any old pod", 6 * time.Minute},
 		{"a dependency degrades both", fleet(with(func(e *exported) { e.errors = 60 }), 5, with(func(e *exported) { e.errors = 60 })), 5,
 			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 10 %", 8 * time.Minute},
 		{"three times as slow", fleet(with(func(e *exported) { e.latency = 0.7 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness()},
@@ -178,7 +179,8 @@ func TestCompareChecks(t *testing.T) {
 			v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "0 new pods and 0 old ones have enough data", 13 * time.Minute},
 		{"no old pod", fleet(usual, 0, usual), 0, []v1alpha1.CompareMetric{errorShare()},
 			v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "no version succeeded before this one", 0},
-		{"a second metric fails", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness(), errorShare()},
+		{"a second metric fails", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5,
+			[]v1alpha1.CompareMetric{slowness(), errorShare()},
 			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 %", 6 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

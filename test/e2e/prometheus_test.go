@@ -163,8 +163,11 @@ var _ = Describe("compared by a real Prometheus", Ordered, SpecPriority(longest)
 			w.releaseHeld(ctx, ns, slowLabel)
 			fails("latency: 0.02 in ")
 
-			By("releasing what fails more over it")
-			Expect(w.patchDeployment(ctx, ns, "web", repair(badLabel))).To(Succeed())
+			By("undoing it, and releasing what fails more")
+			Expect(w.patchTemplate(ctx, ns, "web", "good")).To(Succeed())
+			ends(v1alpha1.ChangeWorkloadSuccess)
+			w.verified(ctx, ns, "web")
+			w.releaseHeld(ctx, ns, badLabel)
 			fails("errors: 10 % of ")
 
 			By("releasing a good one over it")

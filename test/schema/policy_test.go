@@ -139,7 +139,8 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a share that falls", "p", checkOf(compareOf("numerator: b, denominator: c, direction: Decrease")), "metrics[0].direction",
 		"only an increase is worse"),
 	Entry("two metrics of one name", "p",
-		checkOf("compare: {endpointRef: {name: prom}, metrics: [{name: a, numerator: b, denominator: c}, {name: a, numerator: b, denominator: c}]}"),
+		checkOf("compare: {endpointRef: {name: prom}, metrics: [{name: a, numerator: b, denominator: c}, "+
+			"{name: a, numerator: b, denominator: c}]}"),
 		"metrics[1]", "Duplicate value"),
 	Entry("slices that are too long", "p", checkOf(compareOf("query: a, minChange: 1", "window: 4m")),
 		"compare.slice", "at most a fifth of window"),
