@@ -199,19 +199,20 @@ func (c *Counts) mixture() float64 {
 }
 
 // far returns how probable it is that new pods differ so much from old ones if the shares of pods have an exponential distribution: few
-// pods tell little about how much they differ, and that is a lot. The share of a new pod is the median of its minutes, so that bursts do
-// not count.
+// pods tell little about how much they differ, and that is a lot. The share of a new pod is the median of its minutes if that is lower, so
+// that bursts do not count. Its events have a geometric distribution then, and few of them are likely where hardly one is expected.
 func (c *Counts) far() float64 {
-	share, before := 0.0, spareEvents/total(c.old).exposure
-	for _, pod := range c.fresh {
-		if sorted := slices.Sorted(slices.Values(pod.shares)); len(sorted) >= grossMinutes { // fewer may be one burst
-			share += sorted[(len(sorted)-1)/2] / float64(len(c.fresh))
-		}
-	}
+	before, ratio := spareEvents/total(c.old).exposure, 0.0
 	for _, pod := range c.old {
 		before += pod.events / pod.exposure / float64(len(c.old))
 	}
-	return distuv.F{D1: float64(2 * len(c.fresh)), D2: float64(2 * len(c.old))}.Survival(share / before)
+	for _, pod := range c.fresh {
+		if sorted := slices.Sorted(slices.Values(pod.shares)); len(sorted) >= grossMinutes { // fewer may be one burst
+			events := min(pod.events, sorted[(len(sorted)-1)/2]*pod.exposure)
+			ratio += events * math.Log1p(1/(before*pod.exposure)) / float64(len(c.fresh))
+		}
+	}
+	return distuv.F{D1: float64(2 * len(c.fresh)), D2: float64(2 * len(c.old))}.Survival(ratio)
 }
 
 // Fails reports whether the new pods fail, if a share alpha of healthy releases may.

@@ -110,13 +110,30 @@ func TestFar(t *testing.T) {
 		for i := range 5 {
 			fresh := minutes("n", 2, 1, 600)
 			if i >= 5-minutesOfNew {
-				fresh = minutes(fmt.Sprint("bad", 5-minutesOfNew), 2, 60, 600)
+				fresh = minutes(fmt.Sprint("bad", 5-minutesOfNew), 2, 300, 600)
 			}
 			c.Add(fresh, minutes("o", 3, 1, 600))
 		}
 		if c.Fails(0.01) != fails {
 			t.Errorf("%d minutes: %s", minutesOfNew, c.Sentence("requests", time.Minute))
 		}
+	}
+}
+
+// TestFewEvents: an error in a minute with few requests is a large share, and says little.
+func TestFewEvents(t *testing.T) {
+	c := NewCounts(RequestFloors, minutes("o", 60*45, 0.06, 6))
+	for i := range 4 {
+		fresh := minutes("n", 5, 0, 6)
+		for pod := range fresh {
+			if pod < 2 && i > 0 {
+				fresh[pod].Events = 1
+			}
+		}
+		c.Add(fresh, minutes("o", 45, 0.06, 6))
+	}
+	if c.Fails(0.01) {
+		t.Error(c.Sentence("requests", time.Minute))
 	}
 }
 
