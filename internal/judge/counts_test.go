@@ -110,7 +110,7 @@ func TestFar(t *testing.T) {
 		for i := range 5 {
 			fresh := minutes("n", 2, 1, 600)
 			if i >= 5-minutesOfNew {
-				fresh = minutes(fmt.Sprint("bad", 5-minutesOfNew), 2, 60, 600)
+				fresh = minutes(fmt.Sprint("bad", 5-minutesOfNew), 2, 300, 600)
 			}
 			c.Add(fresh, minutes("o", 3, 1, 600))
 		}

@@ -107,6 +107,26 @@ func TestTrend(t *testing.T) {
 	}
 }
 
+// TestMissingSlices: a rise that all pods follow is no failure of new pods whose first slices are missing, although their medians are
+// higher then.
+func TestMissingSlices(t *testing.T) {
+	fresh, old := pods(1, 1.02, 0.98), pods(1, 0.98, 1.01, 1.02, 0.99)
+	for _, pod := range slices.Concat(fresh, old) {
+		for slice := 5; slice < len(pod); slice++ {
+			pod[slice] *= 3
+		}
+	}
+	for _, pod := range fresh {
+		for slice := range 4 {
+			pod[slice] = math.NaN()
+		}
+	}
+	v := Values{New: fresh, Old: old, MinChange: 0.01, MinTimes: 0.3, Alpha: 0.01}
+	if c := v.Compare(); c.Fails || c.P > v.Alpha {
+		t.Error(c.Fails, c.Sentence())
+	}
+}
+
 func TestLooks(t *testing.T) {
 	for _, pods := range []int{1, 2, 3, 4, 7, 8, 100, 1000} {
 		looks := 0
