@@ -190,6 +190,8 @@ func TestCompareChecks(t *testing.T) {
 			r.ends(tc.phase, tc.reason, tc.message)
 			if took := r.clock.Now().Sub(r.began); took > tc.within {
 				t.Errorf("it took %s", took)
+			} else if tc.name == "twice as slow, confirmed" && took < 8*time.Minute { // 1 minute, the window, and a half of it
+				t.Errorf("it was confirmed after %s", took)
 			}
 			for _, query := range server.asked {
 				if !strings.Contains(query, `namespace="ns"`) {
