@@ -38,7 +38,7 @@ const (
 	// spareEvents are added to those of old pods then, of which there may be none.
 	aloneTimes, farTimes, spareEvents = 10, 10, 4
 	// priorWeight, priorBase and priorEvents temper the evidence while few pods are known.
-	priorWeight, priorBase, priorEvents = 4, 1.25, 0.5
+	priorWeight, priorBase, priorEvents = 4, 1.5, 0.5
 	// maxOdds bounds the odds.
 	maxOdds = 1e9
 )

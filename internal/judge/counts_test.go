@@ -59,10 +59,10 @@ func TestCounts(t *testing.T) {
 			says: "0.5 % of 5,400 requests of 3 new pods against 0.5 % of 9,000 of 5 old ones over 9 minutes"},
 		{name: "ten times the errors", minutes: every(6, minute{minutes("n", 3, 8, 200), minutes("o", 8, 1, 250)}), enough: true, fails: true,
 			says: "4 % of 3,600 requests of 3 new pods against 0.4 % of 12,000 of 8 old ones over 6 minutes: 10 times; " +
-				"odds 1 : 37,765,441 that chance does that"},
+				"odds 1 : 30,092,564 that chance does that"},
 		{name: "one new pod needs more evidence", minutes: every(15, minute{minutes("n", 1, 4, 200), minutes("o", 8, 1, 250)}), enough: true,
 			says: "2 % of 3,000 requests of 1 new pod against 0.4 % of 30,000 of 8 old ones over 15 minutes: 5 times; " +
-				"odds 1 : 33 that chance does that"},
+				"odds 1 : 30 that chance does that"},
 		{name: "all requests fail", minutes: every(3, minute{minutes("n", 1, 6, 6), minutes("o", 2, 0, 6)}), fails: true,
 			says: "100 % of 18 requests of 1 new pod against 0 % of 36 of 2 old ones over 3 minutes; " +
 				"far more than any old pod for 3 minutes"},
@@ -72,7 +72,7 @@ func TestCounts(t *testing.T) {
 			says: "0.3 % of 900 requests of 1 new pod against 0 % of 4,500 of 5 old ones over 9 minutes"},
 		{name: "less than twice", minutes: every(30, minute{minutes("n", 10, 19, 1000), minutes("o", 10, 10, 1000)}), enough: true,
 			says: "1.9 % of 300,000 requests of 10 new pods against 1 % of 300,000 of 10 old ones over 30 minutes: 1.9 times; " +
-				"odds 1 : 3,353 that chance does that"},
+				"odds 1 : 3,320 that chance does that"},
 		{name: "not a number", minutes: every(9, minute{minutes("n", 3, math.NaN(), 100), minutes("o", 5, 1, math.Inf(1))}),
 			says: "new and old pods had no requests at the same time"},
 	} {

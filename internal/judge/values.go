@@ -45,7 +45,7 @@ const (
 	borrowed  = 6
 	minSpread = 0.10
 	// spreadQuantile is the quantile of chi squared that widens the spread of few old pods.
-	spreadQuantile = 0.28
+	spreadQuantile = 0.26
 	// rankAlpha is the level of the second vote.
 	rankAlpha = 0.02
 )
