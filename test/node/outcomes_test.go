@@ -207,20 +207,21 @@ func releases() {
 		}, SpecTimeout(40*time.Minute))
 	}
 
-	It("lets half of the outcomes come in their times, at least", func() {
+	It("lets half of the outcomes come in their times, at least", func(ctx SpecContext) {
 		late := 0
 		var times []string
 		for _, o := range watched {
 			if o.stays() {
 				continue
 			}
+			Eventually(o.done).WithContext(ctx).WithTimeout(40 * time.Minute).Should(BeClosed())
 			times = append(times, fmt.Sprintf("%s: %s of %s", o.name(), o.took.Round(time.Second), o.within))
 			if o.took > o.within {
 				late++
 			}
 		}
 		Expect(late).To(BeNumerically("<=", len(times)/2), strings.Join(times, "\n"))
-	})
+	}, SpecTimeout(40*time.Minute))
 
 	It("rolls back as many as the rollback limit allows, of one namespace and of all", limitsRollbacks, SpecTimeout(20*time.Minute))
 
