@@ -246,7 +246,7 @@ TESTED = go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
 E2E = go tool ginkgo --vet=off --ldflags=-w --procs=$(E2E_PROCS) --timeout=$(TEST_TIMEOUT) --label-filter='$(1)' --output-dir=$(REPORTS) --gojson-report=$(2).json ./test/e2e
 
 .PHONY: test-soak
-test-soak: build controlplane ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.
+test-soak: build controlplane $(GOTESTSUM) ## Run the tests that take long: kills of the manager all along, an upgrade, the demo, fuzzing, more faults and orders, random stories.
 	@mkdir -p $(REPORTS)
 	@{ $(SOAK_WORLD); } > $(REPORTS)/world.log 2>&1 & world=$$!; \
 	  failed=; \
@@ -258,12 +258,12 @@ test-soak: build controlplane ## Run the tests that take long: kills of the mana
 
 # The other two thirds of the faults, twelve orders of each story, and random stories.
 SOAK_WORLD = result=0; \
-  for part in 1 2; do $(SOAK_STORIES) 'Sweep$$' -world.part=$$part || result=1; done; \
-  $(SOAK_STORIES) 'TestTwoAtOnce$$|TestAnyOrder$$|TestBehind$$' -world.all || result=1; \
+  for part in 1 2; do $(call SOAK_STORIES,faults-$$part) 'Sweep$$' -world.part=$$part || result=1; done; \
+  $(call SOAK_STORIES,orders) 'TestTwoAtOnce$$|TestAnyOrder$$|TestBehind$$' -world.all || result=1; \
   $(SOAK_RANDOM) || result=1; \
   exit $$result
-SOAK_RANDOM = $(if $(STORIES_SEEDS),,RANDOM_STORIES_TIME=$(STORIES_TIME)) $(SOAK_STORIES) 'TestRandomStories$$' -v -world.seeds='$(STORIES_SEEDS)'
-SOAK_STORIES = go test ./controllers -count=1 -timeout $(TEST_TIMEOUT) -run
+SOAK_RANDOM = $(if $(STORIES_SEEDS),,RANDOM_STORIES_TIME=$(STORIES_TIME)) $(call SOAK_STORIES,random) 'TestRandomStories$$' -world.seeds='$(STORIES_SEEDS)'
+SOAK_STORIES = $(call GO_TEST,$(1)) ./controllers -count=1 -run
 
 .PHONY: test-faults
 test-faults: ## Try each kind of fault at each write and call of each story, and report it in bin/reports/faults.md.
@@ -299,12 +299,13 @@ test-unit: ## Run the quick tests only (go test -short).
 test-node: override K8S_VERSION :=
 
 .PHONY: test-node
-test-node: build controlplane $(HELM) ## Run the operator on real nodes (Linux, root; installs the packages it needs).
+test-node: build controlplane $(HELM) $(GOTESTSUM) ## Run the operator on real nodes (Linux, root; installs the packages it needs).
 	hack/nodes/requirements.sh
 	hack/nodes/build.sh
-	@rm -rf bin/nodes/image
+	@rm -rf bin/nodes/image && mkdir -p $(REPORTS)
 	@$(MAKE) --no-print-directory image DIST=bin/nodes/image PLATFORMS=linux/$$(go env GOARCH)
-	ALTERSHIELD_NODES=1 go tool ginkgo --label-filter='$(NODE_LABELS)' --timeout=$(TEST_TIMEOUT) ./test/node
+	ALTERSHIELD_NODES=1 go tool ginkgo --label-filter='$(NODE_LABELS)' --timeout=$(TEST_TIMEOUT) \
+	  --output-dir=$(REPORTS) --gojson-report=nodes.json ./test/node
 
 .PHONY: bench
 bench: controlplane ## Run the benchmarks (BENCH selects by pattern).

@@ -137,7 +137,7 @@ func (s *stage) apply(m manifest) {
 	s.Expect(err).NotTo(HaveOccurred(), out)
 }
 
-// soon waits until look succeeds, on a busy machine three times as long.
+// soon waits until look succeeds: up to three times the usual time, because the machine may be busy.
 func (s *stage) soon(what string, within time.Duration, look func(g Gomega)) {
 	s.Eventually(look).WithContext(s.ctx).WithTimeout(3*within).WithPolling(time.Second).Should(Succeed(), what)
 }
