@@ -21,6 +21,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // exported is what a Prometheus has of a pod.
@@ -272,6 +274,17 @@ func TestCompareWatches(t *testing.T) {
 	r.ends(v1alpha1.CheckRunning, v1alpha1.ReasonFewData, "no requests")
 	r.run(14 * time.Minute)
 	r.ends(v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "no requests")
+}
+
+func TestNewNames(t *testing.T) {
+	pod := func(name string, ready bool, since time.Duration) workload.Pod {
+		return workload.Pod{Name: name, Ready: ready, ReadySince: testNow.Add(since)}
+	}
+	batch := []workload.Pod{pod("a", true, -time.Minute), pod("restarted", false, 0)}
+	released := append(slices.Clone(batch), pod("earlier", true, 0), pod("cold", true, time.Second), pod("unready", false, -time.Hour))
+	if got, want := newNames(batch, released, testNow), []string{"a", "restarted", "earlier"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }
 
 // TestCompareAlpha: metrics of all checks that are enforced share the healthy releases that may fail, and so do the looks.

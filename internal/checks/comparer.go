@@ -54,6 +54,18 @@ func readyNames(old []workload.Pod) []string {
 	return promql.Sample(namesOf(old), maxCompared)
 }
 
+// newNames returns the names of the pods of a batch, and of those of its release that were Ready when the check began: later ones are not
+// warm yet.
+func newNames(batch, released []workload.Pod, began time.Time) []string {
+	names := namesOf(batch)
+	for _, pod := range released {
+		if pod.Ready && !pod.ReadySince.After(began) && !slices.Contains(names, pod.Name) {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
 // batchOfAttempt returns the number of a batch within the attempt of its release, from 1: the numbers of batches go on over attempts.
 func batchOfAttempt(ctx context.Context, v cluster.View, s *Subject) (int, error) {
 	batches, err := v.Batches(ctx, s.Release)
@@ -114,14 +126,7 @@ func (p *querier) comparing(
 	if err != nil {
 		return nil, false, err
 	}
-	began := timeOf(status.StartTime).Add(of.Delay)
-	warm := slices.DeleteFunc(slices.Clone(released), func(pod workload.Pod) bool { return !pod.Ready || pod.ReadySince.After(began) })
-	fresh := namesOf(pods)
-	for _, name := range namesOf(warm) {
-		if !slices.Contains(fresh, name) {
-			fresh = append(fresh, name)
-		}
-	}
+	fresh := newNames(pods, released, timeOf(status.StartTime).Add(of.Delay))
 	if len(fresh) == 0 {
 		return nil, false, nil
 	}
