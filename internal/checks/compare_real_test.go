@@ -23,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -32,23 +31,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/monitoring"
 )
 
-// otelMetrics are the metrics of the sample compare.yaml.
-func otelMetrics() []v1alpha1.CompareMetric {
-	const requests, least = `sum by (pod) (http_server_request_duration_seconds_count{pod=~"$pods"%s})`, "5m"
-	minChange := resource.MustParse(least)
-	return []v1alpha1.CompareMetric{
-		{
-			Name: "errors", Numerator: fmt.Sprintf(requests, `,http_response_status_code=~"5.."`), Denominator: fmt.Sprintf(requests, ""),
-		},
-		{
-			Name: "latency", MinChange: &minChange,
-			Query: `sum by (pod) (rate(http_server_request_duration_seconds_sum{pod=~"$pods"}[$range])) / ` +
-				`sum by (pod) (rate(http_server_request_duration_seconds_count{pod=~"$pods"}[$range]))`,
-		},
-	}
-}
-
-// TestRealComparisons compares pods whose metrics a Prometheus has.
+// TestRealComparisons compares pods whose metrics a Prometheus has, as Auto finds them.
 func TestRealComparisons(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Prometheus")
@@ -137,7 +120,8 @@ func TestRealComparisons(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			r := newComparing(t, &ranges{Server: &httptest.Server{URL: p.URL()}}, 8, otelMetrics()...)
+			r := newComparing(t, &ranges{Server: &httptest.Server{URL: p.URL()}}, 8)
+			r.s.Policies[0].Spec.Checks[0].Compare.Presets = []v1alpha1.ComparePreset{v1alpha1.PresetAuto}
 			r.began = began
 			r.clock.SetTime(began)
 			*r.check().StartTime = metav1.NewTime(began)

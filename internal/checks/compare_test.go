@@ -55,12 +55,16 @@ type ranges struct {
 	asked []string
 	// status of each answer; 0 is 200.
 	status int
+	// found is the result of the query of Auto, discovered the times of the query.
+	found      string
+	discovered []string
 }
 
 func newRanges(t *testing.T, pods map[string]exported) *ranges {
 	p := &ranges{pods: pods}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := r.ParseForm(); err != nil || !strings.HasSuffix(r.URL.Path, "/query_range") {
+		auto := strings.HasSuffix(r.URL.Path, "/query")
+		if err := r.ParseForm(); err != nil || !auto && !strings.HasSuffix(r.URL.Path, "/query_range") {
 			t.Errorf("%s: %v", r.URL, err)
 		}
 		number := func(name string) float64 {
@@ -78,6 +82,11 @@ func newRanges(t *testing.T, pods map[string]exported) *ranges {
 			w.WriteHeader(p.status)
 			return
 		}
+		if auto {
+			p.discovered = append(p.discovered, r.Form.Get("time"))
+			fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, p.found)
+			return
+		}
 		var all []string
 		for pod, of := range p.pods {
 			if !strings.Contains(query, pod) {
@@ -90,9 +99,9 @@ func newRanges(t *testing.T, pods map[string]exported) *ranges {
 					continue
 				}
 				v := of.latency * (1 + 0.02*math.Sin(at+float64(len(pod))))
-				if minutes := after.Minutes() + 1000; strings.Contains(query, "errors_total") {
+				if minutes := after.Minutes() + 1000; strings.Contains(query, "errors_total") || strings.Contains(query, "5..") {
 					v = math.Round(of.errors * minutes)
-				} else if strings.Contains(query, "requests_total") {
+				} else if strings.Contains(query, "requests_total") || strings.HasPrefix(query, "sum by (pod) (http") {
 					v = math.Round(of.requests * minutes)
 				}
 				values = append(values, fmt.Sprintf(`[%d,"%g"]`, int64(at), v))
@@ -296,5 +305,71 @@ func TestCompareAlpha(t *testing.T) {
 	of := policy.Find(r.s.Policies, "operator", r.s.Selected, r.check().Name)
 	if got, want := r.checks.query.alphaOf(&r.s, of), 0.01/4/3; math.Abs(got-want) > 1e-9 {
 		t.Errorf("alpha %v, want %v", got, want)
+	}
+	// Auto counts as errors and latency before it has found any.
+	(*checks)[1].Compare.Presets = []v1alpha1.ComparePreset{v1alpha1.PresetCPU, v1alpha1.PresetAuto}
+	if got, want := r.checks.query.alphaOf(&r.s, of), 0.01/7/3; math.Abs(got-want) > 1e-9 {
+		t.Errorf("with presets alpha %v, want %v", got, want)
+	}
+}
+
+// TestCompareAuto: Auto compares what old pods expose, as of the start of the window, also in another process.
+func TestCompareAuto(t *testing.T) {
+	usual := exported{requests: 600, errors: 1, latency: 0.2}
+	bad := usual
+	bad.errors = 24
+	const otel = `{"metric":{"__name__":"http_server_request_duration_seconds_count"},"value":[1,"1"]}`
+	for _, tc := range []struct {
+		name, found     string
+		fresh           exported
+		presets         []v1alpha1.ComparePreset
+		metrics         []v1alpha1.CompareMetric
+		phase           v1alpha1.CheckPhase
+		reason, message string
+		asked           int
+	}{
+		{"errors", otel, bad, nil, nil, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "otel-errors: 4 %", 1},
+		{"healthy", otel, usual, nil, nil, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "otel-errors: 0.167 %", 5},
+		{"also named", otel, bad, []v1alpha1.ComparePreset{v1alpha1.PresetOTelErrors}, nil, v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
+			"otel-errors: 4 %", 1},
+		{"nothing found", "", bad, nil, nil, v1alpha1.CheckNoData, v1alpha1.ReasonFewData,
+			"Auto: old pods have no series of OpenTelemetry (HTTP), OpenTelemetry (gRPC), Istio, Linkerd, Spring: name presets or metrics", 1},
+		{"nothing found beside a metric", "", bad, nil, []v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
+			"errors: 4 %", 1},
+		{"nothing found beside a healthy metric", "", usual, nil, []v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckNoData,
+			v1alpha1.ReasonFewData, "Auto: old pods have no series of ", 10},
+		{"of a later version", otel, bad, []v1alpha1.ComparePreset{"nginx-errors"}, nil, v1alpha1.CheckError, v1alpha1.ReasonQueryFailed,
+			"the preset nginx-errors is not known to this version of the operator", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server := newRanges(t, fleet(tc.fresh, 9, usual))
+			server.found = tc.found
+			r := newComparing(t, server, 9, tc.metrics...)
+			r.s.Policies[0].Spec.Checks[0].Compare.Presets = slices.Concat(tc.presets, []v1alpha1.ComparePreset{v1alpha1.PresetAuto})
+			r.s.Policies[0].Status.InForce, r.s.Policies[0].Status.InForceGeneration = &r.s.Policies[0].Spec, r.s.Policies[0].Generation
+			if tc.name == "nothing found" {
+				r.check().OldPods = append(r.check().OldPods, "web-2") // a pod of a StatefulSet, which has been replaced
+			}
+			r.run(200 * time.Second)
+			r.restarted()
+			r.run(20 * time.Minute)
+			r.ends(tc.phase, tc.reason, tc.message)
+			of := policy.Find(r.s.Policies, "operator", r.s.Selected, r.check().Name)
+			want := strconv.FormatInt(of.WindowFrom(r.began).Unix(), 10)
+			if n := len(server.discovered); n != tc.asked {
+				t.Errorf("asked %d times", n)
+			}
+			for _, at := range server.discovered {
+				if at != want {
+					t.Errorf("asked as of %s, and the window begins at %s", at, want)
+				}
+			}
+			for _, query := range server.asked {
+				if strings.HasPrefix(query, "group by") && (strings.Count(query, "old-") != maxAsked || strings.Contains(query, "web-") ||
+					!strings.Contains(query, `namespace="ns"`)) {
+					t.Errorf("asked %s", query)
+				}
+			}
+		})
 	}
 }

@@ -40,6 +40,11 @@ import (
 type comparing struct {
 	comparison
 	metrics []comparedMetric
+	// auto is the query that finds the metrics of the preset Auto; nil without it.
+	auto *promql.Query
+	// variables and only are those of promql.Resolve.
+	variables promql.Variables
+	only      string
 }
 
 // comparedMetric is a metric with its queries, of which past is that for the spread of old pods.
@@ -140,13 +145,42 @@ func (p *querier) comparing(
 	})
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(of.Samples(series.ScrapeInterval)).String()
-	only := s.Release.Namespace
-	if of.IsOf(p.view.Operator) {
-		only = ""
+	c.variables = v
+	if !of.IsOf(p.view.Operator) {
+		c.only = s.Release.Namespace
 	}
 	q = &question{Query: &promql.Query{}, compare: c}
-	for i := range of.Compare.Metrics {
-		m := comparedMetric{CompareMetric: of.Compare.Metrics[i]}
+	if policy.IsAuto(of.Compare) {
+		// The pods of this batch are left out by their names, so that each process asks about the same pods.
+		v.Pods = promql.Sample(slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
+			return slices.ContainsFunc(s.Batch.Spec.PodInfos, func(info v1alpha1.PodInfo) bool { return info.Pod == name })
+		}), maxAsked)
+		if c.auto, err = promql.Resolve(policy.Discovery(), v, c.only); err != nil {
+			return nil, false, err
+		}
+		q.Text = c.auto.Text
+	}
+	// A check was accepted, perhaps by another version of the operator.
+	for _, name := range of.Compare.Presets {
+		if name != v1alpha1.PresetAuto {
+			q.Problem = fmt.Sprintf("the preset %s is not known to this version of the operator", name)
+		}
+	}
+	if text, err := c.add(of.Compare.Metrics); err != nil {
+		q.Problem = err.Error()
+	} else if text != "" {
+		q.Text = text
+	}
+	return q, true, nil
+}
+
+// add adds metrics with their queries, except those that it has. It returns the last query.
+func (c *comparing) add(metrics []v1alpha1.CompareMetric) (last string, err error) {
+	for i := range metrics {
+		m := comparedMetric{CompareMetric: metrics[i]}
+		if slices.ContainsFunc(c.metrics, func(has comparedMetric) bool { return has.Name == m.Name }) {
+			continue
+		}
 		for _, query := range []struct {
 			text string
 			to   *string
@@ -154,23 +188,23 @@ func (p *querier) comparing(
 			if query.text == "" {
 				continue
 			}
-			resolved, err := promql.Resolve(query.text, v, only)
+			resolved, err := promql.Resolve(query.text, c.variables, c.only)
 			if err != nil {
-				// It was accepted, perhaps by another version of the operator.
-				q.Problem = err.Error()
-				continue
+				return "", err
 			}
-			*query.to = resolved.Text
-			q.Text = resolved.Text
+			*query.to, last = resolved.Text, resolved.Text
 		}
 		if m.query != "" {
-			m.past = fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", m.query, model.Duration(of.Compare.Window.Duration),
-				model.Duration(of.Compare.Slice.Duration))
+			m.past = fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", m.query, model.Duration(c.of.Window.Duration),
+				model.Duration(c.of.Slice.Duration))
 		}
 		c.metrics = append(c.metrics, m)
 	}
-	return q, true, nil
+	return last, nil
 }
+
+// maxAsked is the number of old pods that Auto asks about.
+const maxAsked = 5
 
 // alphaOf returns the share of healthy releases that one metric may fail after one batch. The metrics of all checks that are enforced
 // share it, those of the operator's namespace and those of the workload's each among themselves.
@@ -180,7 +214,7 @@ func (p *querier) alphaOf(s *Subject, of *policy.Check) float64 {
 	for i := range selected.Checks {
 		c := &selected.Checks[i]
 		if c.Compare != nil && c.IsOf(p.view.Operator) == of.IsOf(p.view.Operator) && (c.Name == of.Name || c.Mode == v1alpha1.ModeEnforce) {
-			metrics += len(c.Compare.Metrics)
+			metrics += policy.MetricCount(c.Compare)
 		}
 	}
 	return judge.LookAlpha(float64(of.Compare.FalsePositivesPerMille)/1000/float64(max(metrics, 1)), int(s.Workload.Replicas))
@@ -194,6 +228,24 @@ func (p *querier) compare(
 	now.at = at
 	slice := of.Compare.Slice.Duration
 	found := &compared{Slices: int32(at.Sub(c.start) / slice)} //nolint:gosec // at most 60
+	var query string
+	if c.auto != nil {
+		// Each evaluation finds the same, as of the start of the window.
+		answer, err := p.clients.Query(ctx, e, work, c.auto.Text, c.start, of.Timeout)
+		metrics, looked := policy.Discovered(answer)
+		if err == nil {
+			query, err = c.add(metrics)
+		}
+		switch {
+		case err != nil:
+			return unanswered(e, err)
+		case looked != "":
+			found.Other, found.Short = append(found.Other, "Auto: old pods have no series of "+looked+": name presets or metrics"), true
+			if len(c.metrics) == 0 {
+				found.Slices = longest(of) // a later evaluation finds no more
+			}
+		}
+	}
 	ask := func(query string, from, until time.Time, step time.Duration) (model.Matrix, error) {
 		return p.clients.QueryRange(ctx, e, work, query, promv1.Range{Start: from, End: until, Step: step}, of.Timeout)
 	}
@@ -224,5 +276,5 @@ func (p *querier) compare(
 			now.values(&m.CompareMetric, first, second, found)
 		}
 	}
-	return &queryAnswer{Compared: found}
+	return &queryAnswer{Compared: found, Query: query}
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -341,7 +342,7 @@ func (p *querier) ask(
 ) {
 	p.beside(ctx, known, s, func(ctx context.Context, work slots.Work) *queryAnswer {
 		answer := p.evaluate(ctx, of, e, work, q, at)
-		answer.Query = q.Text
+		answer.Query = cmp.Or(answer.Query, q.Text)
 		return answer
 	})
 }

@@ -123,7 +123,7 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 			}
 		}
 		if c := spec.Checks[i].Compare; c != nil {
-			if problem := metricsAccepted(c.Metrics); problem != "" {
+			if problem := cmp.Or(presetsAccepted(c), metricsAccepted(c.Metrics)); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].compare.%s", i, problem)
 			}
 		}
@@ -514,9 +514,10 @@ func asQuery(c *v1alpha1.AlertsCheck) *v1alpha1.PrometheusCheck {
 	}
 }
 
-// compareOf returns a check of type compare with the defaults of the API.
+// compareOf returns a check of type compare with the defaults of the API. Its presets are metrics, except Auto.
 func compareOf(c *v1alpha1.CompareCheck) *v1alpha1.CompareCheck {
 	with := *c
+	with.Metrics, with.Presets = withPresets(c)
 	with.Window = &metav1.Duration{Duration: max(durationOr(c.Window, 5*time.Minute), time.Minute)}
 	with.Slice = &metav1.Duration{Duration: max(durationOr(c.Slice, time.Minute), time.Second)}
 	with.WarmUp = &metav1.Duration{Duration: durationOr(c.WarmUp, time.Minute)}

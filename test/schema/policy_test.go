@@ -95,6 +95,9 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 		"prometheus: {endpointRef: {name: prom}, query: 'sum(rate(errors{pod=~\"$pods\"}[$range]))', failWhen: value > 0.05, "+
 		"interval: 1m0s, count: 60, failures: 60, empty: Zero}")),
 	Entry("the least of a comparison", checkOf(compareOf("numerator: a, denominator: b"))),
+	Entry("a comparison of a preset", checkOf("compare: {endpointRef: {name: prom}, presets: [Auto]}")),
+	Entry("a comparison of all it may have", checkOf(compareOf("numerator: a, denominator: b", "presets: [Auto, cpu, memory, throttling, "+
+		"istio-errors, istio-latency, istio-p99, otel-errors, otel-latency, jvm-gc]"))),
 	Entry("all of a comparison", checkOf("deadline: 2h\nwait: false\n"+compareOf("query: a, direction: Either, minChangePercent: 10, "+
 		"minChange: 5m, criticalChangePercent: 100", "window: 40m", "slice: 1m", "warmUp: 0s", "maxWindow: 1h", "falsePositivesPerMille: 1",
 		"confirm: false"))),
@@ -131,6 +134,15 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a comparison at the end", "p", checkOf("stage: ReleasePost\n"+compareOf("query: a, minChange: 1")),
 		"spec.checks[0].stage", "compare needs the pods of a batch"),
 	Entry("a comparison of nothing", "p", checkOf("compare: {endpointRef: {name: prom}, metrics: []}"), "compare.metrics", "at least 1"),
+	Entry("a comparison without metrics", "p", checkOf("compare: {endpointRef: {name: prom}}"), "compare.presets", "give presets or metrics"),
+	Entry("no preset", "p", checkOf("compare: {endpointRef: {name: prom}, presets: []}"), "compare.presets", "at least 1"),
+	Entry("an unknown preset", "p", checkOf("compare: {endpointRef: {name: prom}, presets: [nginx-errors]}"), "compare.presets[0]",
+		"Unsupported value"),
+	Entry("a preset twice", "p", checkOf("compare: {endpointRef: {name: prom}, presets: [cpu, cpu]}"), "compare.presets[1]",
+		"Duplicate value"),
+	Entry("more presets and metrics than 12", "p", checkOf(compareOf("numerator: a, denominator: b", "presets: [Auto, cpu, memory, "+
+		"throttling, istio-errors, istio-latency, istio-p99, otel-errors, otel-latency, otel-rpc-errors, jvm-gc]")), "compare.presets",
+		"at most 12 together"),
 	Entry("a metric without a query", "p", checkOf(compareOf("minChange: 1")), "metrics[0]", "either query, or numerator and denominator"),
 	Entry("a metric of both kinds", "p", checkOf(compareOf("query: a, numerator: b, denominator: c, minChange: 1")), "metrics[0]",
 		"either query, or numerator and denominator"),

@@ -605,15 +605,27 @@ type AlertsCheck struct {
 // +kubebuilder:validation:XValidation:rule="duration(self.slice) >= duration('10s') && duration(self.slice).getSeconds() * 5 <= duration(self.window).getSeconds() && duration(self.slice).getSeconds() * 60 >= duration(self.maxWindow).getSeconds()",message="slice is at least 10s, at most a fifth of window, and at least a 60th of maxWindow",fieldPath=".slice"
 // +kubebuilder:validation:XValidation:rule="duration(self.maxWindow).getSeconds() * 2 >= duration(self.window).getSeconds() * 3 && duration(self.maxWindow) <= duration('1h')",message="maxWindow is at least one and a half times window, and at most 1h",fieldPath=".maxWindow"
 // +kubebuilder:validation:XValidation:rule="duration(self.warmUp) >= duration('0s') && duration(self.warmUp) <= duration('30m')",message="warmUp is a duration from 0s to 30m",fieldPath=".warmUp"
+// +kubebuilder:validation:XValidation:rule="has(self.presets) || has(self.metrics)",message="give presets or metrics",fieldPath=".presets",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="(has(self.metrics) ? self.metrics.size() : 0) + (has(self.presets) ? self.presets.size() + (self.presets.exists(p, p == 'Auto') ? 1 : 0) : 0) <= 12",message="presets and metrics are at most 12 together; Auto counts twice",fieldPath=".presets"
 type CompareCheck struct {
 	// Endpoint of type Prometheus, in the operator's namespace.
 	EndpointRef EndpointReference `json:"endpointRef"`
-	// Metrics that are compared.
+	// Metrics that the operator knows, compared like those of metrics. Auto compares
+	// errors and latency as the first exporter of old pods has them: OpenTelemetry,
+	// its gRPC servers, Istio, Linkerd or Spring.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=12
+	// +listType=set
+	Presets []ComparePreset `json:"presets,omitempty"`
+	// Metrics that are compared. With presets, of which Auto counts twice, at most
+	// 12.
+	// +optional
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=12
 	// +listType=map
 	// +listMapKey=name
-	Metrics []CompareMetric `json:"metrics"`
+	Metrics []CompareMetric `json:"metrics,omitempty"`
 	// Time for which pods are compared, after warmUp: 1m to 40m.
 	// +optional
 	// +kubebuilder:default="5m"
@@ -646,6 +658,51 @@ type CompareCheck struct {
 	// +kubebuilder:default=true
 	Confirm *bool `json:"confirm,omitempty"`
 }
+
+// ComparePreset is the name of a metric that the operator knows, or Auto.
+// +kubebuilder:validation:Enum=Auto;cpu;memory;throttling;istio-errors;istio-latency;istio-p99;spring-errors;spring-latency;otel-errors;otel-latency;otel-rpc-errors;otel-rpc-latency;linkerd-errors;linkerd-latency;jvm-gc
+type ComparePreset string
+
+const (
+	// PresetAuto finds the errors and the latency of old pods.
+	PresetAuto ComparePreset = "Auto"
+	// PresetCPU is the CPU that containers use, by cAdvisor.
+	PresetCPU ComparePreset = "cpu"
+	// PresetMemory is the working set of containers, by cAdvisor.
+	PresetMemory ComparePreset = "memory"
+	// PresetThrottling is the share of periods in which containers with a CPU limit
+	// were throttled, by cAdvisor.
+	PresetThrottling ComparePreset = "throttling"
+	// PresetIstioErrors is the share of responses with status 5xx, by the sidecars of
+	// Istio.
+	PresetIstioErrors ComparePreset = "istio-errors"
+	// PresetIstioLatency is the average latency, by the sidecars of Istio.
+	PresetIstioLatency ComparePreset = "istio-latency"
+	// PresetIstioP99 is the 99th percentile of latency, by the sidecars of Istio.
+	PresetIstioP99 ComparePreset = "istio-p99"
+	// PresetSpringErrors is the share of responses with status 5xx, by Micrometer.
+	PresetSpringErrors ComparePreset = "spring-errors"
+	// PresetSpringLatency is the average latency, by Micrometer.
+	PresetSpringLatency ComparePreset = "spring-latency"
+	// PresetOTelErrors is the share of responses of HTTP servers with status 5xx, by
+	// OpenTelemetry.
+	PresetOTelErrors ComparePreset = "otel-errors"
+	// PresetOTelLatency is the average latency of HTTP servers, by OpenTelemetry.
+	PresetOTelLatency ComparePreset = "otel-latency"
+	// PresetOTelRPCErrors is the share of calls of gRPC servers that fail by their
+	// fault, by OpenTelemetry.
+	PresetOTelRPCErrors ComparePreset = "otel-rpc-errors"
+	// PresetOTelRPCLatency is the average latency of gRPC servers, by OpenTelemetry.
+	PresetOTelRPCLatency ComparePreset = "otel-rpc-latency"
+	// PresetLinkerdErrors is the share of failed responses, by the proxies of
+	// Linkerd.
+	PresetLinkerdErrors ComparePreset = "linkerd-errors"
+	// PresetLinkerdLatency is the average latency, by the proxies of Linkerd.
+	PresetLinkerdLatency ComparePreset = "linkerd-latency"
+	// PresetJVMGC is the share of time that a JVM pauses for garbage collection, by
+	// Micrometer.
+	PresetJVMGC ComparePreset = "jvm-gc"
+)
 
 // CompareDirection is the change that is worse.
 // +kubebuilder:validation:Enum=Increase;Decrease;Either

@@ -514,6 +514,11 @@ func (in *CheckVerdict) DeepCopy() *CheckVerdict {
 func (in *CompareCheck) DeepCopyInto(out *CompareCheck) {
 	*out = *in
 	out.EndpointRef = in.EndpointRef
+	if in.Presets != nil {
+		in, out := &in.Presets, &out.Presets
+		*out = make([]ComparePreset, len(*in))
+		copy(*out, *in)
+	}
 	if in.Metrics != nil {
 		in, out := &in.Metrics, &out.Metrics
 		*out = make([]CompareMetric, len(*in))
