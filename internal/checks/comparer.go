@@ -96,7 +96,11 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
-	next = followed(c, of, s)
+	return notCompared(followed(c, of, s), of, n, before), true, nil
+}
+
+// notCompared returns the status of a check of type compare of the nth batch that has no old pods; before is the version before.
+func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, before string) v1alpha1.CheckStatus {
 	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
 	switch {
 	case !judge.IsLook(n):
@@ -110,7 +114,7 @@ func (p *querier) withoutComparison(
 		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
 		next.Message = "no Ready pod of the previous version was left when the check began: hold the rollout (spec.hold)"
 	}
-	return next, true, nil
+	return next
 }
 
 // comparing returns the queries of a comparison, which knows the pods of the batch, and those of the release that were Ready when the
@@ -126,9 +130,17 @@ func (p *querier) comparing(
 	if err != nil {
 		return nil, false, err
 	}
-	fresh := newNames(pods, released, timeOf(status.StartTime).Add(of.Delay))
+	q = p.comparison(s, of, v, status, series, pods, released)
+	return q, q != nil, nil
+}
+
+// comparison returns the queries of a comparison of a batch, whose release has pods; nil if no new pod is left.
+func (p *querier) comparison(
+	s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series, batch, released []workload.Pod,
+) *question {
+	fresh := newNames(batch, released, timeOf(status.StartTime).Add(of.Delay))
 	if len(fresh) == 0 {
-		return nil, false, nil
+		return nil
 	}
 	c := &comparing{comparison: comparison{
 		of: of.Compare, fresh: promql.Sample(fresh, maxCompared), podLabel: model.LabelName(series.PodLabel),
@@ -140,11 +152,8 @@ func (p *querier) comparing(
 	})
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(of.Samples(series.ScrapeInterval)).String()
-	only := s.Release.Namespace
-	if of.IsOf(p.view.Operator) {
-		only = ""
-	}
-	q = &question{Query: &promql.Query{}, compare: c}
+	only := p.onlyOf(s, of)
+	q := &question{Query: &promql.Query{}, compare: c}
 	for i := range of.Compare.Metrics {
 		m := comparedMetric{CompareMetric: of.Compare.Metrics[i]}
 		for _, query := range []struct {
@@ -169,7 +178,7 @@ func (p *querier) comparing(
 		}
 		c.metrics = append(c.metrics, m)
 	}
-	return q, true, nil
+	return q
 }
 
 // alphaOf returns the share of healthy releases that one metric may fail after one batch. The metrics of all checks that are enforced
