@@ -18,6 +18,7 @@ package checks
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -57,26 +58,16 @@ func NewReplay(clients *endpoint.Clients, c clock.PassiveClock, operator string)
 
 // Decide returns the last status of a check, and its time. The phase is Running if the check is not over yet.
 func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, time.Time) {
-	c, s, series := of.Check, &of.Subject, endpoint.SeriesOf(of.Endpoint)
+	c, series := of.Check, endpoint.SeriesOf(of.Endpoint)
 	status := beginOf(c).Status
 	status.Phase, status.StartTime = v1alpha1.CheckRunning, stamp(of.Began)
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
-	var q *question
-	v := variablesOf(s, series, c.Range(series.ScrapeInterval))
-	switch {
-	case c.Compare != nil && len(of.Old) == 0:
-		return notCompared(status, c, of.N, of.Before), of.Began
-	case c.Compare != nil:
-		status.OldPods = readyNames(of.Old)
-		q = r.query.comparison(s, c, v, &status, series, of.Batch, of.Released)
-	default:
-		v.Pods, v.NewPods, v.OldPods = namesOf(of.Batch), namesOf(of.Released), namesOf(of.Old)
-		q = r.query.about(s, c, series, v, of.Batch)
+	if c.Compare != nil {
+		if status.OldPods = readyNames(of.Old); len(status.OldPods) == 0 {
+			return notCompared(status, c, of.N, of.Before), of.Began
+		}
 	}
-	if q == nil {
-		return withoutPods(status), of.Began
-	}
-	work := slots.Work{Namespace: s.Release.Namespace, Release: s.Release.Name}
+	work := slots.Work{Namespace: of.Subject.Release.Namespace, Release: of.Subject.Release.Name}
 	in := queryInput{Now: of.Began, Check: c, Status: status, Range: c.Range(series.ScrapeInterval)}
 	for {
 		plan := decideQuery(in)
@@ -88,6 +79,10 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 			in.Now = in.Now.Add(plan.After)
 			continue
 		}
+		q := r.question(&of, &in, series)
+		if q == nil {
+			return withoutPods(in.Status), in.Now
+		}
 		in.Answer = r.query.evaluate(ctx, c, of.Endpoint, work, q, plan.Ask)
 		if in.Answer.Reason != "" { // a later call would not change the past
 			in.Status.Phase, in.Status.Reason, in.Status.Message = v1alpha1.CheckError, in.Answer.Reason, in.Answer.Message
@@ -96,4 +91,15 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 		}
 		in.Answer.Query, in.Answer.Ended = q.Text, in.Now
 	}
+}
+
+// question returns the question of an evaluation, about the pods of its time; nil if no pod is left.
+func (r *Replay) question(of *Past, in *queryInput, series endpoint.Series) *question {
+	released := slices.DeleteFunc(slices.Clone(of.Released), func(pod workload.Pod) bool { return pod.Created.After(in.Now) })
+	v := variablesOf(&of.Subject, series, in.Range)
+	if of.Check.Compare != nil {
+		return r.query.comparison(&of.Subject, of.Check, v, &in.Status, series, of.Batch, released)
+	}
+	v.Pods, v.NewPods, v.OldPods = namesOf(of.Batch), namesOf(released), namesOf(of.Old)
+	return r.query.about(&of.Subject, of.Check, series, v, of.Batch)
 }

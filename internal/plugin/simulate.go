@@ -182,34 +182,24 @@ func (s *simulating) policyOf(ctx context.Context, live client.Reader, args []st
 	return p, nil
 }
 
-// readFile reads the first DefensePolicy of a file.
-func (s *simulating) readFile(into *v1alpha1.DefensePolicy) error {
-	in := io.NopCloser(s.In)
-	if s.file != "-" {
-		file, err := os.Open(s.file)
-		if err != nil {
-			return fmt.Errorf("-f %s: %w", s.file, err)
-		}
-		in = file
+// readFile reads the policy of a file.
+func (s *simulating) readFile(into *v1alpha1.DefensePolicy) (err error) {
+	var data []byte
+	if s.file == "-" {
+		data, err = io.ReadAll(s.In)
+	} else {
+		data, err = os.ReadFile(s.file)
 	}
-	defer func() { _ = in.Close() }()
-	data, err := io.ReadAll(io.LimitReader(in, 1<<20))
+	if err == nil {
+		err = yaml.UnmarshalStrict(data, into)
+	}
+	if err == nil && into.Kind != "DefensePolicy" {
+		err = fmt.Errorf("it has the kind %q", into.Kind)
+	}
 	if err != nil {
-		return fmt.Errorf("-f %s: %w", s.file, err)
+		return remedy(fmt.Errorf("-f %s: %w", s.file, err), "give a file with one DefensePolicy")
 	}
-	for document := range strings.SplitSeq("\n"+string(data), "\n---") {
-		var kind metav1.TypeMeta
-		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
-			return fmt.Errorf("-f %s: %w", s.file, err)
-		}
-		if kind.Kind == "DefensePolicy" {
-			if err := yaml.UnmarshalStrict([]byte(document), into); err != nil {
-				return fmt.Errorf("-f %s: %w", s.file, err)
-			}
-			return nil
-		}
-	}
-	return remedy(fmt.Errorf("-f %s has no DefensePolicy", s.file), "give a file with one, as config/samples/policies has")
+	return nil
 }
 
 // notSimulated returns sentences about the checks that are not simulated.
@@ -300,7 +290,7 @@ func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 			}
 			name := c.Name[strings.LastIndex(c.Name, "/")+1:]
 			switch {
-			case status.Phase == v1alpha1.CheckFailed || status.OnSilence == v1alpha1.SilenceFails:
+			case status.Phase == v1alpha1.CheckFailed || status.OnSilence == v1alpha1.SilenceFails && status.Phase != v1alpha1.CheckError:
 				if failed.IsZero() || at.Before(failed) {
 					failed, r.Verdict, r.Check, r.Message = at, SimulatedFailed, name, status.Message
 				}
@@ -312,7 +302,7 @@ func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 			}
 		}
 	}
-	replaced := time.Time{}
+	var replaced time.Time
 	if p.next != nil {
 		replaced = p.next.began
 	}

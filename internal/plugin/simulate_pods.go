@@ -17,6 +17,7 @@ limitations under the License.
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -35,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -75,15 +77,8 @@ func (s *simulating) connect(ctx context.Context, live client.Reader) error {
 	clients := endpoint.NewClients(secrets, clock.RealClock{}, dialer.DialContext)
 	for i := range s.policy.Spec.Checks {
 		c := &s.policy.Spec.Checks[i]
-		name := ""
-		switch {
-		case c.Prometheus != nil:
-			name = c.Prometheus.EndpointRef.Name
-		case c.Alerts != nil:
-			name = c.Alerts.EndpointRef.Name
-		case c.Compare != nil:
-			name = c.Compare.EndpointRef.Name
-		}
+		name := cmp.Or(ptr.Deref(c.Prometheus, v1alpha1.PrometheusCheck{}).EndpointRef.Name,
+			ptr.Deref(c.Alerts, v1alpha1.AlertsCheck{}).EndpointRef.Name, ptr.Deref(c.Compare, v1alpha1.CompareCheck{}).EndpointRef.Name)
 		if name == "" || s.endpoints[name] != nil {
 			continue
 		}
@@ -323,7 +318,7 @@ func podsIn(matrix model.Matrix, isNew func(name string, created time.Time) bool
 		}
 	}
 	slices.SortFunc(found.fresh, func(a, b workload.Pod) int {
-		return a.ReadySince.Compare(b.ReadySince)*2 + strings.Compare(a.Name, b.Name)
+		return cmp.Or(a.ReadySince.Compare(b.ReadySince), strings.Compare(a.Name, b.Name))
 	})
 	return found
 }

@@ -34,6 +34,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -203,8 +204,9 @@ func pastServer(t *testing.T, now time.Time, pods map[string]pastTraffic) *httpt
 			fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
 			return
 		}
-		var all []string
-		for name, pod := range pods {
+		series := map[string][]string{}
+		for key, pod := range pods {
+			name, _, _ := strings.Cut(key, "#")
 			if own == nil || !own.MatchString(name) {
 				continue
 			}
@@ -226,7 +228,15 @@ func pastServer(t *testing.T, now time.Time, pods map[string]pastTraffic) *httpt
 				}
 				values = append(values, fmt.Sprintf(`[%d,"%g"]`, int64(at), v))
 			}
-			if len(values) > 0 {
+			if !strings.HasPrefix(query, "kube_pod_created") {
+				key = name // its metrics have no uid
+			}
+			series[key] = append(series[key], values...)
+		}
+		var all []string
+		for key, values := range series {
+			if name, _, _ := strings.Cut(key, "#"); len(values) > 0 {
+				slices.Sort(values) // by time
 				all = append(all, fmt.Sprintf(`{"metric":{"pod":%q},"values":[%s]}`, name, strings.Join(values, ",")))
 			}
 		}
@@ -244,7 +254,21 @@ func webHistory(now time.Time) ([]client.Object, map[string]pastTraffic) {
 		pods[fmt.Sprint("web-a-aa", i)] = pastTraffic{5 * h, 4*h - 15*m, 600, 1}
 		pods[fmt.Sprint("web-b-bb", i)] = pastTraffic{4 * h, 0, 600, 1}
 	}
+	// A StatefulSet, whose pods keep their names.
+	for i := range 4 {
+		replaced := 3*h - time.Duration(3-i)*7*m
+		pods[fmt.Sprintf("db-%d#old", i)], pods[fmt.Sprint("db-", i)] = pastTraffic{6 * h, replaced, 600, 1}, pastTraffic{replaced - m, 0, 600, 1}
+	}
+	revision := func(name string, number int64, created time.Duration) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(now.Add(-created)),
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: new(true)}}},
+			Revision: number, Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{"metadata":{"labels":{"a":"` + name + `"}}}}}`)},
+		}
+	}
 	return []client.Object{
+		&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "db", Labels: map[string]string{"app": "web"}}},
+		revision("db-1", 1, 10*h), revision("db-2", 2, 3*h),
 		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web", Labels: map[string]string{"app": "web"}}},
 		replicaSetOf("a", now.Add(-10*h), "1", ""), replicaSetOf("b", now.Add(-4*h), "4", "2"), replicaSetOf("c", now.Add(-2*h), "3", ""),
 	}, pods
@@ -261,7 +285,7 @@ func TestSimulate(t *testing.T) {
 	for _, r := range report.Releases {
 		got = append(got, fmt.Sprintf("%d %s: %s %s", r.Revision, r.Outcome, r.Verdict, r.Class))
 	}
-	want := []string{"4 runs: Passed OK", "3 rolled back: Failed True", "2 ran: Passed OK"}
+	want := []string{"4 runs: Passed OK", "3 rolled back: Failed True", "2 runs: Passed OK", "2 ran: Passed OK"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -278,7 +302,7 @@ func TestSimulateUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Summary.NotJudged != 3 || !strings.Contains(report.Releases[0].Message, "or no kube-state-metrics") {
+	if report.Summary.NotJudged != 4 || !strings.Contains(report.Releases[0].Message, "or no kube-state-metrics") {
 		t.Errorf("%s%+v", out, report.Summary)
 	}
 	_, _, err = simulated(t, reported, "http://127.0.0.1:1", objects...)
