@@ -257,7 +257,9 @@ func (s *simulating) simulate(ctx context.Context, r *reader, report *Simulation
 	}
 	for i := range releases {
 		report.Releases = append(report.Releases, s.judge(ctx, &releases[i]))
-		if ctx.Err() != nil {
+		if err := ctx.Err(); errors.Is(err, context.Canceled) {
+			return err
+		} else if err != nil {
 			return remedy(fmt.Errorf("the simulation did not end within %s: %d of %d releases are done", s.timeout, i, len(releases)),
 				"give a longer --timeout, or a shorter --since")
 		}

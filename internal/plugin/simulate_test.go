@@ -340,3 +340,40 @@ func TestSimulateReadsNoSecret(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// TestSimulateCommand runs the command before the operator is installed.
+func TestSimulateCommand(t *testing.T) {
+	now := time.Now()
+	_, pods := webHistory(now)
+	server := pastServer(t, now, pods)
+	cluster := hostileCluster(map[string]client.Object{
+		"deployments": &appsv1.Deployment{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web", Labels: map[string]string{"app": "web"}},
+		},
+		"replicasets": replicaSetOf("b", now.Add(-4*time.Hour), "2", ""),
+		"namespaces":  &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+	}, nil)
+	file := newSimulating(t, now, "").file
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-f", file, "--prometheus", server.URL}, 0, "· deployment/web 2: compare: no version succeeded before this one\n"},
+		{[]string{"-f", file, "--prometheus", server.URL, "-o", "jsonpath={.summary.releases} {.releases[0].class}"}, 0, "1 NotJudged"},
+		{[]string{"-f", file, "--prometheus", server.URL, "--since", "1h"}, 0, "There is no release that the policy selects since"},
+		{nil, 1, "give the name of a policy, or -f FILE"},
+		{[]string{"no-worse", "-f", file}, 1, "give the name of a policy, or -f FILE"},
+		{[]string{"no-worse", "--since", "0"}, 1, "give hours or days"},
+		{[]string{"no-worse", "--prometheus-token-file", file}, 1, "give the URL of Prometheus, too"},
+		{[]string{"-f", file + "x"}, 1, "no such file"},
+		{[]string{"no-worse"}, 1, "there is no DefensePolicy no-worse in shop or"},
+		{[]string{"-f", file, "--prometheus", "localhost"}, 1, `--prometheus "localhost" is no URL`},
+	} {
+		code, out, errs := runAt(t, cluster, append([]string{"simulate"}, tt.args...)...)
+		if code != tt.code || !strings.Contains(out+errs, tt.want) {
+			t.Errorf("%v: exit code %d\n%s%s", tt.args, code, out, errs)
+		}
+	}
+}
