@@ -271,7 +271,7 @@ func (s *simulating) simulate(ctx context.Context, r *reader, report *Simulation
 // judge decides about one release.
 func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 	r := SimulatedRelease{
-		Workload: p.workload.Kind() + "/" + p.workload.Name, Revision: p.number, Version: p.version, Began: metav1.NewTime(p.from()),
+		Workload: p.workload.Kind() + "/" + p.workload.Name, Revision: p.number, Version: p.version, Began: metav1.NewTime(p.began),
 		Verdict: SimulatedNotJudged, Class: ClassNone,
 	}
 	r.Outcome, r.Bad = outcomeOf(&p.occurrence, p.next)

@@ -47,9 +47,10 @@ type SimulatedRelease struct {
 	// Workload as kind/name.
 	Workload string `json:"workload"`
 	// Revision is the number of the release in the cluster; 0 if unknown.
-	Revision int64       `json:"revision,omitempty"`
-	Version  string      `json:"version"`
-	Began    metav1.Time `json:"began"`
+	Revision int64  `json:"revision,omitempty"`
+	Version  string `json:"version"`
+	// Began is null if unknown.
+	Began metav1.Time `json:"began"`
 	// Outcome in fact; Bad for all but a healthy release.
 	Outcome string `json:"outcome"`
 	Bad     bool   `json:"bad"`
@@ -172,7 +173,10 @@ func (st style) simulation(w io.Writer, s *Simulation) {
 		if m.symbol == "" {
 			m = markGood
 		}
-		name, after := r.Workload, ""
+		name, began, after := r.Workload, "unknown", ""
+		if !r.Began.IsZero() {
+			began = r.Began.UTC().Format("01-02 15:04")
+		}
 		if r.Revision > 0 {
 			name += fmt.Sprintf(" %d", r.Revision)
 		}
@@ -187,7 +191,7 @@ func (st style) simulation(w io.Writer, s *Simulation) {
 		if r.Message != "" && (r.Verdict != SimulatedPassed || st.wide || r.Class == ClassMissed) {
 			reasons = append(reasons, [2]string{m.of(st, name), strings.TrimPrefix(r.Check+": ", ": ") + r.Message})
 		}
-		rows = append(rows, []string{m.of(st, name), r.Began.UTC().Format("01-02 15:04"), r.Outcome, verdict, after, class})
+		rows = append(rows, []string{m.of(st, name), began, r.Outcome, verdict, after, class})
 	}
 	if len(s.Releases) == 0 {
 		printf(w, "There is no release that the policy selects since %s.\n", s.Since.UTC().Format(time.RFC3339))

@@ -302,7 +302,8 @@ func TestSimulateUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Summary.NotJudged != 4 || !strings.Contains(report.Releases[0].Message, "or no kube-state-metrics") {
+	if !strings.Contains(out, "deployment/web 4  unknown") || report.Summary.NotJudged != 4 ||
+		!strings.Contains(report.Releases[0].Message, "or no kube-state-metrics") {
 		t.Errorf("%s%+v", out, report.Summary)
 	}
 	_, _, err = simulated(t, reported, "http://127.0.0.1:1", objects...)
