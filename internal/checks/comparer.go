@@ -101,7 +101,11 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
-	next = followed(c, of, s)
+	return notCompared(followed(c, of, s), of, n, before), true, nil
+}
+
+// notCompared returns the status of a check of type compare of the nth batch that has no old pods; before is the version before.
+func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, before string) v1alpha1.CheckStatus {
 	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
 	switch {
 	case !judge.IsLook(n):
@@ -115,7 +119,7 @@ func (p *querier) withoutComparison(
 		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
 		next.Message = "no Ready pod of the previous version was left when the check began: hold the rollout (spec.hold)"
 	}
-	return next, true, nil
+	return next
 }
 
 // comparing returns the queries of a comparison, which knows the pods of the batch, and those of the release that were Ready when the
@@ -131,9 +135,17 @@ func (p *querier) comparing(
 	if err != nil {
 		return nil, false, err
 	}
-	fresh := newNames(pods, released, timeOf(status.StartTime).Add(of.Delay))
+	q = p.comparison(s, of, v, status, series, pods, released)
+	return q, q != nil, nil
+}
+
+// comparison returns the queries of a comparison of a batch, whose release has pods; nil if no new pod is left.
+func (p *querier) comparison(
+	s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series, batch, released []workload.Pod,
+) *question {
+	fresh := newNames(batch, released, timeOf(status.StartTime).Add(of.Delay))
 	if len(fresh) == 0 {
-		return nil, false, nil
+		return nil
 	}
 	c := &comparing{comparison: comparison{
 		of: of.Compare, fresh: promql.Sample(fresh, maxCompared), podLabel: model.LabelName(series.PodLabel),
@@ -145,33 +157,32 @@ func (p *querier) comparing(
 	})
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(of.Samples(series.ScrapeInterval)).String()
-	c.variables = v
-	if !of.IsOf(p.view.Operator) {
-		c.only = s.Release.Namespace
-	}
-	q = &question{Query: &promql.Query{}, compare: c}
-	if policy.IsAuto(of.Compare) {
-		// The pods of this batch are left out by their names, so that each process asks about the same pods.
-		v.Pods = promql.Sample(slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
-			return slices.ContainsFunc(s.Batch.Spec.PodInfos, func(info v1alpha1.PodInfo) bool { return info.Pod == name })
-		}), maxAsked)
-		if c.auto, err = promql.Resolve(policy.Discovery(), v, c.only); err != nil {
-			return nil, false, err
-		}
-		q.Text = c.auto.Text
-	}
+	c.variables, c.only = v, p.onlyOf(s, of)
+	q := &question{Query: &promql.Query{}, compare: c}
 	// A check was accepted, perhaps by another version of the operator.
 	for _, name := range of.Compare.Presets {
 		if name != v1alpha1.PresetAuto {
 			q.Problem = fmt.Sprintf("the preset %s is not known to this version of the operator", name)
 		}
 	}
+	if policy.IsAuto(of.Compare) {
+		// The pods of this batch are left out by their names, so that each process asks about the same pods.
+		v.Pods = promql.Sample(slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
+			return slices.ContainsFunc(s.Batch.Spec.PodInfos, func(info v1alpha1.PodInfo) bool { return info.Pod == name })
+		}), maxAsked)
+		var err error
+		if c.auto, err = promql.Resolve(policy.Discovery(), v, c.only); err != nil {
+			q.Problem = err.Error()
+			return q
+		}
+		q.Text = c.auto.Text
+	}
 	if text, err := c.add(of.Compare.Metrics); err != nil {
 		q.Problem = err.Error()
 	} else if text != "" {
 		q.Text = text
 	}
-	return q, true, nil
+	return q
 }
 
 // add adds metrics with their queries, except those that it has. It returns the last query.

@@ -281,10 +281,7 @@ func (p *querier) resolve(
 	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration, status *v1alpha1.CheckStatus,
 ) (_ *question, some bool, err error) {
 	series := endpoint.SeriesOf(e)
-	v := promql.Variables{
-		Namespace: s.Release.Namespace, Workload: s.Workload.Name, Version: s.Release.Spec.Reversion,
-		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
-	}
+	v := variablesOf(s, series, over)
 	var pods []workload.Pod
 	if of.Compare != nil && s.Batch != nil {
 		return p.comparing(ctx, s, of, v, status, series)
@@ -304,9 +301,6 @@ func (p *querier) resolve(
 			return nil, false, nil
 		}
 	}
-	if of.Alerts != nil {
-		return p.alertsAbout(s, of, series, pods), true, nil
-	}
 	if strings.Contains(of.Prometheus.Query, "$oldPods") {
 		old, err := p.view.OldPods(ctx, s.Workload)
 		if err != nil {
@@ -314,16 +308,36 @@ func (p *querier) resolve(
 		}
 		v.OldPods = namesOf(old)
 	}
-	only := s.Release.Namespace
-	if of.IsOf(p.view.Operator) {
-		only = ""
+	return p.about(s, of, series, v, pods), true, nil
+}
+
+// about returns the question of a check of type prometheus or alerts about pods.
+func (p *querier) about(s *Subject, of *policy.Check, series endpoint.Series, v promql.Variables, pods []workload.Pod) *question {
+	if of.Alerts != nil {
+		return p.alertsAbout(s, of, series, pods)
 	}
-	q, err := promql.Resolve(of.Prometheus.Query, v, only)
+	q, err := promql.Resolve(of.Prometheus.Query, v, p.onlyOf(s, of))
 	if err != nil {
 		// It was accepted, perhaps by another version of the operator.
 		q = &promql.Query{Problem: err.Error()}
 	}
-	return &question{Query: q}, true, nil
+	return &question{Query: q}
+}
+
+// onlyOf returns the namespace that the queries of a check are limited to; empty for none.
+func (p *querier) onlyOf(s *Subject, of *policy.Check) string {
+	if of.IsOf(p.view.Operator) {
+		return ""
+	}
+	return s.Release.Namespace
+}
+
+// variablesOf returns the values of the variables of queries about a release, without pods.
+func variablesOf(s *Subject, series endpoint.Series, over time.Duration) promql.Variables {
+	return promql.Variables{
+		Namespace: s.Release.Namespace, Workload: s.Workload.Name, Version: s.Release.Spec.Reversion,
+		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
+	}
 }
 
 // namesOf returns the names of pods that still count.
