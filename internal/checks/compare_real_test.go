@@ -106,7 +106,9 @@ func TestRealComparisons(t *testing.T) {
 			for i := range 8 {
 				add(fmt.Sprint("old-", i), began.Add(-5*time.Hour), tc.old, tc.bursts && i == 0)
 			}
-			p, err := monitoring.StartPrometheus(t.Context(), monitoring.PrometheusOptions{Programs: dir, Targets: targets})
+			p, err := monitoring.StartPrometheus(t.Context(), monitoring.PrometheusOptions{
+				Programs: dir, Targets: targets, Interval: 5 * time.Second, // the past is long
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

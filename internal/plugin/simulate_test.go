@@ -192,7 +192,9 @@ func pastServer(t *testing.T, now time.Time, pods map[string]pastTraffic) *httpt
 		}
 		if strings.HasSuffix(r.URL.Path, "/query") {
 			result := `{"metric":{},"value":[1,"1"]}`
-			if strings.HasPrefix(query, "min(") {
+			if strings.HasPrefix(query, "group by (__name__") {
+				result = `{"metric":{"__name__":"http_server_request_duration_seconds_count"},"value":[1,"1"]}`
+			} else if strings.HasPrefix(query, "min(") {
 				result = ""
 				for _, name := range slices.Sorted(maps.Keys(pods)) {
 					after := now.Add(-pods[name].from).Unix()
