@@ -152,7 +152,11 @@ func setPod(w *world.World, pod *corev1.Pod, ready corev1.ConditionStatus, conta
 
 // checkOf returns the check with a name, from the first batch that has it.
 func checkOf(w *world.World, name string) *v1alpha1.CheckStatus {
-	for _, b := range w.Batches(w.Change("web")) {
+	change := w.Change("web")
+	if change == nil {
+		return nil
+	}
+	for _, b := range w.Batches(change) {
 		for i := range b.Status.Checks {
 			if b.Status.Checks[i].Name == name {
 				return &b.Status.Checks[i]

@@ -66,7 +66,8 @@ func (r *PolicyQueriesReconciler) policiesOfEndpoint(ctx context.Context, e clie
 		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionQueriesWork)
 		return c != nil && c.Status == metav1.ConditionUnknown && slices.ContainsFunc(p.Spec.Checks, func(c v1alpha1.PolicyCheck) bool {
 			return c.Prometheus != nil && c.Prometheus.EndpointRef.Name == e.GetName() ||
-				c.Alerts != nil && c.Alerts.EndpointRef.Name == e.GetName()
+				c.Alerts != nil && c.Alerts.EndpointRef.Name == e.GetName() ||
+				c.Compare != nil && c.Compare.EndpointRef.Name == e.GetName()
 		})
 	})
 }
@@ -78,7 +79,9 @@ func (r *PolicyQueriesReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	known := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionQueriesWork)
-	asks := slices.ContainsFunc(p.Spec.Checks, func(c v1alpha1.PolicyCheck) bool { return c.Prometheus != nil || c.Alerts != nil })
+	asks := slices.ContainsFunc(p.Spec.Checks, func(c v1alpha1.PolicyCheck) bool {
+		return c.Prometheus != nil || c.Alerts != nil || c.Compare != nil
+	})
 	updated := p.DeepCopy()
 	switch {
 	case !asks && known == nil, p.Status.InForceGeneration != p.Generation, p.Spec.Mode == v1alpha1.ModeDisabled,

@@ -23,6 +23,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +43,8 @@ const errorRate = world.Namespace + "/policy/health"
 type promAPI struct {
 	// result returns the result of a query, as JSON; empty for a connection that breaks.
 	result func(query string) string
+	// counter returns the counter of a pod, a time after the start of the story; nil if no query asks for a range.
+	counter func(query, pod string, after time.Duration) float64
 }
 
 func (p promAPI) dial(context.Context, string, string) (net.Conn, error) {
@@ -63,12 +68,71 @@ func (p promAPI) serve(conn net.Conn) {
 	if result == "" {
 		return
 	}
-	body := fmt.Sprintf(`{"status":"success","data":{"resultType":"vector","result":%s}}`, result)
+	kind := "vector"
+	if strings.HasSuffix(r.URL.Path, "/query_range") {
+		kind, result = "matrix", p.ranges(r.PostForm)
+	}
+	body := fmt.Sprintf(`{"status":"success","data":{"resultType":%q,"result":%s}}`, kind, result)
 	answer := http.Response{
 		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Close: true, ContentLength: int64(len(body)),
 		Body: io.NopCloser(strings.NewReader(body)),
 	}
 	_ = answer.Write(conn) // the client may be gone
+}
+
+// podsOfQuery finds the pods in a query.
+var podsOfQuery = regexp.MustCompile(`web-[a-z0-9]+-[0-9]{5}`)
+
+// ranges answers a query about a range with one series for each of its pods.
+func (p promAPI) ranges(form url.Values) string {
+	number := func(name string) int {
+		v, err := strconv.ParseFloat(form.Get(name), 64)
+		if err != nil {
+			panic(err)
+		}
+		return int(v)
+	}
+	var all []string
+	for _, pod := range podsOfQuery.FindAllString(form.Get("query"), -1) {
+		var values []string
+		for at := number("start"); at <= number("end"); at += number("step") {
+			value := p.counter(form.Get("query"), pod, time.Unix(int64(at), 0).Sub(worldStart))
+			values = append(values, fmt.Sprintf(`[%d,"%d"]`, at, int(value)))
+		}
+		all = append(all, fmt.Sprintf(`{"metric":{"pod":%q},"values":[%s]}`, pod, strings.Join(values, ",")))
+	}
+	return "[" + strings.Join(all, ",") + "]"
+}
+
+// worldStart is the time at which stories begin.
+var worldStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// comparing compares errors of new and old pods. Each pod has 600 requests a minute; a pod whose number is larger than some has errors.
+func comparing(good int) world.Options {
+	o := asking(nil, func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
+		p.Spec.Checks[0].Prometheus, p.Spec.Checks[0].Compare = nil, &v1alpha1.CompareCheck{
+			EndpointRef: v1alpha1.EndpointReference{Name: "prom"}, Metrics: []v1alpha1.CompareMetric{{
+				Name: "errors", Numerator: `sum by (pod) (errors_total{pod=~"$pods"})`, Denominator: `sum by (pod) (requests_total{pod=~"$pods"})`,
+			}},
+		}
+	})
+	api := promAPI{sample("1"), func(query, pod string, after time.Duration) float64 {
+		minutes := (after + 24*time.Hour).Minutes()
+		number, err := strconv.Atoi(pod[strings.LastIndex(pod, "-")+1:])
+		switch {
+		case err != nil:
+			panic(err)
+		case !strings.Contains(query, "errors_total"):
+			return 600 * minutes
+		case number > good:
+			return 60 * minutes
+		default:
+			return minutes
+		}
+	}}
+	o.Dial = api.dial
+	return o
 }
 
 // sample is a result with one series.
@@ -87,7 +151,7 @@ func asking(result func(query string) string, with ...func(*v1alpha1.DefensePoli
 			FailWhen: "value > 0.05", Count: 3, Failures: 2,
 		}
 	}}, with...)...))
-	o.Endpoints, o.Dial = []v1alpha1.DefenseEndpoint{e}, promAPI{result}.dial
+	o.Endpoints, o.Dial = []v1alpha1.DefenseEndpoint{e}, promAPI{result: result}.dial
 	return o
 }
 
@@ -175,6 +239,22 @@ var queryStories = []world.Story{
 		if c := checkOf(w, errorRate); c.Phase != v1alpha1.CheckWatching {
 			w.Failf("the check is %+v", c)
 		}
+	}},
+	{Name: "more errors than old pods, while the rollout is held", Options: comparing(4), Run: func(w *world.World) {
+		create(w, web(4))
+		endsAs(w, v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "no version succeeded before this one")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "bad")
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 10 % of ")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
+	}},
+	{Name: "as many errors as old pods, while the rollout is held", Options: comparing(1000), Run: func(w *world.World) {
+		create(w, web(4))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		release(w, "second")
+		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "5 of 5 evaluations had data; the last one: errors: 0.167 % of ")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
 		create(w, web(1))

@@ -92,7 +92,7 @@ func TestRealAlerts(t *testing.T) {
 		if err != nil || refused != "" {
 			return nil, errors.Join(err, errors.New(refused))
 		}
-		q, _, err := r.checks.query.resolve(t.Context(), &r.s, of, e, 0)
+		q, _, err := r.checks.query.resolve(t.Context(), &r.s, of, e, 0, nil)
 		if err != nil {
 			return nil, err
 		}

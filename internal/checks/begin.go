@@ -28,6 +28,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/judge"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -83,6 +84,19 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		}
 		if c.Service != nil {
 			check.Status.CallID = callID(s, c)
+		}
+		if c.Compare != nil {
+			n, err := batchOfAttempt(ctx, v, s)
+			if err != nil {
+				return nil, err
+			}
+			if judge.IsLook(n) {
+				old, err := v.OldPods(ctx, s.Workload)
+				if err != nil {
+					return nil, err
+				}
+				check.Status.OldPods = readyNames(old)
+			}
 		}
 		if c.PodHealth != nil {
 			pods, err := podsOfBatch(ctx, v, s.Batch)

@@ -24,7 +24,8 @@ limitations under the License.
 //   - podhealth.go, releasehealth.go: podHealth, from the caches
 //   - probe.go, prober.go: probe; caller.go makes a call, and guard.go bounds the addresses
 //   - rules.go, cel.go: cel
-//   - query.go, querier.go: prometheus
+//   - query.go, querier.go: prometheus; alerts.go: alerts; compare.go, comparer.go: compare, by internal/judge
+//   - replay.go: prometheus, alerts and compare on pods of past releases
 //   - review.go, reviewer.go: service
 //   - job.go, jobber.go: job
 //
@@ -139,7 +140,7 @@ func (p *Checks) next(
 		made, after, err = p.probe.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeCel:
 		made, after = p.cel.next(ctx, s, of, c)
-	case c.Type == v1alpha1.CheckTypePrometheus, c.Type == v1alpha1.CheckTypeAlerts:
+	case c.Type == v1alpha1.CheckTypePrometheus, c.Type == v1alpha1.CheckTypeAlerts, c.Type == v1alpha1.CheckTypeCompare:
 		made, after, err = p.query.next(ctx, s, of, c)
 	case c.Type == v1alpha1.CheckTypeService:
 		made, after, err = p.query.review(ctx, s, of, c)

@@ -17,6 +17,7 @@ limitations under the License.
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +123,9 @@ func (p *querier) stop() {
 func (p *querier) next(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, after time.Duration, err error) {
+	if next, ends, err := p.withoutComparison(ctx, s, of, c); ends || err != nil {
+		return next, 0, err
+	}
 	known, in, busy := p.take(s, of, c)
 	if busy {
 		return p.late(c), resultsEvery, nil
@@ -137,7 +141,7 @@ func (p *querier) next(
 		var q *question
 		var pods bool
 		if refused == "" {
-			if q, pods, err = p.resolve(ctx, s, of, e, in.Range); err != nil {
+			if q, pods, err = p.resolve(ctx, s, of, e, in.Range, &in.Status); err != nil {
 				return next, 0, err
 			}
 			if !pods {
@@ -231,6 +235,8 @@ func begunAgain(c v1alpha1.CheckStatus) v1alpha1.CheckStatus {
 // question is a query that is asked.
 type question struct {
 	*promql.Query
+	// compare is set for a check of type compare.
+	compare *comparing
 	// alerts is set for a check of type alerts, and earlier returns the query of promql.Alerts for alerts of some names.
 	alerts  *alertScope
 	earlier func(names []string) string
@@ -266,20 +272,20 @@ func (p *querier) alertsAbout(s *Subject, of *policy.Check, series endpoint.Seri
 		}
 		return all // the names are too long
 	}
-	return &question{firing, scope, earlier}
+	return &question{Query: firing, alerts: scope, earlier: earlier}
 }
 
 // resolve returns the query with the values of its variables. A policy of another namespace than the
 // operator's reads only series of the namespace of the release.
 func (p *querier) resolve(
-	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration,
+	ctx context.Context, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, over time.Duration, status *v1alpha1.CheckStatus,
 ) (_ *question, some bool, err error) {
 	series := endpoint.SeriesOf(e)
-	v := promql.Variables{
-		Namespace: s.Release.Namespace, Workload: s.Workload.Name, Version: s.Release.Spec.Reversion,
-		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
-	}
+	v := variablesOf(s, series, over)
 	var pods []workload.Pod
+	if of.Compare != nil && s.Batch != nil {
+		return p.comparing(ctx, s, of, v, status, series)
+	}
 	if s.Batch == nil || strings.Contains(of.Prometheus.Query, "$newPods") {
 		if pods, err = p.view.Pods(ctx, s.Workload); err != nil {
 			return nil, false, err
@@ -295,9 +301,6 @@ func (p *querier) resolve(
 			return nil, false, nil
 		}
 	}
-	if of.Alerts != nil {
-		return p.alertsAbout(s, of, series, pods), true, nil
-	}
 	if strings.Contains(of.Prometheus.Query, "$oldPods") {
 		old, err := p.view.OldPods(ctx, s.Workload)
 		if err != nil {
@@ -305,16 +308,36 @@ func (p *querier) resolve(
 		}
 		v.OldPods = namesOf(old)
 	}
-	only := s.Release.Namespace
-	if of.IsOf(p.view.Operator) {
-		only = ""
+	return p.about(s, of, series, v, pods), true, nil
+}
+
+// about returns the question of a check of type prometheus or alerts about pods.
+func (p *querier) about(s *Subject, of *policy.Check, series endpoint.Series, v promql.Variables, pods []workload.Pod) *question {
+	if of.Alerts != nil {
+		return p.alertsAbout(s, of, series, pods)
 	}
-	q, err := promql.Resolve(of.Prometheus.Query, v, only)
+	q, err := promql.Resolve(of.Prometheus.Query, v, p.onlyOf(s, of))
 	if err != nil {
 		// It was accepted, perhaps by another version of the operator.
 		q = &promql.Query{Problem: err.Error()}
 	}
-	return &question{Query: q}, true, nil
+	return &question{Query: q}
+}
+
+// onlyOf returns the namespace that the queries of a check are limited to; empty for none.
+func (p *querier) onlyOf(s *Subject, of *policy.Check) string {
+	if of.IsOf(p.view.Operator) {
+		return ""
+	}
+	return s.Release.Namespace
+}
+
+// variablesOf returns the values of the variables of queries about a release, without pods.
+func variablesOf(s *Subject, series endpoint.Series, over time.Duration) promql.Variables {
+	return promql.Variables{
+		Namespace: s.Release.Namespace, Workload: s.Workload.Name, Version: s.Release.Spec.Reversion,
+		Range: model.Duration(over).String(), PodLabel: series.PodLabel, NamespaceLabel: series.NamespaceLabel,
+	}
 }
 
 // namesOf returns the names of pods that still count.
@@ -333,7 +356,7 @@ func (p *querier) ask(
 ) {
 	p.beside(ctx, known, s, func(ctx context.Context, work slots.Work) *queryAnswer {
 		answer := p.evaluate(ctx, of, e, work, q, at)
-		answer.Query = q.Text
+		answer.Query = cmp.Or(answer.Query, q.Text)
 		return answer
 	})
 }
@@ -369,6 +392,9 @@ func (p *querier) evaluate(
 	defer caught(ctx, e, &answer)
 	if q.Problem != "" {
 		return &queryAnswer{Reason: v1alpha1.ReasonQueryFailed, Message: "the query cannot be evaluated: " + q.Problem}
+	}
+	if q.compare != nil {
+		return p.compare(ctx, of, e, work, q.compare, at)
 	}
 	samples, err := p.clients.Query(ctx, e, work, q.Text, at, of.Timeout)
 	answer = &queryAnswer{Samples: samples}

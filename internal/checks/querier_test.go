@@ -474,12 +474,48 @@ func TestTry(t *testing.T) {
 			return value(1)(query)
 		}
 	}
+	// finds answers the query of Auto with a name of series, and others with a value.
+	finds := func(series string) func(string) (string, int) {
+		return func(query string) (string, int) {
+			if strings.HasPrefix(query, "group by (__name__") {
+				return fmt.Sprintf(`[{"metric":{"__name__":%q},"value":[1,"1"]}]`, series), 200
+			}
+			return value(1)(query)
+		}
+	}
+	auto := func(more ...v1alpha1.ComparePreset) func(*v1alpha1.PolicyCheck) {
+		return func(c *v1alpha1.PolicyCheck) {
+			c.Compare = &v1alpha1.CompareCheck{EndpointRef: c.Prometheus.EndpointRef, Presets: append(more, v1alpha1.PresetAuto)}
+			c.Prometheus = nil
+		}
+	}
 	for name, test := range map[string]struct {
 		answer          func(string) (string, int)
 		with            func(*v1alpha1.PolicyCheck)
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
+		"Auto finds an exporter": {
+			answer: finds("http_server_requests_seconds_count"), with: auto(v1alpha1.PresetMemory), status: metav1.ConditionTrue,
+			reason: v1alpha1.ReasonSeriesFound, message: "tried for web; check rule: Auto compares spring-errors, spring-latency",
+		},
+		"Auto finds no exporter": {
+			answer: nothing, with: auto(), status: metav1.ConditionFalse, reason: v1alpha1.ReasonNoSeries,
+			message: "check rule, tried for web: Auto: the pods have no series of OpenTelemetry (HTTP), OpenTelemetry (gRPC), Istio, Linkerd",
+		},
+		"Auto finds requests that pods send": {
+			answer: finds("istio_requests_total"), with: auto(), status: metav1.ConditionFalse, reason: v1alpha1.ReasonNoSeries,
+			message: "Auto: the pods have no series of ",
+		},
+		"Auto while Prometheus is down": {
+			answer: broken, with: auto(), status: metav1.ConditionUnknown, reason: v1alpha1.ReasonUnavailable, message: "it answers HTTP 502",
+		},
+		"a preset without series": {
+			answer: has("container_cpu_"), with: func(c *v1alpha1.PolicyCheck) {
+				auto()(c)
+				c.Compare.Presets = []v1alpha1.ComparePreset{v1alpha1.PresetCPU}
+			}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonUnknownMetric, message: "container_cpu_usage_seconds_total has no series",
+		},
 		"series": {answer: value(0.1), status: metav1.ConditionTrue, reason: v1alpha1.ReasonSeriesFound, message: "tried for web"},
 		"unknown metric": {answer: nothing, status: metav1.ConditionFalse, reason: v1alpha1.ReasonUnknownMetric,
 			message: "check rule, tried for web: errors_total has no series of this namespace in the last 2m0s"},

@@ -55,8 +55,9 @@ type queryAnswer struct {
 	Samples []rules.Sample
 	// Crosses: failWhen is true.
 	Crosses bool
-	// Alerts is set for a check of type alerts.
-	Alerts *alertsFound
+	// Alerts is set for a check of type alerts, Compared for a check of type compare.
+	Alerts   *alertsFound
+	Compared *compared
 	// Reason and Message are set if nothing was measured.
 	Reason, Message string
 	Ended           time.Time
@@ -114,13 +115,13 @@ func decideQuery(in queryInput) queryPlan {
 		q.take(in.Answer)
 	}
 	s := &q.plan.Status
-	if s.Phase == v1alpha1.CheckWatching && q.plan.Errors > 0 {
+	if s.Phase == v1alpha1.CheckWatching && (q.plan.Errors > 0 || q.goesOn() && s.Measured >= in.Check.Prometheus.Count) {
 		s.Phase = v1alpha1.CheckRunning // Watching counts as passed after the deadline
 	}
 	switch {
 	case s.ConsecutiveFailures >= in.Check.Prometheus.Failures:
 		q.fail()
-	case s.Measured >= in.Check.Prometheus.Count && s.ConsecutiveFailures == 0:
+	case s.Measured >= in.Check.Prometheus.Count && s.ConsecutiveFailures == 0 && !q.goesOn():
 		q.pass()
 	default:
 		q.goOn()
@@ -135,6 +136,9 @@ type query struct {
 
 // planned returns the time as of which an evaluation is made, counted from 0.
 func (q *query) planned(n int) time.Time {
+	if c := q.Check.Compare; c != nil {
+		return q.Check.WindowFrom(timeOf(q.Status.StartTime)).Add(time.Duration(n+1) * c.Slice.Duration)
+	}
 	return timeOf(q.Status.StartTime).Add(q.Check.Delay + q.Range + time.Duration(n)*q.Check.Prometheus.Interval.Duration)
 }
 
@@ -153,6 +157,10 @@ func (q *query) take(a *queryAnswer) {
 	s.Measured, q.plan.Errors, q.plan.NotBefore = s.Measured+1, 0, time.Time{}
 	if a.Alerts != nil {
 		q.takeAlerts(a.Alerts)
+		return
+	}
+	if a.Compared != nil {
+		q.takeCompared(a.Compared)
 		return
 	}
 	values, some := measurable(q.Check.Prometheus.Empty, a.Samples)
@@ -177,6 +185,8 @@ func (q *query) take(a *queryAnswer) {
 func (q *query) last() string {
 	s := &q.plan.Status
 	switch alerts := q.Check.Alerts != nil; {
+	case q.Check.Compare != nil:
+		return strings.Join(s.Samples, "; ")
 	case s.Reason == v1alpha1.ReasonAlertBefore:
 		return strings.Join(s.Samples[:min(len(s.Samples), 1)], "") + " was pending or firing before the release, and is no verdict on it"
 	case s.Reason == v1alpha1.ReasonNoSeries && alerts:
@@ -205,7 +215,7 @@ func (q *query) value() string {
 func (q *query) fail() {
 	s := &q.plan.Status
 	s.Phase = v1alpha1.CheckFailed
-	if q.Check.Alerts != nil {
+	if q.Check.Alerts != nil || q.Check.Compare != nil {
 		return // the message and the pods are those of the last answer
 	}
 	s.Reason = v1alpha1.ReasonThreshold
@@ -224,6 +234,9 @@ func (q *query) pass() {
 	switch {
 	case s.Reason == v1alpha1.ReasonAlertBefore:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), q.last()
+		return
+	case s.Reason == v1alpha1.ReasonFewData:
+		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData), q.last()
 		return
 	case s.Reason == v1alpha1.ReasonNoSeries || s.Reason == v1alpha1.ReasonNotFinite:
 		s.Phase, s.OnSilence = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData)
@@ -275,7 +288,11 @@ func (q *query) next(due, deadline time.Time) {
 		q.plan.After = left
 		return
 	}
-	q.plan.Ask = q.planned(int(s.Measured))
+	n := int(s.Measured)
+	for q.Check.Compare != nil && n < int(longest(q.Check))-1 && !q.planned(n+1).Add(policy.Lag).After(q.Now) {
+		n++ // it has all that earlier evaluations have
+	}
+	q.plan.Ask = q.planned(n)
 }
 
 // describeValue returns the value of a result with one series; empty for another result.

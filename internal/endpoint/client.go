@@ -83,6 +83,10 @@ var errCanceled = &Error{"Canceled", "it was not asked"}
 // errNoPrometheus is the error of an answer of another type.
 var errNoPrometheus = &Error{v1alpha1.ReasonUnavailable, "it gave no valid answer: is it a Prometheus?"}
 
+// errManySeries is the error of an answer with too many series.
+var errManySeries = &Error{v1alpha1.ReasonManySeries, fmt.Sprintf(
+	"the result has more than %d series: aggregate the query with sum() or max(), or add matchers", MaxSeries)}
+
 // Guard returns an error unless an address may be dialled, as a [net.Dialer.ControlContext].
 type Guard func(ctx context.Context, network, address string, c syscall.RawConn) error
 
@@ -171,27 +175,41 @@ func (c *Clients) Query(
 	return samples, err
 }
 
-// QueryRange evaluates a query with one series over a range. It returns no values if there is no series.
+// QueryRange evaluates a query over a range. An answer has at most [MaxSeries] series.
 func (c *Clients) QueryRange(
 	ctx context.Context, e *v1alpha1.DefenseEndpoint, work slots.Work, query string, over promv1.Range, timeout time.Duration,
-) (values []model.SamplePair, err error) {
+) (matrix model.Matrix, err error) {
 	err = c.limited(ctx, e, work, func(known *endpoint) (result breaker.Outcome, err error) {
 		value, result, err := c.ask(ctx, e, known, timeout, func(ctx context.Context, p promv1.API, o ...promv1.Option) (model.Value, error) {
 			value, _, _, err := p.QueryRange(ctx, query, over, o...)
 			return value, err
 		})
-		matrix, ok := value.(model.Matrix)
-		switch {
-		case err != nil:
+		if err != nil {
 			return result, err
-		case !ok || len(matrix) > 1:
-			return result, errNoPrometheus
-		case len(matrix) == 1:
-			values = matrix[0].Values
 		}
+		of, ok := value.(model.Matrix)
+		switch {
+		case !ok:
+			return result, errNoPrometheus
+		case len(of) > MaxSeries:
+			return result, errManySeries
+		}
+		matrix = of
 		return result, nil
 	})
-	return values, err
+	return matrix, err
+}
+
+// OneSeries returns the values of an answer to a query that has one series, or none.
+func OneSeries(matrix model.Matrix) ([]model.SamplePair, error) {
+	switch len(matrix) {
+	case 0:
+		return nil, nil
+	case 1:
+		return matrix[0].Values, nil
+	default:
+		return nil, errNoPrometheus
+	}
 }
 
 // limited makes a call within the limits of its endpoint.
@@ -277,8 +295,7 @@ func samplesOf(value model.Value) ([]rules.Sample, error) {
 		return []rules.Sample{{Value: float64(of.Value)}}, nil
 	case model.Vector:
 		if len(of) > MaxSeries {
-			return nil, &Error{v1alpha1.ReasonManySeries, fmt.Sprintf(
-				"the result has more than %d series: aggregate the query with sum() or max(), or add matchers", MaxSeries)}
+			return nil, errManySeries
 		}
 		samples := make([]rules.Sample, len(of))
 		for i, s := range of {

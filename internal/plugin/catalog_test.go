@@ -71,7 +71,7 @@ var ofChecks = []string{
 	"SameOnOldPods", "PolicyRemoved", "NoPods", "Probing", "Unsteady", "NotMeasured", "RuleFailed", "CannotEvaluate",
 	"Corrected", "Unprocessable", "ThresholdCrossed", "Measuring", "NotFinite", "ManySeries",
 	"ServiceVerdict", "ServiceRunning", "InvalidAnswer", "RequestNotAccepted", "JobFailed", "JobRunning", "JobNotCreated", "SmallBatch",
-	"AlertFiring", "AlertBeforeRelease",
+	"AlertFiring", "AlertBeforeRelease", "WorseThanOldPods", "TooFewData", "NoOldPods", "NotDue",
 }
 
 // TestCatalogIsComplete: each condition, reason and event of the API has an entry with a sentence,

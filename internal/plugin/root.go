@@ -80,7 +80,7 @@ that change something announce each change, and take --dry-run.`),
 	}
 	status := statusCommand(c)
 	root.RunE = status.RunE
-	add(groupRead, status, historyCommand(c), checkCommand(c), waitCommand(c))
+	add(groupRead, status, historyCommand(c), checkCommand(c), waitCommand(c), simulateCommand(c))
 	add(groupAct, overrideCommand(c), rollbackCommand(c), verdictCommand(c), resumeCommand(c), enrollCommand(c))
 	add(groupOther, versionCommand(c))
 	root.SetHelpCommandGroupID(groupOther)

@@ -80,7 +80,7 @@ type Check struct {
 	Probe *v1alpha1.ProbeCheck
 	// Cel is set for that type.
 	Cel *v1alpha1.CelCheck
-	// Prometheus is set for that type, with the defaults of the API. For the type alerts it has the endpoint and the
+	// Prometheus is set for that type, with the defaults of the API. For the types alerts and compare it has the endpoint and the
 	// evaluations.
 	Prometheus *v1alpha1.PrometheusCheck
 	// Service is set for that type. An empty protocol is AlterShield, and an empty invoke Sync.
@@ -89,6 +89,8 @@ type Check struct {
 	Job *v1alpha1.JobCheck
 	// Alerts is set for that type.
 	Alerts *v1alpha1.AlertsCheck
+	// Compare is set for that type, with the defaults of the API.
+	Compare *v1alpha1.CompareCheck
 }
 
 // Accepted returns why a policy is not accepted; empty if it is. It does not repeat validations of
@@ -120,6 +122,11 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 				return fmt.Sprintf("spec.checks[%d].alerts.%v", i, err)
 			}
 		}
+		if c := spec.Checks[i].Compare; c != nil {
+			if problem := cmp.Or(presetsAccepted(c), metricsAccepted(c.Metrics)); problem != "" {
+				return fmt.Sprintf("spec.checks[%d].compare.%s", i, problem)
+			}
+		}
 		if c := spec.Checks[i].Cel; c != nil {
 			if problem := rules.Problem(c, rules.ScopeOf(spec.Checks[i].Stage, c)); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].cel.%s", i, problem)
@@ -127,6 +134,25 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 		}
 	}
 	return freeze.Problem(spec.Freezes)
+}
+
+// metricsAccepted returns the problem of the metrics of a check of type compare; empty if there is none.
+func metricsAccepted(metrics []v1alpha1.CompareMetric) string {
+	for i := range metrics {
+		m := &metrics[i]
+		if m.Query != "" && m.MinChange == nil || m.MinChange != nil && m.MinChange.Sign() <= 0 {
+			return fmt.Sprintf("metrics[%d].minChange: give a change greater than 0, in the unit of the query", i)
+		}
+		for _, of := range []struct{ field, query string }{{"query", m.Query}, {"numerator", m.Numerator}, {"denominator", m.Denominator}} {
+			if of.query == "" {
+				continue
+			}
+			if problem := promql.Problem(of.query); problem != "" {
+				return fmt.Sprintf("metrics[%d].%s: %s", i, of.field, problem)
+			}
+		}
+	}
+	return ""
 }
 
 // queryAccepted returns the problem of a check of type prometheus; empty if there is none.
@@ -426,6 +452,9 @@ func checksOf(p *v1alpha1.DefensePolicy, spec *v1alpha1.DefensePolicySpec, gener
 			check.Type, check.Alerts, check.Prometheus = v1alpha1.CheckTypeAlerts, c.Alerts, asQuery(c.Alerts)
 			// The default of the API would end it before its duration.
 			check.Deadline = max(check.Deadline, check.Due()+minLeft)
+		case c.Compare != nil:
+			check.Type, check.Compare = v1alpha1.CheckTypeCompare, compareOf(c.Compare)
+			check.Prometheus = asEvaluations(check.Compare)
 		case c.Altershield != nil:
 			check.Type = typeServer
 		default:
@@ -485,15 +514,52 @@ func asQuery(c *v1alpha1.AlertsCheck) *v1alpha1.PrometheusCheck {
 	}
 }
 
+// compareOf returns a check of type compare with the defaults of the API. Its presets are metrics, except Auto.
+func compareOf(c *v1alpha1.CompareCheck) *v1alpha1.CompareCheck {
+	with := *c
+	with.Metrics, with.Presets = withPresets(c)
+	with.Window = &metav1.Duration{Duration: max(durationOr(c.Window, 5*time.Minute), time.Minute)}
+	with.Slice = &metav1.Duration{Duration: max(durationOr(c.Slice, time.Minute), time.Second)}
+	with.WarmUp = &metav1.Duration{Duration: durationOr(c.WarmUp, time.Minute)}
+	with.MaxWindow = &metav1.Duration{Duration: durationOr(c.MaxWindow, 10*time.Minute)}
+	with.FalsePositivesPerMille, with.Confirm = cmp.Or(c.FalsePositivesPerMille, 10), ptr.To(ptr.Deref(c.Confirm, true))
+	return &with
+}
+
+// asEvaluations returns a check of type compare as evaluations: one after each slice of the window.
+func asEvaluations(c *v1alpha1.CompareCheck) *v1alpha1.PrometheusCheck {
+	return &v1alpha1.PrometheusCheck{
+		EndpointRef: c.EndpointRef, Interval: c.Slice, Failures: 1,
+		Count: max(int32(c.Window.Duration/c.Slice.Duration), 1), //nolint:gosec // at most 60
+	}
+}
+
 // Lag is how long after its planned time a query is evaluated: by then Prometheus has the samples.
 const Lag = 30 * time.Second
 
-// Range returns the range of the samples of a query; 0 for alerts, which are asked for from the start. The endpoint has the scrape
-// interval.
+// Range returns the time until the first evaluation of a query: the range of its samples; 0 for alerts, which are asked for from the
+// start, and at most the warm-up and two slices for a comparison. The endpoint has the scrape interval.
 func (c *Check) Range(scrape time.Duration) time.Duration {
-	if c.Alerts != nil {
+	switch {
+	case c.Alerts != nil:
 		return 0
+	case c.Compare != nil:
+		return c.Compare.WarmUp.Duration + 2*c.Compare.Slice.Duration
+	default:
+		return c.Samples(scrape)
 	}
+}
+
+// WindowFrom returns the start of the window of a check of type compare that began at a time: a whole number of slices since 1970, at
+// which every Prometheus evaluates a query about a range.
+func (c *Check) WindowFrom(began time.Time) time.Time {
+	slice := int64(c.Compare.Slice.Duration)
+	from := began.Add(c.Delay + c.Compare.WarmUp.Duration).UnixNano()
+	return time.Unix(0, (from+slice-1)/slice*slice)
+}
+
+// Samples returns $range of the queries of a check.
+func (c *Check) Samples(scrape time.Duration) time.Duration {
 	return max(4*scrape, c.Prometheus.Interval.Duration)
 }
 

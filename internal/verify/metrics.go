@@ -85,8 +85,12 @@ func (m *Metrics) Answer(ctx context.Context, body []byte) (status int, message 
 	if err != nil {
 		return http.StatusBadRequest, err.Error(), nil
 	}
-	values, err := m.Clients.QueryRange(ctx, e, slots.Work{Namespace: q.Namespace, Release: release}, query.Text,
+	matrix, err := m.Clients.QueryRange(ctx, e, slots.Work{Namespace: q.Namespace, Release: release}, query.Text,
 		promv1.Range{Start: q.Start, End: q.End, Step: q.Step}, metricTimeout)
+	var values []model.SamplePair
+	if err == nil {
+		values, err = endpoint.OneSeries(matrix)
+	}
 	if err != nil {
 		_, message := endpoint.Sentence(e, err)
 		return http.StatusServiceUnavailable, message, nil

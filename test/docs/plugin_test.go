@@ -42,12 +42,12 @@ const pluginCommand = "kubectl altershield"
 // aboutPlugin are the documents in which a flag without a command is a flag of the plugin.
 var aboutPlugin = []string{
 	"docs/reference/plugin.md", "docs/tasks/respond-to-an-alert.md",
-	"docs/tasks/wait-in-ci.md", "docs/tasks/handle-a-failed-release.md", "docs/getting-started/first-block.md",
+	"docs/tasks/wait-in-ci.md", "docs/tasks/try-a-policy.md", "docs/tasks/handle-a-failed-release.md", "docs/getting-started/first-block.md",
 }
 
-// forPipelines are the documents with commands for pipelines and workloads of users. These commands are only parsed; test/plugin and
-// docs/getting-started/first-block.md run similar ones.
-var forPipelines = []string{"docs/tasks/wait-in-ci.md"}
+// forPipelines are the documents with commands for pipelines, workloads and a Prometheus of users. These commands are only parsed;
+// test/plugin, docs/getting-started/first-block.md and TestRealSimulation of internal/plugin run similar ones.
+var forPipelines = []string{"docs/tasks/wait-in-ci.md", "docs/tasks/try-a-policy.md"}
 
 func newPlugin() *cobra.Command {
 	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: io.Discard, ErrOut: io.Discard}

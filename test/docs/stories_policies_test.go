@@ -83,7 +83,7 @@ var policiesStories = map[string]plan{
 			s.do("kubectl create deployment web --image=busybox")
 		},
 		end: func(s *story) {
-			s.do("kubectl delete defensepolicy few-errors")
+			s.do("kubectl delete defensepolicy few-errors no-worse")
 			s.do("kubectl -n %s delete defenseendpoint prometheus", system)
 			s.do("kubectl -n %s delete secret prometheus-login", system)
 			s.do("kubectl delete deployment web --cascade=foreground")
@@ -105,6 +105,10 @@ var policiesStories = map[string]plan{
 					s.wait("EndpointUnavailable", "kubectl get defensepolicy few-errors -o jsonpath='"+
 						`{.status.conditions[?(@.type=="QueriesWork")].reason}'`)
 				},
+			},
+			{
+				command: "kubectl apply -f config/samples/policies/compare.yaml",
+				after:   func(s *story) { s.policy("default", "no-worse", "Enforce") },
 			},
 		},
 	},

@@ -310,7 +310,8 @@ func (t *Target) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		points = append(points[:len(points):len(points)], point{counts: t.counts})
 	}
 	w.Header().Set("Content-Type", contentType)
-	if err := expose(w, t.o.Family, points); err == nil && run != "" {
+	// A Prometheus that no longer waits gets the past with its next scrape.
+	if err := expose(w, t.o.Family, points); err == nil && run != "" && r.Context().Err() == nil {
 		t.scraped[run] = true
 	}
 }

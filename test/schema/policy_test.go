@@ -51,6 +51,11 @@ func checkOf(check string) string { return "checks:\n- name: a\n" + indent(check
 
 const theQuery = "prometheus: {endpointRef: {name: prom}, query: up, failWhen: value < 1.0}"
 
+// compareOf returns a check of type compare with one metric, and more fields.
+func compareOf(metric string, more ...string) string {
+	return "compare: {endpointRef: {name: prom}, " + strings.Join(append(more, "metrics: [{name: a, "+metric+"}]"), ", ") + "}"
+}
+
 var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec string) {
 	Expect(api.Create(ctx, policyOf("policy", spec), client.DryRunAll)).To(Succeed())
 },
@@ -89,6 +94,13 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("all of a query", "onNoData: Fail\n"+checkOf("stage: ReleasePost\ndelay: 1m\nwait: false\ndeadline: 1h\ntimeout: 30s\n"+
 		"prometheus: {endpointRef: {name: prom}, query: 'sum(rate(errors{pod=~\"$pods\"}[$range]))', failWhen: value > 0.05, "+
 		"interval: 1m0s, count: 60, failures: 60, empty: Zero}")),
+	Entry("the least of a comparison", checkOf(compareOf("numerator: a, denominator: b"))),
+	Entry("a comparison of a preset", checkOf("compare: {endpointRef: {name: prom}, presets: [Auto]}")),
+	Entry("a comparison of all it may have", checkOf(compareOf("numerator: a, denominator: b", "presets: [Auto, cpu, memory, throttling, "+
+		"istio-errors, istio-latency, istio-p99, otel-errors, otel-latency, jvm-gc]"))),
+	Entry("all of a comparison", checkOf("deadline: 2h\nwait: false\n"+compareOf("query: a, direction: Either, minChangePercent: 10, "+
+		"minChange: 5m, criticalChangePercent: 100", "window: 40m", "slice: 1m", "warmUp: 0s", "maxWindow: 1h", "falsePositivesPerMille: 1",
+		"confirm: false"))),
 	Entry("the least of cel", checkOf("cel: {rules: [{expression: 'true'}]}")),
 	Entry("a hold beside checks", "hold: {until: FirstBatch}\n"+checkOf("podHealth: {}")),
 	Entry("a freeze alone", "freezes: [{name: weekend, schedule: '0 16 * * 5', duration: 64h}]"),
@@ -119,8 +131,39 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a hold that is too long", "p", "hold: {until: FirstBatch, maxDuration: 2h1s}", "spec.hold.maxDuration", "from 1m to 2h"),
 	Entry("a hold without a unit", "p", "hold: {until: FirstBatch, maxDuration: '30'}", "spec.hold"),
 	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
-	Entry("a check of a later release, with its name", "p", checkOf("compare: {presets: [cpu]}"),
-		"spec.checks[0].compare", "the check type compare belongs to a later release"),
+	Entry("a comparison at the end", "p", checkOf("stage: ReleasePost\n"+compareOf("query: a, minChange: 1")),
+		"spec.checks[0].stage", "compare needs the pods of a batch"),
+	Entry("a comparison of nothing", "p", checkOf("compare: {endpointRef: {name: prom}, metrics: []}"), "compare.metrics", "at least 1"),
+	Entry("a comparison without metrics", "p", checkOf("compare: {endpointRef: {name: prom}}"), "compare.presets", "give presets or metrics"),
+	Entry("no preset", "p", checkOf("compare: {endpointRef: {name: prom}, presets: []}"), "compare.presets", "at least 1"),
+	Entry("an unknown preset", "p", checkOf("compare: {endpointRef: {name: prom}, presets: [nginx-errors]}"), "compare.presets[0]",
+		"Unsupported value"),
+	Entry("a preset twice", "p", checkOf("compare: {endpointRef: {name: prom}, presets: [cpu, cpu]}"), "compare.presets[1]",
+		"Duplicate value"),
+	Entry("more presets and metrics than 12", "p", checkOf(compareOf("numerator: a, denominator: b", "presets: [Auto, cpu, memory, "+
+		"throttling, istio-errors, istio-latency, istio-p99, otel-errors, otel-latency, otel-rpc-errors, jvm-gc]")), "compare.presets",
+		"at most 12 together"),
+	Entry("a metric without a query", "p", checkOf(compareOf("minChange: 1")), "metrics[0]", "either query, or numerator and denominator"),
+	Entry("a metric of both kinds", "p", checkOf(compareOf("query: a, numerator: b, denominator: c, minChange: 1")), "metrics[0]",
+		"either query, or numerator and denominator"),
+	Entry("half a share", "p", checkOf(compareOf("numerator: b")), "metrics[0]", "either query, or numerator and denominator"),
+	Entry("a value without a least change", "p", checkOf(compareOf("query: a")), "metrics[0].minChange", "give the least change"),
+	Entry("a share that falls", "p", checkOf(compareOf("numerator: b, denominator: c, direction: Decrease")), "metrics[0].direction",
+		"only an increase is worse"),
+	Entry("two metrics of one name", "p",
+		checkOf("compare: {endpointRef: {name: prom}, metrics: [{name: a, numerator: b, denominator: c}, "+
+			"{name: a, numerator: b, denominator: c}]}"),
+		"metrics[1]", "Duplicate value"),
+	Entry("slices that are too long", "p", checkOf(compareOf("query: a, minChange: 1", "window: 4m")),
+		"compare.slice", "at most a fifth of window"),
+	Entry("slices that are too short", "p", checkOf(compareOf("query: a, minChange: 1", "slice: 9s")), "compare.slice", "at least 10s"),
+	Entry("no time for confirmation", "p", checkOf(compareOf("query: a, minChange: 1", "maxWindow: 7m")),
+		"compare.maxWindow", "one and a half"),
+	Entry("a window that is too short", "p", checkOf(compareOf("query: a, minChange: 1", "window: 59s", "slice: 10s")), "compare.window",
+		"from 1m to 40m"),
+	Entry("a comparison that is too long for its deadline", "p", checkOf("deadline: 11m\n"+compareOf("query: a, minChange: 1")),
+		"spec.checks[0].deadline", "at least 1m longer"),
+	Entry("no false failure", "p", checkOf(compareOf("query: a, minChange: 1", "falsePositivesPerMille: 101")), "falsePositivesPerMille"),
 	Entry("a query at admission", "p", checkOf("stage: Admission\n"+theQuery), "spec.checks[0].stage", "set stage to ReleasePre or later"),
 	Entry("a query without an endpoint", "p", checkOf("prometheus: {query: up, failWhen: value > 1}"), "prometheus.endpointRef", "Required"),
 	Entry("a query of nothing", "p", checkOf("prometheus: {endpointRef: {name: a}, query: '', failWhen: a}"), "prometheus.query"),
@@ -283,7 +326,7 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 		"must be shorter than deadline"),
 	Entry("an unknown effect of errors", "p", "onError: Maybe\n"+checkOf("podHealth: {}"), "spec.onError"),
 	Entry("cel beside another type", "p", checkOf("podHealth: {}\ncel: {rules: [{expression: 'true'}]}"), "spec.checks[0]",
-		"a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, service, job or altershield"),
+		"a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, compare, service, job or altershield"),
 	Entry("cel later than its deadline", "p", checkOf("delay: 1m\ndeadline: 1m\ncel: {rules: [{expression: 'true'}]}"),
 		"spec.checks[0].deadline", "must be shorter than deadline"),
 	Entry("cel without rules", "p", checkOf("cel: {rules: []}"), "spec.checks[0].cel.rules", "at least 1"),

@@ -60,9 +60,9 @@ var _ = BeforeSuite(func() {
 		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
 	}
+	DeferCleanup(env.Stop)
 	config, err := env.Start()
 	Expect(err).NotTo(HaveOccurred(), "the binaries are built by: make controlplane")
-	DeferCleanup(env.Stop)
 	scheme := runtime.NewScheme()
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	utilruntime.Must(apiextensionsv1.AddToScheme(scheme))

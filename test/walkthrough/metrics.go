@@ -40,7 +40,7 @@ const (
 	// ErrorAlert is the alert of a pod that answers more than 5 % of its requests with 500.
 	ErrorAlert = "HighErrorShare"
 
-	fewErrors, noAlerts = Pay + "/few-errors/errors", Pay + "/no-alerts/alerts"
+	fewErrors, noAlerts, noWorse = Pay + "/few-errors/errors", Pay + "/no-alerts/alerts", Pay + "/no-worse/compare"
 )
 
 // Measured is the story of a Deployment that Prometheus verifies. Without metrics it is left out.
@@ -103,6 +103,20 @@ func Measured(m *Metrics) Story {
 			list.prints("Rollback", "Success"),
 			eventsOf("web", v1alpha1.EventRolledBack).prints(noAlerts, "alert "+ErrorAlert+" fires"),
 			show("AlterShieldRolledBack"),
+		}},
+		{"With Prometheus: more requests of new pods fail than of old ones, without a threshold", []Act{
+			{Note: "This policy has no number of errors. It compares the new pods with the old ones:"},
+			kubectl("delete defensepolicy no-alerts"),
+			kubectl("apply -f hack/demo/pay-compare.yaml"),
+			accepted("no-worse"),
+			patchWeb(bad, `"image":"web:5"`),
+			see("the first pod to be created, and the rollout to be held", (*scene).held),
+			see("the Deployment to be rolled back, and verified", (*scene).restored).within(2 * patience),
+			see("the old pods to be there", kept(3)),
+			eventsOf("web", v1alpha1.EventRolledBack).prints(noWorse),
+			{Note: "The check explains itself:"},
+			kubectl("get changepods -o", `jsonpath={range .items[*].status.checks[?(@.reason=="WorseThanOldPods")]}{.message}{"\n"}{end}`).
+				prints("errors: 10 % of", "of 1 new pod against", "of 3 old ones"),
 		}},
 	}}
 }

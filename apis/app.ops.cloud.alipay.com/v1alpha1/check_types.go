@@ -142,6 +142,12 @@ type CheckStatus struct {
 	// +kubebuilder:validation:MaxItems=200
 	// +listType=atomic
 	PodsAtStart []PodAtStart `json:"podsAtStart,omitempty"`
+	// Pods of the previous version that a check of type compare compares with.
+	// +optional
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=atomic
+	OldPods []string `json:"oldPods,omitempty"`
 	// Number of pods that failed the check.
 	// +optional
 	FailedCount int32 `json:"failedCount,omitempty"`

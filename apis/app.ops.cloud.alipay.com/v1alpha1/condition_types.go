@@ -210,6 +210,14 @@ const (
 	ReasonAlertFiring = "AlertFiring"
 	// ReasonAlertBefore means that an alert fires that began before the release, or the hour before it had.
 	ReasonAlertBefore = "AlertBeforeRelease"
+	// ReasonWorse means that a metric of new pods is worse than that of old pods.
+	ReasonWorse = "WorseThanOldPods"
+	// ReasonFewData means that there are too few data to compare pods, or that a change has to be confirmed.
+	ReasonFewData = "TooFewData"
+	// ReasonNoOldPods means that no pod of the previous version is left to compare with.
+	ReasonNoOldPods = "NoOldPods"
+	// ReasonNotDue means that pods are not compared after this batch.
+	ReasonNotDue = "NotDue"
 	// ReasonCorrected means that a user corrected the verdict.
 	ReasonCorrected = "Corrected"
 )

@@ -19,6 +19,7 @@ limitations under the License.
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -86,12 +87,6 @@ const (
 
 // Holds reports whether a rollout waits at all.
 func (h HoldUntil) Holds() bool { return h == HoldFirstBatch || h == HoldEveryBatch }
-
-// Reserved is a field of a later release of the operator. The API server
-// refuses it.
-// +kubebuilder:validation:Type=object
-// +kubebuilder:pruning:PreserveUnknownFields
-type Reserved struct{}
 
 // DefensePolicySpec is a set of checks of releases. A policy has at least one
 // check, a hold, a freeze, or a notification.
@@ -175,6 +170,8 @@ const (
 	CheckTypePrometheus = "prometheus"
 	// CheckTypeAlerts asks a Prometheus for firing alerts.
 	CheckTypeAlerts = "alerts"
+	// CheckTypeCompare compares metrics of new pods with those of old ones.
+	CheckTypeCompare = "compare"
 	// CheckTypeService asks a service for a verdict.
 	CheckTypeService = "service"
 	// CheckTypeJob runs a Job.
@@ -182,13 +179,14 @@ const (
 )
 
 // PolicyCheck is one check of exactly one type: podHealth, cel, probe,
-// prometheus, alerts, service, job or altershield.
+// prometheus, alerts, compare, service, job or altershield.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.compare)",message="the check type compare belongs to a later release of the operator",fieldPath=".compare",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.compare) || self.stage == 'BatchPost'",message="compare needs the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.compare) || duration(self.delay) + duration(self.compare.warmUp) + duration(self.compare.maxWindow) + duration('1m') <= duration(self.deadline)",message="deadline must be at least 1m longer than delay, compare.warmUp and compare.maxWindow together",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && (!has(self.wait) || self.wait) && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.probe) || self.stage in ['BatchPre', 'BatchPost'] || self.stage == 'ReleasePost' && self.probe.target == 'Service'",message="a probe calls the pods of a batch, or, at ReleasePost too, a Service: set stage to BatchPre or BatchPost, or to ReleasePost with target Service",fieldPath=".stage"
-// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, service, job or altershield"
+// +kubebuilder:validation:XValidation:rule="[has(self.podHealth), has(self.cel), has(self.probe), has(self.prometheus), has(self.alerts), has(self.compare), has(self.job), has(self.service), has(self.altershield)].exists_one(t, t)",message="a check has a type, and only one: podHealth, cel, probe, prometheus, alerts, compare, service, job or altershield"
 // +kubebuilder:validation:XValidation:rule="!has(self.prometheus) || self.stage != 'Admission'",message="a query is evaluated several times, and the request of a release cannot wait for that: set stage to ReleasePre or later",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.alerts) || self.stage in ['BatchPost', 'ReleasePost']",message="alerts are about new pods: leave stage out, or set it to BatchPost or ReleasePost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.service) || self.stage != 'Admission'",message="the request of a release does not wait for a service: set stage to ReleasePre or later",fieldPath=".stage"
@@ -213,7 +211,7 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// Stage at which the check begins: any for cel, any but Admission for
-	// prometheus, service and job, BatchPost for podHealth, BatchPost or
+	// prometheus, service and job, BatchPost for podHealth and compare, BatchPost or
 	// ReleasePost for alerts, BatchPre or BatchPost for probe. A probe with target
 	// Service may also begin at ReleasePost.
 	// +optional
@@ -235,8 +233,8 @@ type PolicyCheck struct {
 	Wait *bool `json:"wait,omitempty"`
 	// Longest duration of the whole check, 1s to 2h. It must exceed delay plus
 	// podHealth.duration, or delay plus timeout plus probe.successes times
-	// probe.interval, or what a query or a service takes. For alerts it is at least
-	// 5m longer than delay plus alerts.duration. Not at Admission.
+	// probe.interval, or what a query, a comparison or a service takes. For alerts
+	// it is at least 5m longer than delay plus alerts.duration. Not at Admission.
 	// +optional
 	// +kubebuilder:default="15m"
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
@@ -269,9 +267,9 @@ type PolicyCheck struct {
 	// Firing alerts about the workload or its new pods, as a Prometheus has them.
 	// +optional
 	Alerts *AlertsCheck `json:"alerts,omitempty"`
-	// Reserved.
+	// Comparison of metrics of new pods with those of the previous version's.
 	// +optional
-	Compare *Reserved `json:"compare,omitempty"`
+	Compare *CompareCheck `json:"compare,omitempty"`
 	// Job that has to complete. Batches of fewer than ten pods skip it.
 	// +optional
 	Job *JobCheck `json:"job,omitempty"`
@@ -596,6 +594,179 @@ type AlertsCheck struct {
 	// +optional
 	// +kubebuilder:default="15m"
 	Duration *metav1.Duration `json:"duration,omitempty"`
+}
+
+// CompareCheck compares metrics of the new pods of a release with those of old
+// pods, those of the previous version that exist when the check begins, at the
+// same time. It runs after the batches 1, 2, 4, 8 and so on. Hold the rollout,
+// so that old pods are left.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.window) >= duration('1m') && duration(self.window) <= duration('40m')",message="window is a duration from 1m to 40m",fieldPath=".window"
+// +kubebuilder:validation:XValidation:rule="duration(self.slice) >= duration('10s') && duration(self.slice).getSeconds() * 5 <= duration(self.window).getSeconds() && duration(self.slice).getSeconds() * 60 >= duration(self.maxWindow).getSeconds()",message="slice is at least 10s, at most a fifth of window, and at least a 60th of maxWindow",fieldPath=".slice"
+// +kubebuilder:validation:XValidation:rule="duration(self.maxWindow).getSeconds() * 2 >= duration(self.window).getSeconds() * 3 && duration(self.maxWindow) <= duration('1h')",message="maxWindow is at least one and a half times window, and at most 1h",fieldPath=".maxWindow"
+// +kubebuilder:validation:XValidation:rule="duration(self.warmUp) >= duration('0s') && duration(self.warmUp) <= duration('30m')",message="warmUp is a duration from 0s to 30m",fieldPath=".warmUp"
+// +kubebuilder:validation:XValidation:rule="has(self.presets) || has(self.metrics)",message="give presets or metrics",fieldPath=".presets",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="(has(self.metrics) ? self.metrics.size() : 0) + (has(self.presets) ? self.presets.size() + (self.presets.exists(p, p == 'Auto') ? 1 : 0) : 0) <= 12",message="presets and metrics are at most 12 together; Auto counts twice",fieldPath=".presets"
+type CompareCheck struct {
+	// Endpoint of type Prometheus, in the operator's namespace.
+	EndpointRef EndpointReference `json:"endpointRef"`
+	// Metrics that the operator knows, compared like those of metrics. Auto compares
+	// errors and latency as the first exporter of old pods has them: OpenTelemetry,
+	// its gRPC servers, Istio, Linkerd or Spring.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=12
+	// +listType=set
+	Presets []ComparePreset `json:"presets,omitempty"`
+	// Metrics that are compared. With presets, of which Auto counts twice, at most
+	// 12.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=12
+	// +listType=map
+	// +listMapKey=name
+	Metrics []CompareMetric `json:"metrics,omitempty"`
+	// Time for which pods are compared, after warmUp: 1m to 40m.
+	// +optional
+	// +kubebuilder:default="5m"
+	Window *metav1.Duration `json:"window,omitempty"`
+	// Time from one value of a pod to the next, 10s to a fifth of window. The
+	// endpoint should be scraped at least twice in it.
+	// +optional
+	// +kubebuilder:default="1m"
+	Slice *metav1.Duration `json:"slice,omitempty"`
+	// Time from the start of the check to the start of the window, 0s to 30m: what
+	// new pods do in it is not compared.
+	// +optional
+	// +kubebuilder:default="1m"
+	WarmUp *metav1.Duration `json:"warmUp,omitempty"`
+	// Longest window if there are too few data, at least one and a half times
+	// window, and at most 1h.
+	// +optional
+	// +kubebuilder:default="10m"
+	MaxWindow *metav1.Duration `json:"maxWindow,omitempty"`
+	// Number of healthy releases of a thousand that may fail, 1 to 100. All metrics
+	// and all batches of a release share it.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	FalsePositivesPerMille int32 `json:"falsePositivesPerMille,omitempty"`
+	// Whether a change of a query below criticalChangePercent must last for another
+	// half of window.
+	// +optional
+	// +kubebuilder:default=true
+	Confirm *bool `json:"confirm,omitempty"`
+}
+
+// ComparePreset is the name of a metric that the operator knows, or Auto.
+// +kubebuilder:validation:Enum=Auto;cpu;memory;throttling;istio-errors;istio-latency;istio-p99;spring-errors;spring-latency;otel-errors;otel-latency;otel-rpc-errors;otel-rpc-latency;linkerd-errors;linkerd-latency;jvm-gc
+type ComparePreset string
+
+const (
+	// PresetAuto finds the errors and the latency of old pods.
+	PresetAuto ComparePreset = "Auto"
+	// PresetCPU is the CPU that containers use, by cAdvisor.
+	PresetCPU ComparePreset = "cpu"
+	// PresetMemory is the working set of containers, by cAdvisor.
+	PresetMemory ComparePreset = "memory"
+	// PresetThrottling is the share of periods in which containers with a CPU limit
+	// were throttled, by cAdvisor.
+	PresetThrottling ComparePreset = "throttling"
+	// PresetIstioErrors is the share of responses with status 5xx, by the sidecars of
+	// Istio.
+	PresetIstioErrors ComparePreset = "istio-errors"
+	// PresetIstioLatency is the average latency, by the sidecars of Istio.
+	PresetIstioLatency ComparePreset = "istio-latency"
+	// PresetIstioP99 is the 99th percentile of latency, by the sidecars of Istio.
+	PresetIstioP99 ComparePreset = "istio-p99"
+	// PresetSpringErrors is the share of responses with status 5xx, by Micrometer.
+	PresetSpringErrors ComparePreset = "spring-errors"
+	// PresetSpringLatency is the average latency, by Micrometer.
+	PresetSpringLatency ComparePreset = "spring-latency"
+	// PresetOTelErrors is the share of responses of HTTP servers with status 5xx, by
+	// OpenTelemetry.
+	PresetOTelErrors ComparePreset = "otel-errors"
+	// PresetOTelLatency is the average latency of HTTP servers, by OpenTelemetry.
+	PresetOTelLatency ComparePreset = "otel-latency"
+	// PresetOTelRPCErrors is the share of calls of gRPC servers that fail by their
+	// fault, by OpenTelemetry.
+	PresetOTelRPCErrors ComparePreset = "otel-rpc-errors"
+	// PresetOTelRPCLatency is the average latency of gRPC servers, by OpenTelemetry.
+	PresetOTelRPCLatency ComparePreset = "otel-rpc-latency"
+	// PresetLinkerdErrors is the share of failed responses, by the proxies of
+	// Linkerd.
+	PresetLinkerdErrors ComparePreset = "linkerd-errors"
+	// PresetLinkerdLatency is the average latency, by the proxies of Linkerd.
+	PresetLinkerdLatency ComparePreset = "linkerd-latency"
+	// PresetJVMGC is the share of time that a JVM pauses for garbage collection, by
+	// Micrometer.
+	PresetJVMGC ComparePreset = "jvm-gc"
+)
+
+// CompareDirection is the change that is worse.
+// +kubebuilder:validation:Enum=Increase;Decrease;Either
+type CompareDirection string
+
+const (
+	// CompareIncrease means that higher is worse.
+	CompareIncrease CompareDirection = "Increase"
+	// CompareDecrease means that lower is worse.
+	CompareDecrease CompareDirection = "Decrease"
+	// CompareEither means that any change is worse.
+	CompareEither CompareDirection = "Either"
+)
+
+// CompareMetric is a value of each pod, or a share of its requests, as of
+// errors.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.query) != has(self.numerator) && has(self.numerator) == has(self.denominator)",message="a metric has either query, or numerator and denominator"
+// +kubebuilder:validation:XValidation:rule="!has(self.query) || has(self.minChange)",message="give the least change that matters, in the unit of the query",fieldPath=".minChange",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="!has(self.numerator) || self.direction == 'Increase'",message="of a share only an increase is worse: leave direction out",fieldPath=".direction"
+type CompareMetric struct {
+	// Name in messages.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// Query in PromQL with one value for each pod, as of latency. It has the
+	// variables of a check of type prometheus; $pods are new and old pods, and
+	// $range is slice, or 4 times the scrapeInterval of the endpoint if longer.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Query string `json:"query,omitempty"`
+	// Query with one counter for each pod, as of its failed requests. A pod without
+	// a series counts as 0.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Numerator string `json:"numerator,omitempty"`
+	// Query with one counter for each pod, as of all its requests.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Denominator string `json:"denominator,omitempty"`
+	// Change that is worse. Of a share it is an increase.
+	// +optional
+	// +kubebuilder:default=Increase
+	Direction CompareDirection `json:"direction,omitempty"`
+	// Least change that fails, in percent of the old value; if absent, 30 for a
+	// query and 100 for a share.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	MinChangePercent *int32 `json:"minChangePercent,omitempty"`
+	// Least change that fails, in the unit of the query, greater than 0; for a share
+	// of requests 0.002 if absent.
+	// +optional
+	MinChange *resource.Quantity `json:"minChange,omitempty"`
+	// Change that fails without confirmation, in percent of the old value; only for
+	// a query.
+	// +optional
+	// +kubebuilder:default=200
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	CriticalChangePercent int32 `json:"criticalChangePercent,omitempty"`
 }
 
 // ServiceProtocol is the form of requests to a service, and of its answers.

@@ -1,0 +1,275 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package checks
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/judge"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/wording"
+)
+
+const (
+	// usualFor is the time before the window from which the usual errors of old pods are known.
+	usualFor = time.Hour
+	// pastFor is the time before the window from which the spread of old pods is known, by one value in each pastEvery.
+	pastFor, pastEvery = 6 * time.Hour, time.Hour
+	// maxCompared is the number of new pods, and of old ones.
+	maxCompared = 100
+	// suspicious odds are no failure, and keep a comparison open.
+	suspicious = 10
+	// unknownSpread is assumed between pods of which no past is known: two values that differ by it.
+	unknownSpread = 0.3
+)
+
+// The defaults of metrics.
+const (
+	defaultChange, defaultShareChange = 30, 100
+	defaultCritical                   = 200
+	defaultPoints                     = 0.002
+)
+
+// comparison is what is compared at one evaluation of a check of type compare.
+type comparison struct {
+	of *v1alpha1.CompareCheck
+	// fresh and old are the names of the pods.
+	fresh, old []string
+	podLabel   model.LabelName
+	// start is the start of the window, at the end of the last slice.
+	start, at time.Time
+	// alpha is the share of healthy releases that each metric may fail.
+	alpha float64
+}
+
+// compared is the result of an evaluation.
+type compared struct {
+	// Failing and Other are sentences about metrics, those that fail and all others.
+	Failing, Other []string
+	// Short: a metric has too few data. Open: one has to be confirmed, or is suspicious.
+	Open, Short bool
+	// Slices of the window that were compared.
+	Slices int32
+}
+
+// times returns the ends of the slices between two times.
+func (c *comparison) times(from, until time.Time) (at []model.Time) {
+	for t := from.Add(c.of.Slice.Duration); !t.After(until); t = t.Add(c.of.Slice.Duration) {
+		at = append(at, model.TimeFromUnixNano(t.UnixNano()))
+	}
+	return at
+}
+
+// samplesByTime are values of a pod by time.
+type samplesByTime map[model.Time]float64
+
+// byPod returns the values of each pod. A pod with several series has none: the query does not aggregate them.
+func (c *comparison) byPod(matrix model.Matrix) map[string]samplesByTime {
+	of := map[string]samplesByTime{}
+	for _, stream := range matrix {
+		pod := string(stream.Metric[c.podLabel])
+		if _, twice := of[pod]; twice {
+			of[pod] = samplesByTime{}
+			continue
+		}
+		of[pod] = samplesByTime{}
+		for _, v := range stream.Values {
+			of[pod][v.Timestamp] = float64(v.Value)
+		}
+	}
+	return of
+}
+
+// counts judges a share of requests: the increase of one counter of each pod by that of another, slice by slice.
+func (c *comparison) counts(m *v1alpha1.CompareMetric, numerator, denominator model.Matrix, result *compared) {
+	events, requests := c.byPod(numerator), c.byPod(denominator)
+	minute := func(pods []string, before, at model.Time) (of []judge.PodMinute) {
+		for _, pod := range pods {
+			increase := func(counter samplesByTime, absent float64) float64 {
+				from, some := counter[before]
+				if !some {
+					from = absent
+				}
+				to, some := counter[at]
+				if !some {
+					to = absent
+				}
+				return to - from
+			}
+			e, n := increase(events[pod], 0), increase(requests[pod], math.NaN())
+			if e >= 0 && n > 0 { // a counter falls when its container restarts
+				of = append(of, judge.PodMinute{Pod: pod, Events: e, Exposure: max(n, e)})
+			}
+		}
+		return of
+	}
+	floors := judge.RequestFloors
+	floors.Points, floors.Times = defaultPoints, 1+float64(valueOr(m.MinChangePercent, defaultShareChange))/100
+	if m.MinChange != nil {
+		floors.Points = m.MinChange.AsApproximateFloat64()
+	}
+	var usual []judge.PodMinute
+	slice := c.of.Slice.Duration
+	for _, at := range c.times(c.start.Add(-usualFor/slice*slice), c.start) {
+		usual = append(usual, minute(c.old, at.Add(-slice), at)...)
+	}
+	counts, fails := judge.NewCounts(floors, usual), false
+	for _, at := range c.times(c.start, c.at) {
+		counts.Add(minute(c.fresh, at.Add(-slice), at), minute(c.old, at.Add(-slice), at))
+		if fails = counts.Fails(c.alpha); fails {
+			break
+		}
+	}
+	result.add(m.Name, counts.Sentence("requests", slice), fails, !counts.Enough(), counts.Odds() >= suspicious)
+}
+
+// values judges a value of each pod.
+func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matrix, result *compared) {
+	of := c.byPod(measured)
+	v := judge.Values{
+		Direction: map[v1alpha1.CompareDirection]judge.Direction{
+			v1alpha1.CompareDecrease: judge.Decrease, v1alpha1.CompareEither: judge.Either,
+		}[m.Direction],
+		MinChange: m.MinChange.AsApproximateFloat64(), MinTimes: float64(valueOr(m.MinChangePercent, defaultChange)) / 100, Alpha: c.alpha,
+	}
+	before := c.byPod(past)
+	for _, pod := range c.old {
+		for _, value := range before[pod] {
+			if !math.IsNaN(value) && !math.IsInf(value, 0) {
+				v.Past = append(v.Past, value)
+			}
+		}
+	}
+	slices.Sort(v.Past)
+	if len(v.Past) < 2 {
+		v.Past = unknownPast(v.MinChange)
+	}
+	between := func(from, until time.Time) judge.Comparison {
+		all := c.times(from, until)
+		take := func(pods []string) (taken []judge.Series) {
+			for _, pod := range pods {
+				values := make(judge.Series, len(all))
+				for i, at := range all {
+					values[i] = math.NaN()
+					if value, some := of[pod][at]; some {
+						values[i] = value
+					}
+				}
+				taken = append(taken, values)
+			}
+			return taken
+		}
+		v.New, v.Old = take(c.fresh), take(c.old)
+		return v.Compare()
+	}
+	window, slice := c.of.Window.Duration, c.of.Slice.Duration
+	end := c.start.Add(window)
+	if c.at.Before(end) {
+		result.Other, result.Open = append(result.Other, m.Name+": compared at the end of the window"), true
+		return
+	}
+	found, open := between(c.start, end), false
+	critical := float64(cmp.Or(m.CriticalChangePercent, defaultCritical)) / 100
+	switch confirmed := end.Add(window / 2 / slice * slice); {
+	case !found.Enough && c.last():
+		found = between(c.start, c.at)
+	case !found.Enough:
+	case !found.Fails || !*c.of.Confirm || math.Abs(found.Value-found.Baseline) >= critical*found.Baseline:
+	case c.at.Before(confirmed):
+		found.Fails, open = false, true
+	default:
+		again := between(confirmed.Add(-window), confirmed)
+		found.Fails, found.Enough = again.Fails, again.Enough
+	}
+	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, open)
+}
+
+// last reports whether no later evaluation is made.
+func (c *comparison) last() bool {
+	return c.at.Add(c.of.Slice.Duration).After(c.start.Add(c.of.MaxWindow.Duration))
+}
+
+// unknownPast returns a past with the spread that is assumed without one.
+func unknownPast(minChange float64) []float64 {
+	return []float64{0, minChange * math.Expm1(unknownSpread*math.Sqrt2)}
+}
+
+// add adds the result of a metric.
+func (r *compared) add(name, sentence string, fails, short, open bool) {
+	sentence = name + ": " + sentence
+	if fails {
+		r.Failing = append(r.Failing, sentence)
+		return
+	}
+	r.Other = append(r.Other, sentence)
+	r.Open, r.Short = r.Open || open, r.Short || short
+}
+
+func valueOr(p *int32, otherwise int32) int32 {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// longest returns the most evaluations of a comparison with too few data.
+func longest(of *policy.Check) int32 {
+	return int32(of.Compare.MaxWindow.Duration / of.Compare.Slice.Duration) //nolint:gosec // at most 60
+}
+
+// takeCompared adds a comparison to the progress.
+func (q *query) takeCompared(found *compared) {
+	s := &q.plan.Status
+	s.Measured = found.Slices
+	s.Samples, s.ConsecutiveFailures, s.Reason = slices.Concat(found.Failing, found.Other), 0, v1alpha1.ReasonMeasuring
+	s.Samples = s.Samples[:min(len(s.Samples), maxSamples)]
+	for i, text := range s.Samples {
+		s.Samples[i] = wording.Shortened(text, maxSample)
+	}
+	if !found.Short {
+		s.WithData++
+	}
+	switch {
+	case len(found.Failing) > 0:
+		s.ConsecutiveFailures, s.Reason = 1, v1alpha1.ReasonWorse
+		message := found.Failing[0]
+		if n := len(found.Failing) - 1; n > 0 {
+			message += fmt.Sprintf(" (and %d of the other metrics)", n)
+		}
+		report(s, nil, message, q.Check.Suggestion)
+		return
+	case found.Short:
+		s.Reason = v1alpha1.ReasonFewData
+	case found.Open:
+		s.Reason = v1alpha1.ReasonUnsteady
+	}
+	s.Message = fmt.Sprintf("%d of %d evaluations: %s", s.Measured, q.Check.Prometheus.Count, q.last())
+}
+
+// goesOn reports whether a comparison goes on beyond its window.
+func (q *query) goesOn() bool {
+	s := &q.plan.Status
+	return q.Check.Compare != nil && s.Measured < longest(q.Check) &&
+		(s.Reason == v1alpha1.ReasonFewData || s.Reason == v1alpha1.ReasonUnsteady)
+}
