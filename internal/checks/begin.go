@@ -86,16 +86,9 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 			check.Status.CallID = callID(s, c)
 		}
 		if c.Compare != nil {
-			n, err := batchOfAttempt(ctx, v, s)
-			if err != nil {
+			var err error
+			if check.Status.OldPods, err = oldPods(ctx, v, s); err != nil {
 				return nil, err
-			}
-			if judge.IsLook(n) {
-				old, err := v.OldPods(ctx, s.Workload)
-				if err != nil {
-					return nil, err
-				}
-				check.Status.OldPods = readyNames(old)
 			}
 		}
 		if c.PodHealth != nil {
@@ -112,6 +105,19 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		begin = append(begin, check)
 	}
 	return begin, nil
+}
+
+// oldPods returns the names of the old pods that a batch is compared with; none if it is not compared.
+func oldPods(ctx context.Context, v cluster.View, s *Subject) ([]string, error) {
+	batches, err := v.Batches(ctx, s.Release)
+	if err != nil || !judge.IsLook(batchOfAttempt(batches, s.Batch)) {
+		return nil, err
+	}
+	if undo, err := isUndo(ctx, v, s); err != nil || undo {
+		return nil, err
+	}
+	old, err := v.OldPods(ctx, s.Workload)
+	return readyNames(old), err
 }
 
 // BeginRelease returns the checks of policies that may begin at stages of a release as a

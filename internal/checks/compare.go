@@ -61,14 +61,20 @@ type comparison struct {
 	start, at time.Time
 	// alpha is the share of healthy releases that each metric may fail.
 	alpha float64
+	// samples is $range: the time of which a value is.
+	samples time.Duration
+	// gone is the number of the batch within its attempt if none of the old pods is left; else 0.
+	gone int
 }
 
 // compared is the result of an evaluation.
 type compared struct {
 	// Failing and Other are sentences about metrics, those that fail and all others.
 	Failing, Other []string
-	// Short: a metric has too few data. Open: one has to be confirmed, or is suspicious.
-	Open, Short bool
+	// Short: a metric has too few data. Open: one is not compared yet, or is suspicious. Unconfirmed: one has to be confirmed.
+	Short, Open, Unconfirmed bool
+	// Gone is that of the comparison.
+	Gone int
 	// Slices of the window that were compared.
 	Slices int32
 }
@@ -183,26 +189,38 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matr
 		v.New, v.Old = take(c.fresh), take(c.old)
 		return v.Compare()
 	}
-	window, slice := c.of.Window.Duration, c.of.Slice.Duration
-	end := c.start.Add(window)
-	if c.at.Before(end) {
+	if !c.judgesValues() {
 		result.Other, result.Open = append(result.Other, m.Name+": compared at the end of the window"), true
 		return
 	}
-	found, open := between(c.start, end), false
+	window, slice, from := c.of.Window.Duration, c.of.Slice.Duration, c.valuesFrom()
+	end, last := from.Add(window), c.start.Add(c.of.MaxWindow.Duration/slice*slice)
+	found := between(from, earliest(end, c.at))
 	critical := float64(cmp.Or(m.CriticalChangePercent, defaultCritical)) / 100
-	switch confirmed := end.Add(window / 2 / slice * slice); {
+	switch confirmed := earliest(end.Add(window/2/slice*slice), last); {
 	case !found.Enough && c.last():
-		found = between(c.start, c.at)
+		found = between(from, c.at)
 	case !found.Enough:
 	case !found.Fails || !*c.of.Confirm || math.Abs(found.Value-found.Baseline) >= critical*found.Baseline:
 	case c.at.Before(confirmed):
-		found.Fails, open = false, true
+		found.Fails, result.Unconfirmed = false, true
 	default:
 		again := between(confirmed.Add(-window), confirmed)
 		found.Fails, found.Enough = again.Fails, again.Enough
 	}
-	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, open)
+	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, false)
+}
+
+// valuesFrom returns the start of the window of values: each is of $range, and none is of the warm-up.
+func (c *comparison) valuesFrom() time.Time {
+	slice := c.of.Slice.Duration
+	return c.start.Add((max(c.samples, slice) - 1) / slice * slice)
+}
+
+// judgesValues reports whether values are compared: at the end of their window, or at the last evaluation.
+func (c *comparison) judgesValues() bool {
+	window := c.of.Window.Duration
+	return !c.at.Before(c.valuesFrom().Add(window)) || c.last() || c.gone > 0 && !c.at.Before(c.start.Add(window))
 }
 
 // last reports whether no later evaluation is made.
@@ -261,15 +279,23 @@ func (q *query) takeCompared(found *compared) {
 		return
 	case found.Short:
 		s.Reason = v1alpha1.ReasonFewData
-	case found.Open:
+	case found.Open, found.Unconfirmed:
 		s.Reason = v1alpha1.ReasonUnsteady
 	}
-	s.Message = fmt.Sprintf("%d of %d evaluations: %s", s.Measured, q.Check.Prometheus.Count, q.last())
+	s.Message = fmt.Sprintf("%d of at least %d evaluations: %s", s.Measured, q.Check.Prometheus.Count, q.last())
 }
 
-// goesOn reports whether a comparison goes on beyond its window.
+// goesOn reports whether a comparison goes on beyond its window, as long as old pods are left.
 func (q *query) goesOn() bool {
 	s := &q.plan.Status
-	return q.Check.Compare != nil && s.Measured < longest(q.Check) &&
+	return q.Check.Compare != nil && s.Measured < longest(q.Check) && q.comparedNow().Gone == 0 &&
 		(s.Reason == v1alpha1.ReasonFewData || s.Reason == v1alpha1.ReasonUnsteady)
+}
+
+// comparedNow returns the comparison of the last answer.
+func (q *query) comparedNow() compared {
+	if q.Answer == nil || q.Answer.Compared == nil {
+		return compared{}
+	}
+	return *q.Answer.Compared
 }

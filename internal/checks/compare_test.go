@@ -28,6 +28,8 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,8 +55,9 @@ type ranges struct {
 	pods  map[string]exported
 	began time.Time
 	asked []string
-	// status of each answer; 0 is 200.
-	status int
+	// status of each answer; 0 is 200. Queries with refused in them are answered 400.
+	status  int
+	refused string
 	// found is the result of the query of Auto, discovered the times of the query.
 	found      string
 	discovered []string
@@ -78,6 +81,10 @@ func newRanges(t *testing.T, pods map[string]exported) *ranges {
 		defer p.mu.Unlock()
 		query := r.Form.Get("query")
 		p.asked = append(p.asked, query)
+		if p.refused != "" && strings.Contains(query, p.refused) {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
 		if p.status != 0 {
 			w.WriteHeader(p.status)
 			return
@@ -138,6 +145,7 @@ func newComparing(t *testing.T, server *ranges, old int, metrics ...v1alpha1.Com
 	r.check().Type = v1alpha1.CheckTypeCompare
 	for i := range old {
 		r.check().OldPods = append(r.check().OldPods, fmt.Sprint("old-", i))
+		r.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("old-", i)}})
 	}
 	server.began = r.began
 	return r
@@ -171,7 +179,7 @@ func TestCompareChecks(t *testing.T) {
 		within time.Duration
 	}{
 		{"healthy", fleet(usual, 5, usual), 5, []v1alpha1.CompareMetric{errorShare(), slowness()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
-			"latency: 0.199 in 2 new pods against 0.199 in 5 old ones: +0 %", 8 * time.Minute},
+			"latency: 0.202 in 2 new pods against 0.202 in 5 old ones: +0 %", 9 * time.Minute},
 		{"errors", fleet(with(func(e *exported) { e.errors = 24 }), 5, usual), 5, []v1alpha1.CompareMetric{errorShare()},
 			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 4 % of 1,200 requests of 2 new pods against 0.167 % of 3,000 of 5 old ones over " +
 				"1 minute: 24 times; odds 1 : ", 4 * time.Minute},
@@ -181,9 +189,9 @@ func TestCompareChecks(t *testing.T) {
 		{"a dependency degrades both", fleet(with(func(e *exported) { e.errors = 60 }), 5, with(func(e *exported) { e.errors = 60 })), 5,
 			[]v1alpha1.CompareMetric{errorShare()}, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 10 %", 8 * time.Minute},
 		{"three times as slow", fleet(with(func(e *exported) { e.latency = 0.7 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.698 in 2 new pods against 0.199 in 5 old ones: +250 %", 8 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.706 in 2 new pods against 0.202 in 5 old ones: +250 %", 9 * time.Minute},
 		{"twice as slow, confirmed", fleet(with(func(e *exported) { e.latency = 0.4 }), 5, usual), 5, []v1alpha1.CompareMetric{slowness()},
-			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.399 in 2 new pods against 0.199 in 5 old ones: +100 %", 10 * time.Minute},
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "latency: 0.404 in 2 new pods against 0.202 in 5 old ones: +100 %", 11 * time.Minute},
 		{"no traffic", fleet(exported{latency: 0.2}, 5, exported{latency: 0.2}), 5, []v1alpha1.CompareMetric{errorShare()},
 			v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "new and old pods had no requests at the same time", 13 * time.Minute},
 		{"no series", nil, 5, []v1alpha1.CompareMetric{slowness()},
@@ -285,6 +293,103 @@ func TestCompareWatches(t *testing.T) {
 	r.ends(v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "no requests")
 }
 
+// TestCompareGone: a comparison ends with the window if no old pod is left.
+func TestCompareGone(t *testing.T) {
+	usual, slow := exported{requests: 600, latency: 0.2}, exported{requests: 600, latency: 0.4}
+	for name, tc := range map[string]struct {
+		pods    map[string]exported
+		metric  v1alpha1.CompareMetric
+		number  int32
+		after   time.Duration
+		phase   v1alpha1.CheckPhase
+		reason  string
+		message string
+	}{
+		"before there were enough data": {fleet(exported{}, 5, exported{}), errorShare(), 1, 0,
+			v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, "hold the rollout"},
+		"and earlier batches were compared": {fleet(exported{}, 5, exported{}), errorShare(), 2, 0,
+			v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "earlier batches were compared"},
+		"after enough data": {fleet(usual, 5, usual), errorShare(), 1, 0, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 0 %"},
+		"before a change is confirmed": {fleet(slow, 5, usual), slowness(), 1, 8*time.Minute + 30*time.Second,
+			v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, "not confirmed: latency: 0.404 in 2 new pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newComparing(t, newRanges(t, tc.pods), 5, tc.metric)
+			r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, tc.number)
+			r.run(tc.after)
+			for _, pod := range r.check().OldPods {
+				if err := r.api.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.run(20 * time.Minute)
+			r.ends(tc.phase, tc.reason, tc.message)
+			if took := r.clock.Now().Sub(r.began); took > 10*time.Minute {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// TestCompareUndo: a version that succeeded is not compared with the one that it replaces.
+func TestCompareUndo(t *testing.T) {
+	r := newComparing(t, newRanges(t, nil), 0, errorShare())
+	version := r.s.Release.Spec.Reversion
+	r.create(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "web-" + version, Labels: map[string]string{v1alpha1.HistoryOfLabel: "web-uid", v1alpha1.VersionLabel: version},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid"}},
+	}})
+	if names, err := oldPods(t.Context(), r.checks.query.view, &r.s); len(names) > 0 || err != nil {
+		t.Errorf("old pods %v, %v", names, err)
+	}
+	r.run(time.Minute)
+	r.ends(v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "this version succeeded before")
+}
+
+// TestCompareUnanswered: a metric that cannot be asked does not hide another that fails.
+func TestCompareUnanswered(t *testing.T) {
+	broken := errorShare()
+	broken.Name, broken.Numerator = "broken", `sum by (pod) (many{pod=~"$pods"})`
+	server := newRanges(t, fleet(exported{requests: 600, errors: 60}, 5, exported{requests: 600}))
+	server.refused = "many"
+	r := newComparing(t, server, 5, broken, errorShare())
+	r.run(20 * time.Minute)
+	r.ends(v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 10 %")
+}
+
+// TestAttempt: numbers of batches go on over attempts, and batches may have been removed.
+func TestAttempt(t *testing.T) {
+	batch := func(number, attempt int32, pods ...string) v1alpha1.ChangePod {
+		b := v1alpha1.ChangePod{}
+		b.Name, b.Spec.Attempt = record.BatchName(&workload.Workload{Name: "web"}, "v", number), attempt
+		for _, pod := range pods {
+			b.Spec.PodInfos = append(b.Spec.PodInfos, v1alpha1.PodInfo{Pod: pod})
+		}
+		return b
+	}
+	for name, tc := range map[string]struct {
+		batches []v1alpha1.ChangePod
+		of      v1alpha1.ChangePod
+		want    int
+		names   []string
+	}{
+		"first":                     {nil, batch(1, 1, "a"), 1, []string{"a"}},
+		"with earlier ones": {
+			[]v1alpha1.ChangePod{batch(1, 1, "a"), batch(2, 1, "b"), batch(3, 1, "c")}, batch(2, 1, "b"), 2, []string{"b", "a"},
+		},
+		"earlier ones were removed": {[]v1alpha1.ChangePod{batch(4, 1, "d")}, batch(4, 1, "d"), 4, []string{"d"}},
+		"of a second attempt":       {[]v1alpha1.ChangePod{batch(2, 1, "a"), batch(3, 2, "b")}, batch(4, 2, "c", "b"), 2, []string{"c", "b"}},
+		"without the first attempt": {[]v1alpha1.ChangePod{batch(3, 2, "b"), batch(4, 2, "c")}, batch(4, 2, "c"), 2, []string{"c", "b"}},
+	} {
+		if got := batchOfAttempt(tc.batches, &tc.of); got != tc.want {
+			t.Errorf("%s: batch %d, want %d", name, got, tc.want)
+		}
+		if got := attemptNames(tc.batches, &tc.of); !slices.Equal(got, tc.names) {
+			t.Errorf("%s: pods %v, want %v", name, got, tc.names)
+		}
+	}
+}
+
 func TestNewNames(t *testing.T) {
 	pod := func(name string, ready bool, since time.Duration) workload.Pod {
 		return workload.Pod{Name: name, Ready: ready, ReadySince: testNow.Add(since)}
@@ -329,7 +434,7 @@ func TestCompareAuto(t *testing.T) {
 		asked           int
 	}{
 		{"errors", otel, bad, nil, nil, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "otel-errors: 4 %", 1},
-		{"healthy", otel, usual, nil, nil, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "otel-errors: 0.167 %", 5},
+		{"healthy", otel, usual, nil, nil, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "otel-errors: 0.167 %", 6},
 		{"also named", otel, bad, []v1alpha1.ComparePreset{v1alpha1.PresetOTelErrors}, nil, v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
 			"otel-errors: 4 %", 1},
 		{"nothing found", "", bad, nil, nil, v1alpha1.CheckNoData, v1alpha1.ReasonFewData,
@@ -365,7 +470,7 @@ func TestCompareAuto(t *testing.T) {
 				}
 			}
 			for _, query := range server.asked {
-				if strings.HasPrefix(query, "group by") && (strings.Count(query, "old-") != maxAsked || strings.Contains(query, "web-") ||
+				if strings.HasPrefix(query, "group by") && (strings.Count(query, "old-") != 9 || strings.Contains(query, "web-") ||
 					!strings.Contains(query, `namespace="ns"`)) {
 					t.Errorf("asked %s", query)
 				}

@@ -17,6 +17,7 @@ limitations under the License.
 package checks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,6 +25,9 @@ import (
 
 	promv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -32,6 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
 	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -59,31 +64,41 @@ func readyNames(old []workload.Pod) []string {
 	return promql.Sample(namesOf(old), maxCompared)
 }
 
-// newNames returns the names of the pods of a batch, and of those of its release that were Ready when the check began: later ones are not
-// warm yet.
-func newNames(batch, released []workload.Pod, began time.Time) []string {
-	names := namesOf(batch)
-	for _, pod := range released {
-		if pod.Ready && !pod.ReadySince.After(began) && !slices.Contains(names, pod.Name) {
-			names = append(names, pod.Name)
+// batchOfAttempt returns the number of a batch within the attempt of its release, from 1: the numbers of batches go on over attempts.
+// Batches may have been removed.
+func batchOfAttempt(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod) int {
+	number := record.BatchNumber(batch)
+	first, before := number, int32(0)
+	for i := range batches {
+		switch n, attempt := record.BatchNumber(&batches[i]), batches[i].Spec.Attempt; {
+		case attempt < batch.Spec.Attempt:
+			before = max(before, n)
+		case attempt == batch.Spec.Attempt:
+			first = min(first, n)
+		}
+	}
+	if before == 0 && batch.Spec.Attempt > 1 {
+		before = first - 1 // no batch of an earlier attempt is left
+	}
+	return int(number - before)
+}
+
+// attemptNames returns the names of the pods of a batch, and of those of earlier batches of its attempt: pods that leave keep their data.
+func attemptNames(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod) (names []string) {
+	add := func(b *v1alpha1.ChangePod) {
+		for _, info := range b.Spec.PodInfos {
+			if !slices.Contains(names, info.Pod) {
+				names = append(names, info.Pod)
+			}
+		}
+	}
+	add(batch)
+	for i := range batches {
+		if b := &batches[i]; b.Spec.Attempt == batch.Spec.Attempt && record.BatchNumber(b) < record.BatchNumber(batch) {
+			add(b)
 		}
 	}
 	return names
-}
-
-// batchOfAttempt returns the number of a batch within the attempt of its release, from 1: the numbers of batches go on over attempts.
-func batchOfAttempt(ctx context.Context, v cluster.View, s *Subject) (int, error) {
-	batches, err := v.Batches(ctx, s.Release)
-	if err != nil {
-		return 0, err
-	}
-	n := 1
-	for i := range batches {
-		if batches[i].Spec.Attempt == s.Batch.Spec.Attempt && record.BatchNumber(&batches[i]) < record.BatchNumber(s.Batch) {
-			n++
-		}
-	}
-	return n, nil
 }
 
 // withoutComparison ends a check of type compare that has nothing to compare.
@@ -93,7 +108,11 @@ func (p *querier) withoutComparison(
 	if of.Compare == nil || s.Batch == nil || len(c.OldPods) > 0 {
 		return next, false, nil
 	}
-	n, err := batchOfAttempt(ctx, p.view, s)
+	batches, err := p.view.Batches(ctx, s.Release)
+	if err != nil {
+		return next, false, err
+	}
+	undo, err := isUndo(ctx, p.view, s)
 	if err != nil {
 		return next, false, err
 	}
@@ -101,13 +120,22 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
-	return notCompared(followed(c, of, s), of, n, before), true, nil
+	return notCompared(followed(c, of, s), of, batchOfAttempt(batches, s.Batch), before, undo), true, nil
+}
+
+// isUndo reports whether the version of a release succeeded before: it is not compared, since it may be slower than what it replaces, and
+// has to come back.
+func isUndo(ctx context.Context, v cluster.View, s *Subject) (bool, error) {
+	history, err := v.History(ctx, s.Workload.Namespace, s.Workload.UID)
+	return rollback.Remembered(history, s.Release.Spec.Reversion), err
 }
 
 // notCompared returns the status of a check of type compare of the nth batch that has no old pods; before is the version before.
-func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, before string) v1alpha1.CheckStatus {
+func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, before string, undo bool) v1alpha1.CheckStatus {
 	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
 	switch {
+	case undo:
+		next.Message = "this version succeeded before, and is not compared with the one that it replaces"
 	case !judge.IsLook(n):
 		next.Reason = v1alpha1.ReasonNotDue
 		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on of a release, and this is batch %d", n)
@@ -117,13 +145,12 @@ func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, before stri
 		next.Message = "no Ready pod of the previous version is left; earlier batches were compared"
 	default:
 		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
-		next.Message = "no Ready pod of the previous version was left when the check began: hold the rollout (spec.hold)"
+		next.Message = "no Ready pod of the previous version was left to compare with: hold the rollout (spec.hold)"
 	}
 	return next
 }
 
-// comparing returns the queries of a comparison, which knows the pods of the batch, and those of the release that were Ready when the
-// check began. some is false if no new pod is left.
+// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt. some is false if no new pod is left.
 func (p *querier) comparing(
 	ctx context.Context, s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series,
 ) (q *question, some bool, err error) {
@@ -132,31 +159,50 @@ func (p *querier) comparing(
 		return nil, false, err
 	}
 	released, err := p.view.Pods(ctx, s.Workload)
+	if err != nil || len(pods)+len(released) == 0 {
+		return nil, false, err
+	}
+	batches, err := p.view.Batches(ctx, s.Release)
 	if err != nil {
 		return nil, false, err
 	}
-	q = p.comparison(s, of, v, status, series, pods, released)
-	return q, q != nil, nil
+	q = p.comparison(s, of, v, status, series, attemptNames(batches, s.Batch), released)
+	exists, err := p.anyExists(ctx, s.Release.Namespace, q.compare.old)
+	if err == nil && !exists {
+		q.compare.gone = batchOfAttempt(batches, s.Batch)
+	}
+	return q, true, err
 }
 
-// comparison returns the queries of a comparison of a batch, whose release has pods; nil if no new pod is left.
-func (p *querier) comparison(
-	s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series, batch, released []workload.Pod,
-) *question {
-	fresh := newNames(batch, released, timeOf(status.StartTime).Add(of.Delay))
-	if len(fresh) == 0 {
-		return nil
+// anyExists reports whether one of some pods exists.
+func (p *querier) anyExists(ctx context.Context, namespace string, names []string) (bool, error) {
+	for _, name := range names {
+		err := p.view.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &corev1.Pod{})
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("get pod %s/%s: %w", namespace, name, err)
+		}
+		if err == nil {
+			return true, nil
+		}
 	}
+	return false, nil
+}
+
+// comparison returns the queries of a comparison of new pods, whose release has pods.
+func (p *querier) comparison(
+	s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series, fresh []string,
+	released []workload.Pod,
+) *question {
 	c := &comparing{comparison: comparison{
 		of: of.Compare, fresh: promql.Sample(fresh, maxCompared), podLabel: model.LabelName(series.PodLabel),
-		start: of.WindowFrom(timeOf(status.StartTime)), alpha: p.alphaOf(s, of),
+		start: of.WindowFrom(timeOf(status.StartTime)), alpha: p.alphaOf(s, of), samples: of.Samples(series.ScrapeInterval),
 	}}
 	// A pod of a StatefulSet has the name of the old pod that it replaces.
 	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
-		return slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
+		return slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
 	})
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
-	v.Range = model.Duration(of.Samples(series.ScrapeInterval)).String()
+	v.Range = model.Duration(c.samples).String()
 	c.variables, c.only = v, p.onlyOf(s, of)
 	q := &question{Query: &promql.Query{}, compare: c}
 	// A check was accepted, perhaps by another version of the operator.
@@ -166,10 +212,8 @@ func (p *querier) comparison(
 		}
 	}
 	if policy.IsAuto(of.Compare) {
-		// The pods of this batch are left out by their names, so that each process asks about the same pods.
-		v.Pods = promql.Sample(slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
-			return slices.ContainsFunc(s.Batch.Spec.PodInfos, func(info v1alpha1.PodInfo) bool { return info.Pod == name })
-		}), maxAsked)
+		// Each process asks about the same pods.
+		v.Pods = c.old
 		var err error
 		if c.auto, err = promql.Resolve(policy.Discovery(), v, c.only); err != nil {
 			q.Problem = err.Error()
@@ -214,9 +258,6 @@ func (c *comparing) add(metrics []v1alpha1.CompareMetric) (last string, err erro
 	return last, nil
 }
 
-// maxAsked is the number of old pods that Auto asks about.
-const maxAsked = 5
-
 // alphaOf returns the share of healthy releases that one metric may fail after one batch. The metrics of all checks that are enforced
 // share it, those of the operator's namespace and those of the workload's each among themselves.
 func (p *querier) alphaOf(s *Subject, of *policy.Check) float64 {
@@ -238,8 +279,9 @@ func (p *querier) compare(
 	now := c.comparison
 	now.at = at
 	slice := of.Compare.Slice.Duration
-	found := &compared{Slices: int32(at.Sub(c.start) / slice)} //nolint:gosec // at most 60
+	found := &compared{Slices: int32(at.Sub(c.start) / slice), Gone: c.gone} //nolint:gosec // at most 60
 	var query string
+	var failed error
 	if c.auto != nil {
 		// Each evaluation finds the same, as of the start of the window.
 		answer, err := p.clients.Query(ctx, e, work, c.auto.Text, c.start, of.Timeout)
@@ -270,22 +312,22 @@ func (p *querier) compare(
 			if first, err = ask(m.numerator, from, at, slice); err == nil {
 				second, err = ask(m.denominator, from, at, slice)
 			}
-		case !at.Before(c.start.Add(of.Compare.Window.Duration)):
-			if first, err = ask(m.query, c.start.Add(slice), at, slice); err == nil {
+		case now.judgesValues():
+			if first, err = ask(m.query, now.valuesFrom().Add(slice), at, slice); err == nil {
 				second, err = ask(m.past, c.start.Add(-pastFor), c.start, pastEvery)
 			}
 		}
-		if err != nil && len(found.Failing) > 0 {
-			break // no answer makes that better
-		}
-		if err != nil {
-			return unanswered(e, err)
-		}
-		if m.query == "" {
+		switch {
+		case err != nil:
+			failed = cmp.Or(failed, err)
+		case m.query == "":
 			now.counts(&m.CompareMetric, first, second, found)
-		} else {
+		default:
 			now.values(&m.CompareMetric, first, second, found)
 		}
+	}
+	if failed != nil && len(found.Failing) == 0 {
+		return unanswered(e, failed) // with a metric that fails, no answer makes that better
 	}
 	return &queryAnswer{Compared: found, Query: query}
 }

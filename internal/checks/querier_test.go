@@ -510,6 +510,19 @@ func TestTry(t *testing.T) {
 		"Auto while Prometheus is down": {
 			answer: broken, with: auto(), status: metav1.ConditionUnknown, reason: v1alpha1.ReasonUnavailable, message: "it answers HTTP 502",
 		},
+		"values of no pod": {
+			answer: func(string) (string, int) { return `[{"metric":{},"value":[1,"1"]}]`, 200 }, with: func(c *v1alpha1.PolicyCheck) {
+				auto()(c)
+				c.Compare.Presets = []v1alpha1.ComparePreset{v1alpha1.PresetCPU}
+			}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonWrongLabel, message: "the result has no label pod, so pods cannot be compared",
+		},
+		"slices shorter than scrapes": {
+			answer: value(1), with: func(c *v1alpha1.PolicyCheck) {
+				auto()(c)
+				c.Compare.Presets = []v1alpha1.ComparePreset{v1alpha1.PresetCPU}
+				c.Compare.Slice = &metav1.Duration{Duration: 30 * time.Second}
+			}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonQueryFailed, message: "compare.slice of 30s has less than two scrapes",
+		},
 		"a preset without series": {
 			answer: has("container_cpu_"), with: func(c *v1alpha1.PolicyCheck) {
 				auto()(c)

@@ -45,6 +45,8 @@ type Past struct {
 	Batch, Released, Old []workload.Pod
 	N                    int
 	Before               string
+	// Undo: the version succeeded before.
+	Undo bool
 }
 
 // Replay decides about past checks as the operator decides about current ones.
@@ -63,8 +65,8 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 	status.Phase, status.StartTime = v1alpha1.CheckRunning, stamp(of.Began)
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
 	if c.Compare != nil {
-		if status.OldPods = readyNames(of.Old); len(status.OldPods) == 0 {
-			return notCompared(status, c, of.N, of.Before), of.Began
+		if status.OldPods = readyNames(of.Old); len(status.OldPods) == 0 || of.Undo {
+			return notCompared(status, c, of.N, of.Before, of.Undo), of.Began
 		}
 	}
 	work := slots.Work{Namespace: of.Subject.Release.Namespace, Release: of.Subject.Release.Name}
@@ -98,8 +100,24 @@ func (r *Replay) question(of *Past, in *queryInput, series endpoint.Series) *que
 	released := slices.DeleteFunc(slices.Clone(of.Released), func(pod workload.Pod) bool { return pod.Created.After(in.Now) })
 	v := variablesOf(&of.Subject, series, in.Range)
 	if of.Check.Compare != nil {
-		return r.query.comparison(&of.Subject, of.Check, v, &in.Status, series, of.Batch, released)
+		fresh := newNames(of.Batch, released, of.Began.Add(of.Check.Delay))
+		if len(fresh) == 0 {
+			return nil
+		}
+		return r.query.comparison(&of.Subject, of.Check, v, &in.Status, series, fresh, released)
 	}
 	v.Pods, v.NewPods, v.OldPods = namesOf(of.Batch), namesOf(released), namesOf(of.Old)
 	return r.query.about(&of.Subject, of.Check, series, v, of.Batch)
+}
+
+// newNames returns the names of the pods of a batch, and of those of its release that were Ready when the check began: later ones are not
+// warm yet.
+func newNames(batch, released []workload.Pod, began time.Time) []string {
+	names := namesOf(batch)
+	for _, pod := range released {
+		if pod.Ready && !pod.ReadySince.After(began) && !slices.Contains(names, pod.Name) {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
 }

@@ -59,6 +59,8 @@ func timeOf(t *metav1.Time) time.Time { return ptr.Deref(t, metav1.Time{}).Time 
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
+func earliest(times ...time.Time) time.Time { return slices.MinFunc(times, time.Time.Compare) }
+
 // joined joins the parts of a message that are not empty.
 func joined(separator string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), separator)

@@ -61,9 +61,10 @@ func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workloa
 			continue
 		}
 		queries, t, err := p.query.queriesOf(ctx, s, c)
+		perPod := c.Compare
 		for n := 0; n < len(queries) && err == nil && t.Status == metav1.ConditionTrue; n++ {
 			found := t.Message
-			t, _, err = p.query.try(ctx, s, queries[n])
+			t, _, err = p.query.try(ctx, s, queries[n], perPod)
 			t.Message = cmp.Or(t.Message, found)
 		}
 		if err != nil || t.Status != metav1.ConditionTrue {
@@ -87,7 +88,8 @@ func (p *querier) queriesOf(ctx context.Context, s *Subject, c *policy.Check) (q
 	metrics := c.Compare.Metrics
 	if policy.IsAuto(c.Compare) {
 		var answer []rules.Sample
-		if t, answer, err = p.try(ctx, s, oneQuery(c, policy.Discovery(), v1alpha1.EmptyPass)); err != nil || t.Status != metav1.ConditionTrue {
+		t, answer, err = p.try(ctx, s, oneQuery(c, policy.Discovery(), v1alpha1.EmptyPass), nil)
+		if err != nil || t.Status != metav1.ConditionTrue {
 			return nil, t, err
 		}
 		found, looked := policy.Discovered(answer)
@@ -124,8 +126,10 @@ func oneQuery(c *policy.Check, query string, empty v1alpha1.EmptyResult) *policy
 	return &one
 }
 
-// try evaluates a query once, as of now, and finds out why it has no series.
-func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Trial, found []rules.Sample, err error) {
+// try evaluates a query once, as of now, and finds out why it has no series, or none of pods that perPod could compare.
+func (p *querier) try(
+	ctx context.Context, s *Subject, of *policy.Check, perPod *v1alpha1.CompareCheck,
+) (t Trial, found []rules.Sample, err error) {
 	e, refused, err := EndpointFor(ctx, p.view, v1alpha1.EndpointPrometheus, of.Prometheus.EndpointRef.Name, of.IsOf(p.view.Operator),
 		s.Release.Namespace)
 	if err != nil {
@@ -135,6 +139,11 @@ func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Tria
 		return Trial{metav1.ConditionUnknown, v1alpha1.ReasonNoEndpoint, refused}, nil, nil
 	}
 	series := endpoint.SeriesOf(e)
+	if perPod != nil && perPod.Slice.Duration < 2*series.ScrapeInterval {
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonQueryFailed, fmt.Sprintf("compare.slice of %s has less than two scrapes, "+
+			"one each %s (spec.prometheus.scrapeInterval of the endpoint): set a longer slice",
+			perPod.Slice.Duration, series.ScrapeInterval)}, nil, nil
+	}
 	over := of.Range(series.ScrapeInterval)
 	q, _, err := p.resolve(ctx, s, of, e, over, nil)
 	if err != nil {
@@ -151,6 +160,11 @@ func (p *querier) try(ctx context.Context, s *Subject, of *policy.Check) (t Tria
 	}
 	if of.Alerts != nil && !answer.Alerts.Recent {
 		return Trial{metav1.ConditionFalse, v1alpha1.ReasonNoSeries, noSamples}, nil, nil
+	}
+	ofPod := func(sample rules.Sample) bool { return sample.Labels[series.PodLabel] != "" }
+	if perPod != nil && len(answer.Samples) > 0 && !slices.ContainsFunc(answer.Samples, ofPod) {
+		return Trial{metav1.ConditionFalse, v1alpha1.ReasonWrongLabel, fmt.Sprintf(
+			"the result has no label %s, so pods cannot be compared: keep it, as sum by ($podLabel) does", series.PodLabel)}, nil, nil
 	}
 	if len(answer.Samples) > 0 || of.Prometheus.Empty != v1alpha1.EmptyNoData {
 		return Trial{Status: metav1.ConditionTrue}, answer.Samples, nil

@@ -240,6 +240,9 @@ func (s *simulating) simulate(ctx context.Context, r *reader, report *Simulation
 	var releases []past
 	for _, of := range workloads {
 		for i := range of {
+			if i > 0 && of[i].began.IsZero() && of[i-1].began.After(of[i].after) {
+				of[i].after = of[i-1].began
+			}
 			if of[i].began.IsZero() && of[i].after.After(report.Since.Time) {
 				of[i].began = s.history.firstPod(ctx, &of[i], s.Now())
 				if i > 0 {
@@ -256,13 +259,15 @@ func (s *simulating) simulate(ctx context.Context, r *reader, report *Simulation
 		report.More, releases = more, releases[:maxSimulated]
 	}
 	for i := range releases {
-		report.Releases = append(report.Releases, s.judge(ctx, &releases[i]))
+		release := s.judge(ctx, &releases[i])
 		if err := ctx.Err(); errors.Is(err, context.Canceled) {
 			return err
 		} else if err != nil {
-			return remedy(fmt.Errorf("the simulation did not end within %s: %d of %d releases are done", s.timeout, i, len(releases)),
-				"give a longer --timeout, or a shorter --since")
+			report.Missing = append(report.Missing, fmt.Sprintf("The simulation did not end within %s: %s left. Give a longer --timeout, "+
+				"or a shorter --since.", s.timeout, count(len(releases)-i, "release")))
+			break
 		}
+		report.Releases = append(report.Releases, release)
 	}
 	report.Summary = summaryOfSimulation(report.Releases)
 	return nil
@@ -327,6 +332,7 @@ func (s *simulating) pastOf(p *past, c *policy.Check, pods *pastPods, batch past
 		Old: pods.oldAt(batch.began), N: batch.n,
 		Subject: checks.Subject{Workload: &w, Policies: []v1alpha1.DefensePolicy{*s.policy}, Selected: s.selected(w.Labels)},
 	}
+	of.Undo = p.again
 	if p.previous != nil {
 		of.Before = p.previous.version
 	}
@@ -336,9 +342,6 @@ func (s *simulating) pastOf(p *past, c *policy.Check, pods *pastPods, batch past
 	of.Subject.Release = release
 	if c.Stage == v1alpha1.StageBatchPost {
 		of.Subject.Batch = &v1alpha1.ChangePod{}
-		for _, pod := range batch.pods {
-			of.Subject.Batch.Spec.PodInfos = append(of.Subject.Batch.Spec.PodInfos, v1alpha1.PodInfo{Pod: pod.Name})
-		}
 	}
 	return of
 }

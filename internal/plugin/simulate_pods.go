@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -298,23 +299,27 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 // podsIn returns the pods of an answer, of which the values are the times of their creation.
 func podsIn(matrix model.Matrix, isNew func(name string, created time.Time) bool) *pastPods {
 	found := &pastPods{}
-	known := map[string]bool{}
+	// A pod has several series if kube-state-metrics was restarted.
+	known := map[string]*seenPod{}
 	for _, series := range matrix {
 		if len(series.Values) == 0 {
 			continue
 		}
 		first, last := series.Values[0], series.Values[len(series.Values)-1]
 		name, created := string(series.Metric["pod"]), time.Unix(int64(first.Value), 0)
-		key := fmt.Sprint(name, created.Unix())
-		if known[key] { // of another kube-state-metrics
+		since, until := first.Timestamp.Time(), last.Timestamp.Time()
+		if pod := known[fmt.Sprint(name, created.Unix())]; pod != nil {
+			pod.ReadySince = slices.MinFunc([]time.Time{pod.ReadySince, since}, time.Time.Compare)
+			pod.until = slices.MaxFunc([]time.Time{pod.until, until}, time.Time.Compare)
 			continue
 		}
-		known[key] = true
-		pod := workload.Pod{Name: name, Created: created, Ready: true, ReadySince: first.Timestamp.Time()}
-		if isNew(name, created) {
-			found.fresh = append(found.fresh, pod)
+		known[fmt.Sprint(name, created.Unix())] = &seenPod{workload.Pod{Name: name, Created: created, Ready: true, ReadySince: since}, until}
+	}
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		if pod := known[key]; isNew(pod.Name, pod.Created) {
+			found.fresh = append(found.fresh, pod.Pod)
 		} else {
-			found.old = append(found.old, seenPod{pod, last.Timestamp.Time()})
+			found.old = append(found.old, *pod)
 		}
 	}
 	slices.SortFunc(found.fresh, func(a, b workload.Pod) int {

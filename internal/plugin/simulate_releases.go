@@ -88,6 +88,9 @@ func occurrencesOf(templates []template, records []v1alpha1.PreviousRelease) (al
 		all = append(all, first)
 		for _, n := range again {
 			o := occurrence{template: *t, number: n, after: later(n), again: true}
+			if o.after.IsZero() {
+				o.after = t.created
+			}
 			if at := slices.IndexFunc(templates, func(t template) bool { return t.created.After(o.after) }); at >= 0 {
 				o.before = templates[at].created
 			}

@@ -110,6 +110,10 @@ func TestOccurrencesOf(t *testing.T) {
 		"a Deployment that was rolled back": {
 			templates: []template{of("a", 1, 1, 3), of("b", 2, 2)}, want: []string{"a 1 +1", "b 2 +2", "a 3 again after +2"},
 		},
+		"and the bad version again": {
+			templates: []template{of("a", 1, 1, 3), of("b", 2, 2, 4)},
+			want:      []string{"a 1 +1", "b 2 +2", "a 3 again after +2", "b 4 again after +2"},
+		},
 		"and released after that": {
 			templates: []template{of("a", 1, 1, 3), of("b", 2, 2), of("c", 4, 4)},
 			want:      []string{"a 1 +1", "b 2 +2", "a 3 again after +2 before +4", "c 4 +4"},
@@ -287,7 +291,7 @@ func TestSimulate(t *testing.T) {
 	for _, r := range report.Releases {
 		got = append(got, fmt.Sprintf("%d %s: %s %s", r.Revision, r.Outcome, r.Verdict, r.Class))
 	}
-	want := []string{"4 runs: Passed OK", "3 rolled back: Failed True", "2 runs: Passed OK", "2 ran: Passed OK"}
+	want := []string{"4 runs: NotJudged NotJudged", "3 rolled back: Failed True", "2 runs: Passed OK", "2 ran: Passed OK"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
