@@ -373,7 +373,7 @@ func TestAttempt(t *testing.T) {
 		want    int
 		names   []string
 	}{
-		"first":                     {nil, batch(1, 1, "a"), 1, []string{"a"}},
+		"first": {nil, batch(1, 1, "a"), 1, []string{"a"}},
 		"with earlier ones": {
 			[]v1alpha1.ChangePod{batch(1, 1, "a"), batch(2, 1, "b"), batch(3, 1, "c")}, batch(2, 1, "b"), 2, []string{"b", "a"},
 		},
