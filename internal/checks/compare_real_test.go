@@ -61,13 +61,13 @@ func TestRealComparisons(t *testing.T) {
 		message string
 		within  time.Duration
 	}{
-		{"healthy", usual, usual, false, v1alpha1.CheckPassed, "latency: 0.05 in 2 new pods against 0.05 in 8 old ones: +0 %", 8 * time.Minute},
+		{"healthy", usual, usual, false, v1alpha1.CheckPassed, "latency: 0.05 in 2 new pods against 0.05 in 8 old ones: +0 %", 9 * time.Minute},
 		{"4 of 100 requests fail", bad, usual, false, v1alpha1.CheckFailed, "errors: 4 % of ", 4 * time.Minute},
 		{"twice as slow", with(func(of *monitoring.Traffic) { of.Latency *= 2 }), usual, false, v1alpha1.CheckFailed,
-			"latency: 0.1 in 2 new pods against 0.05 in 8 old ones: +100 %", 10 * time.Minute},
+			"latency: 0.1 in 2 new pods against 0.05 in 8 old ones: +100 %", 11 * time.Minute},
 		{"all requests fail, with little traffic", monitoring.Traffic{Rate: 0.2, Errors: 1, Latency: time.Millisecond},
 			monitoring.Traffic{Rate: 0.2, Latency: time.Millisecond}, false, v1alpha1.CheckFailed, "far more than any old pod", 6 * time.Minute},
-		{"a dependency fails for both", bad, bad, false, v1alpha1.CheckPassed, "errors: 4 % of ", 8 * time.Minute},
+		{"a dependency fails for both", bad, bad, false, v1alpha1.CheckPassed, "errors: 4 % of ", 9 * time.Minute},
 		{"bursts of errors", usual, usual, true, v1alpha1.CheckPassed, "errors: ", 13 * time.Minute},
 		{"no traffic", monitoring.Traffic{}, monitoring.Traffic{}, false, v1alpha1.CheckNoData, "no requests at the same time", 13 * time.Minute},
 	} {

@@ -156,7 +156,7 @@ func TestRealSimulation(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log("\n" + out)
-	for i, want := range []SimulatedClass{ClassOK, ClassTrue, ClassOK, ClassNone} {
+	for i, want := range []SimulatedClass{ClassNone, ClassTrue, ClassOK, ClassNone} {
 		if i >= len(report.Releases) || report.Releases[i].Class != want {
 			t.Errorf("release %d from the newest: want %s", i, want)
 		}
