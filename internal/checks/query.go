@@ -235,11 +235,11 @@ func (q *query) pass() {
 	case s.Reason == v1alpha1.ReasonAlertBefore:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), q.last()
 		return
-	case s.Reason == v1alpha1.ReasonFewData && q.comparedNow().Gone > 0:
-		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "gone", false)
-		return
 	case q.comparedNow().Unconfirmed:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), "not confirmed: "+q.last()
+		return
+	case s.Reason == v1alpha1.ReasonFewData && q.comparedNow().Gone > 0:
+		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "gone", false)
 		return
 	case s.Reason == v1alpha1.ReasonFewData:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData), q.last()
