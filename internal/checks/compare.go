@@ -61,7 +61,7 @@ type comparison struct {
 	start, at time.Time
 	// alpha is the share of healthy releases that each metric may fail.
 	alpha float64
-	// samples is $range: the time of which a value is.
+	// samples is $range, the time that a value covers.
 	samples time.Duration
 	// gone is the number of the batch within its attempt if none of the old pods is left; else 0.
 	gone int
@@ -211,7 +211,7 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matr
 	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, false)
 }
 
-// valuesFrom returns the start of the window of values: each is of $range, and none is of the warm-up.
+// valuesFrom returns the start of the window of values: each covers $range, and none covers the warm-up.
 func (c *comparison) valuesFrom() time.Time {
 	slice := c.of.Slice.Duration
 	return c.start.Add((max(c.samples, slice) - 1) / slice * slice)

@@ -120,7 +120,7 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
-	return notCompared(followed(c, of, s), of, batchOfAttempt(batches, s.Batch), before, undo), true, nil
+	return notCompared(followed(c, of, s), of, batchOfAttempt(batches, s.Batch), without(before, undo)), true, nil
 }
 
 // isUndo reports whether the version of a release succeeded before: it is not compared, since it may be slower than what it replaces, and
@@ -130,17 +130,27 @@ func isUndo(ctx context.Context, v cluster.View, s *Subject) (bool, error) {
 	return rollback.Remembered(history, s.Release.Spec.Reversion), err
 }
 
-// notCompared returns the status of a check of type compare of the nth batch that has no old pods; before is the version before.
-func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, before string, undo bool) v1alpha1.CheckStatus {
-	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
+// without returns why a release has no old pods to compare with, whatever its batch; empty if it has.
+func without(before string, undo bool) string {
 	switch {
 	case undo:
-		next.Message = "this version succeeded before, and is not compared with the one that it replaces"
+		return "this version succeeded before, and is not compared with the one that it replaces"
+	case before == "":
+		return "no version succeeded before this one"
+	default:
+		return ""
+	}
+}
+
+// notCompared returns the status of a check of type compare of the nth batch that has no old pods.
+func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without string) v1alpha1.CheckStatus {
+	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
+	switch {
 	case !judge.IsLook(n):
 		next.Reason = v1alpha1.ReasonNotDue
 		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on of a release, and this is batch %d", n)
-	case before == "":
-		next.Message = "no version succeeded before this one"
+	case without != "":
+		next.Message = without
 	case n > 1:
 		next.Message = "no Ready pod of the previous version is left; earlier batches were compared"
 	default:
@@ -212,7 +222,6 @@ func (p *querier) comparison(
 		}
 	}
 	if policy.IsAuto(of.Compare) {
-		// Each process asks about the same pods.
 		v.Pods = c.old
 		var err error
 		if c.auto, err = promql.Resolve(policy.Discovery(), v, c.only); err != nil {

@@ -239,7 +239,7 @@ func (q *query) pass() {
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), "not confirmed: "+q.last()
 		return
 	case s.Reason == v1alpha1.ReasonFewData && q.comparedNow().Gone > 0:
-		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "gone", false)
+		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "")
 		return
 	case s.Reason == v1alpha1.ReasonFewData:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData), q.last()

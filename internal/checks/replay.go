@@ -66,7 +66,7 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
 	if c.Compare != nil {
 		if status.OldPods = readyNames(of.Old); len(status.OldPods) == 0 || of.Undo {
-			return notCompared(status, c, of.N, of.Before, of.Undo), of.Began
+			return notCompared(status, c, of.N, without(of.Before, of.Undo)), of.Began
 		}
 	}
 	work := slots.Work{Namespace: of.Subject.Release.Namespace, Release: of.Subject.Release.Name}

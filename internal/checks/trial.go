@@ -61,10 +61,9 @@ func (p *Checks) Try(ctx context.Context, of *v1alpha1.DefensePolicy, w *workloa
 			continue
 		}
 		queries, t, err := p.query.queriesOf(ctx, s, c)
-		perPod := c.Compare
 		for n := 0; n < len(queries) && err == nil && t.Status == metav1.ConditionTrue; n++ {
 			found := t.Message
-			t, _, err = p.query.try(ctx, s, queries[n], perPod)
+			t, _, err = p.query.try(ctx, s, queries[n], c.Compare)
 			t.Message = cmp.Or(t.Message, found)
 		}
 		if err != nil || t.Status != metav1.ConditionTrue {

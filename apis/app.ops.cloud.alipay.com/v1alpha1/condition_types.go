@@ -212,9 +212,10 @@ const (
 	ReasonAlertBefore = "AlertBeforeRelease"
 	// ReasonWorse means that a metric of new pods is worse than that of old pods.
 	ReasonWorse = "WorseThanOldPods"
-	// ReasonFewData means that there are too few data to compare pods, or that a change has to be confirmed.
+	// ReasonFewData means that there are too few data to compare pods.
 	ReasonFewData = "TooFewData"
-	// ReasonNoOldPods means that no pod of the previous version is left to compare with.
+	// ReasonNoOldPods means that no pod of the previous version is left to compare
+	// with, or that the version succeeded before.
 	ReasonNoOldPods = "NoOldPods"
 	// ReasonNotDue means that pods are not compared after this batch.
 	ReasonNotDue = "NotDue"
