@@ -65,9 +65,7 @@ func (r *PolicyQueriesReconciler) policiesOfEndpoint(ctx context.Context, e clie
 	return cluster.Requests(ctx, r.View, &v1alpha1.DefensePolicyList{}, func(p *v1alpha1.DefensePolicy) bool {
 		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionQueriesWork)
 		return c != nil && c.Status == metav1.ConditionUnknown && slices.ContainsFunc(p.Spec.Checks, func(c v1alpha1.PolicyCheck) bool {
-			return c.Prometheus != nil && c.Prometheus.EndpointRef.Name == e.GetName() ||
-				c.Alerts != nil && c.Alerts.EndpointRef.Name == e.GetName() ||
-				c.Compare != nil && c.Compare.EndpointRef.Name == e.GetName()
+			return policy.PrometheusOf(&c) == e.GetName()
 		})
 	})
 }
@@ -79,9 +77,7 @@ func (r *PolicyQueriesReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	known := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionQueriesWork)
-	asks := slices.ContainsFunc(p.Spec.Checks, func(c v1alpha1.PolicyCheck) bool {
-		return c.Prometheus != nil || c.Alerts != nil || c.Compare != nil
-	})
+	asks := slices.ContainsFunc(p.Spec.Checks, func(c v1alpha1.PolicyCheck) bool { return policy.PrometheusOf(&c) != "" })
 	updated := p.DeepCopy()
 	switch {
 	case !asks && known == nil, p.Status.InForceGeneration != p.Generation, p.Spec.Mode == v1alpha1.ModeDisabled,

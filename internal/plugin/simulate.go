@@ -208,7 +208,7 @@ func (s *simulating) notSimulated() (missing []string) {
 		c := &s.policy.Spec.Checks[i]
 		stage := cmp.Or(c.Stage, v1alpha1.StageBatchPost)
 		switch {
-		case c.Prometheus == nil && c.Alerts == nil && c.Compare == nil:
+		case policy.PrometheusOf(c) == "":
 			missing = append(missing, "Check "+c.Name+" is not simulated: its type has no history.")
 		case stage != v1alpha1.StageBatchPost && stage != v1alpha1.StageReleasePost:
 			missing = append(missing, "Check "+c.Name+" is not simulated: its stage is "+string(stage)+".")

@@ -37,7 +37,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -77,9 +76,7 @@ func (s *simulating) connect(ctx context.Context, live client.Reader) error {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	clients := endpoint.NewClients(secrets, clock.RealClock{}, dialer.DialContext)
 	for i := range s.policy.Spec.Checks {
-		c := &s.policy.Spec.Checks[i]
-		name := cmp.Or(ptr.Deref(c.Prometheus, v1alpha1.PrometheusCheck{}).EndpointRef.Name,
-			ptr.Deref(c.Alerts, v1alpha1.AlertsCheck{}).EndpointRef.Name, ptr.Deref(c.Compare, v1alpha1.CompareCheck{}).EndpointRef.Name)
+		name := policy.PrometheusOf(&s.policy.Spec.Checks[i])
 		if name == "" || s.endpoints[name] != nil {
 			continue
 		}

@@ -534,6 +534,20 @@ func asEvaluations(c *v1alpha1.CompareCheck) *v1alpha1.PrometheusCheck {
 	}
 }
 
+// PrometheusOf returns the name of the endpoint of type Prometheus that a check asks; empty for a check that asks none.
+func PrometheusOf(c *v1alpha1.PolicyCheck) string {
+	switch {
+	case c.Prometheus != nil:
+		return c.Prometheus.EndpointRef.Name
+	case c.Alerts != nil:
+		return c.Alerts.EndpointRef.Name
+	case c.Compare != nil:
+		return c.Compare.EndpointRef.Name
+	default:
+		return ""
+	}
+}
+
 // Lag is how long after its planned time a query is evaluated: by then Prometheus has the samples.
 const Lag = 30 * time.Second
 
