@@ -298,23 +298,27 @@ func TestCompareGone(t *testing.T) {
 	usual, slow := exported{requests: 600, latency: 0.2}, exported{requests: 600, latency: 0.4}
 	for name, tc := range map[string]struct {
 		pods    map[string]exported
-		metric  v1alpha1.CompareMetric
+		metrics []v1alpha1.CompareMetric
 		number  int32
 		after   time.Duration
 		phase   v1alpha1.CheckPhase
 		reason  string
 		message string
 	}{
-		"before there were enough data": {fleet(exported{}, 5, exported{}), errorShare(), 1, 0,
+		"before there were enough data": {fleet(exported{}, 5, exported{}), []v1alpha1.CompareMetric{errorShare()}, 1, 0,
 			v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, "hold the rollout"},
-		"and earlier batches were compared": {fleet(exported{}, 5, exported{}), errorShare(), 2, 0,
+		"and earlier batches were compared": {fleet(exported{}, 5, exported{}), []v1alpha1.CompareMetric{errorShare()}, 2, 0,
 			v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "earlier batches were compared"},
-		"after enough data": {fleet(usual, 5, usual), errorShare(), 1, 0, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 0 %"},
-		"before a change is confirmed": {fleet(slow, 5, usual), slowness(), 1, 8*time.Minute + 30*time.Second,
+		"after enough data": {fleet(usual, 5, usual), []v1alpha1.CompareMetric{errorShare()}, 1, 0,
+			v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: 0 %"},
+		"before a change is confirmed": {fleet(slow, 5, usual), []v1alpha1.CompareMetric{slowness()}, 1, 8*time.Minute + 30*time.Second,
 			v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, "not confirmed: latency: 0.404 in 2 new pods"},
+		"before a change is confirmed, beside a metric without data": {fleet(exported{latency: 0.4}, 5, exported{latency: 0.2}),
+			[]v1alpha1.CompareMetric{errorShare(), slowness()}, 2, 8*time.Minute + 30*time.Second,
+			v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, "latency: 0.404 in 2 new pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newComparing(t, newRanges(t, tc.pods), 5, tc.metric)
+			r := newComparing(t, newRanges(t, tc.pods), 5, tc.metrics...)
 			r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, tc.number)
 			r.run(tc.after)
 			for _, pod := range r.check().OldPods {

@@ -236,7 +236,8 @@ func (q *query) pass() {
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), q.last()
 		return
 	case q.comparedNow().Unconfirmed:
-		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), "not confirmed: "+q.last()
+		s.Phase, s.OnSilence, s.Reason = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), v1alpha1.ReasonUnsteady
+		s.Message = "not confirmed: " + q.last()
 		return
 	case s.Reason == v1alpha1.ReasonFewData && q.comparedNow().Gone > 0:
 		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "")
