@@ -28,7 +28,6 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
-	"github.com/traas-stack/altershield-operator/internal/judge"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -105,19 +104,6 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		begin = append(begin, check)
 	}
 	return begin, nil
-}
-
-// oldPods returns the names of the old pods that a batch is compared with; none if it is not compared.
-func oldPods(ctx context.Context, v cluster.View, s *Subject) ([]string, error) {
-	batches, err := v.Batches(ctx, s.Release)
-	if err != nil || !judge.IsLook(batchOfAttempt(batches, s.Batch)) {
-		return nil, err
-	}
-	if undo, err := isUndo(ctx, v, s); err != nil || undo {
-		return nil, err
-	}
-	old, err := v.OldPods(ctx, s.Workload)
-	return readyNames(old), err
 }
 
 // BeginRelease returns the checks of policies that may begin at stages of a release as a

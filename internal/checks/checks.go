@@ -24,7 +24,7 @@ limitations under the License.
 //   - podhealth.go, releasehealth.go: podHealth, from the caches
 //   - probe.go, prober.go: probe; caller.go makes a call, and guard.go bounds the addresses
 //   - rules.go, cel.go: cel
-//   - query.go, querier.go: prometheus; alerts.go: alerts; compare.go, comparer.go: compare, by internal/judge
+//   - query.go, querier.go: prometheus; alerts.go: alerts; compare.go, comparer.go, compared.go: compare, by internal/judge
 //   - replay.go: prometheus, alerts and compare on pods of past releases
 //   - review.go, reviewer.go: service
 //   - job.go, jobber.go: job

@@ -36,8 +36,6 @@ const (
 	usualFor = time.Hour
 	// pastFor is the time before the window from which the spread of old pods is known, by one value in each pastEvery.
 	pastFor, pastEvery = 6 * time.Hour, time.Hour
-	// maxCompared is the number of new pods, and of old ones.
-	maxCompared = 100
 	// suspicious odds are no failure, and keep a comparison open.
 	suspicious = 10
 	// unknownSpread is assumed between pods of which no past is known: two values that differ by it.

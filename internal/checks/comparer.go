@@ -30,13 +30,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/judge"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
-	"github.com/traas-stack/altershield-operator/internal/record"
-	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -56,49 +53,6 @@ type comparing struct {
 type comparedMetric struct {
 	v1alpha1.CompareMetric
 	query, past, numerator, denominator string
-}
-
-// readyNames returns the names of the old pods that new ones can be compared with.
-func readyNames(old []workload.Pod) []string {
-	old = slices.DeleteFunc(slices.Clone(old), func(pod workload.Pod) bool { return !pod.Ready })
-	return promql.Sample(namesOf(old), maxCompared)
-}
-
-// batchOfAttempt returns the number of a batch within the attempt of its release, from 1: the numbers of batches go on over attempts.
-// Batches may have been removed.
-func batchOfAttempt(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod) int {
-	number := record.BatchNumber(batch)
-	first, before := number, int32(0)
-	for i := range batches {
-		switch n, attempt := record.BatchNumber(&batches[i]), batches[i].Spec.Attempt; {
-		case attempt < batch.Spec.Attempt:
-			before = max(before, n)
-		case attempt == batch.Spec.Attempt:
-			first = min(first, n)
-		}
-	}
-	if before == 0 && batch.Spec.Attempt > 1 {
-		before = first - 1 // no batch of an earlier attempt is left
-	}
-	return int(number - before)
-}
-
-// attemptNames returns the names of the pods of a batch, and of those of earlier batches of its attempt: pods that leave keep their data.
-func attemptNames(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod) (names []string) {
-	add := func(b *v1alpha1.ChangePod) {
-		for _, info := range b.Spec.PodInfos {
-			if !slices.Contains(names, info.Pod) {
-				names = append(names, info.Pod)
-			}
-		}
-	}
-	add(batch)
-	for i := range batches {
-		if b := &batches[i]; b.Spec.Attempt == batch.Spec.Attempt && record.BatchNumber(b) < record.BatchNumber(batch) {
-			add(b)
-		}
-	}
-	return names
 }
 
 // withoutComparison ends a check of type compare that has nothing to compare.
@@ -121,43 +75,6 @@ func (p *querier) withoutComparison(
 		return next, false, err
 	}
 	return notCompared(followed(c, of, s), of, batchOfAttempt(batches, s.Batch), without(before, undo)), true, nil
-}
-
-// isUndo reports whether the version of a release succeeded before: it is not compared, since it may be slower than what it replaces, and
-// has to come back.
-func isUndo(ctx context.Context, v cluster.View, s *Subject) (bool, error) {
-	history, err := v.History(ctx, s.Workload.Namespace, s.Workload.UID)
-	return rollback.Remembered(history, s.Release.Spec.Reversion), err
-}
-
-// without returns why a release has no old pods to compare with, whatever its batch; empty if it has.
-func without(before string, undo bool) string {
-	switch {
-	case undo:
-		return "this version succeeded before, and is not compared with the one that it replaces"
-	case before == "":
-		return "no version succeeded before this one"
-	default:
-		return ""
-	}
-}
-
-// notCompared returns the status of a check of type compare of the nth batch that has no old pods.
-func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without string) v1alpha1.CheckStatus {
-	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
-	switch {
-	case !judge.IsLook(n):
-		next.Reason = v1alpha1.ReasonNotDue
-		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on of a release, and this is batch %d", n)
-	case without != "":
-		next.Message = without
-	case n > 1:
-		next.Message = "no Ready pod of the previous version is left; earlier batches were compared"
-	default:
-		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
-		next.Message = "no Ready pod of the previous version was left to compare with: hold the rollout (spec.hold)"
-	}
-	return next
 }
 
 // comparing returns the queries of a comparison of a batch and the earlier ones of its attempt. some is false if no new pod is left.

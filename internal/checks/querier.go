@@ -340,16 +340,6 @@ func variablesOf(s *Subject, series endpoint.Series, over time.Duration) promql.
 	}
 }
 
-// namesOf returns the names of pods that still count.
-func namesOf(pods []workload.Pod) (names []string) {
-	for i := range pods {
-		if !isGone(&pods[i]) {
-			names = append(names, pods[i].Name)
-		}
-	}
-	return names
-}
-
 // ask begins the call of a query.
 func (p *querier) ask(
 	ctx context.Context, known *querying, s *Subject, of *policy.Check, e *v1alpha1.DefenseEndpoint, q *question, at time.Time,

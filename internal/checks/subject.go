@@ -148,3 +148,13 @@ func followed(c *v1alpha1.CheckStatus, of *policy.Check, s *Subject) v1alpha1.Ch
 	}
 	return f
 }
+
+// namesOf returns the names of pods that still count.
+func namesOf(pods []workload.Pod) (names []string) {
+	for i := range pods {
+		if !isGone(&pods[i]) {
+			names = append(names, pods[i].Name)
+		}
+	}
+	return names
+}
