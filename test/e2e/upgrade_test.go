@@ -48,7 +48,8 @@ import (
 // a release it is the commit of the release.
 const older = "d05c0766042fa09917cd381aac2c423d9a401396"
 
-// olderTree extracts the older commit from the history of the repository, and builds its manager as make build does.
+// olderTree extracts the older commit from the history of the repository, and builds its manager as make build does, but with the libraries
+// of this commit: those of the older one would have to be fetched and compiled, which takes minutes of two cores.
 func olderTree(ctx context.Context) string {
 	GinkgoHelper()
 	if _, err := os.Stat(filepath.Join(root, ".git")); errors.Is(err, os.ErrNotExist) {
@@ -67,7 +68,8 @@ func olderTree(ctx context.Context) string {
 	Expect(err).NotTo(HaveOccurred(), "git archive %s: %s; the test needs the whole history: git fetch --unshallow", older, &problem)
 	dir := GinkgoT().TempDir()
 	Expect(unpack(files, dir)).To(Succeed())
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join("bin", "manager"), ".")
+	build := exec.CommandContext(ctx, "go", "build", "-modfile="+filepath.Join(root, "go.mod"), "-trimpath", "-buildvcs=false",
+		"-o", filepath.Join("bin", "manager"), ".")
 	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	out, err := build.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "build the manager of %s\n%s", older, out)
