@@ -311,7 +311,7 @@ func (p *prober) findService(ctx context.Context, c call) (at netip.AddrPort, re
 	case apierrors.IsForbidden(err):
 		return at, probeResult{Reason: "Forbidden", Message: "the operator may not get Services: give it that right, see config/rbac/role.yaml"}
 	case err != nil:
-		return at, probeResult{Reason: "NotFound", Message: "it could not be read from the API server"}
+		return at, probeResult{Reason: "NotRead", Message: "it could not be read from the API server"}
 	}
 	port, refused := portOfService(&service, portOf(c.check.Probe))
 	if refused.Reason != "" {
@@ -321,7 +321,7 @@ func (p *prober) findService(ctx context.Context, c call) (at netip.AddrPort, re
 	err = p.view.Live.List(ctx, &pods,
 		client.InNamespace(service.Namespace), client.MatchingLabels(service.Spec.Selector), client.Limit(maxBackends))
 	if err != nil {
-		return at, probeResult{Reason: "NotFound", Message: "its pods could not be read from the API server"}
+		return at, probeResult{Reason: "NotRead", Message: "its pods could not be read from the API server"}
 	}
 	all, refused := backends(&service, port, pods.Items)
 	if len(all) == 0 {
@@ -344,7 +344,7 @@ func (p *prober) find(ctx context.Context, c call) (at place, refused probeResul
 	live, err := p.live(ctx, c.pod)
 	switch {
 	case err != nil:
-		return at, probeResult{Reason: "NotFound", Message: "its ports could not be read from the API server"}
+		return at, probeResult{Reason: "NotRead", Message: "its ports could not be read from the API server"}
 	case live == nil:
 		return at, probeResult{Reason: "NotFound", Message: "it no longer exists"}
 	}

@@ -126,16 +126,8 @@ func named(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// stateOf names a state of a release.
+// stateOf returns the name of a release's state. A release whose state is not written yet is in Init.
 func stateOf(s v1alpha1.ChangeWorkloadStatusType) string { return cmp.Or(string(s), "Init") }
-
-// stateName returns a state for people.
-func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
-	if s == v1alpha1.ChangeWorkloadInit {
-		return "Init"
-	}
-	return string(s)
-}
 
 // describeResult returns a verdict on a pod in one line.
 func describeResult(r *v1alpha1.PodResult) string {

@@ -190,7 +190,7 @@ func (c *changer) correctedNow(
 		if !f.Pass {
 			nothing = "all that is named has failed already"
 		} else if f.everything() {
-			nothing = fmt.Sprintf("nothing of release %d fails; it is %s", change.Spec.Release, stateName(change.Status.Status))
+			nothing = fmt.Sprintf("nothing of release %d fails; it is %s", change.Spec.Release, stateOf(change.Status.Status))
 		}
 		return nil, nil, remedy(errors.New(nothing), "see "+c.command(s.target, "status"))
 	}
@@ -320,7 +320,7 @@ func (c *changer) awaitVerdict(
 	case err != nil:
 		return err
 	}
-	printf(c.Out, "%s: release %d is %s\n", s.target, now.Spec.Release, stateName(now.Status.Status))
+	printf(c.Out, "%s: release %d is %s\n", s.target, now.Spec.Release, stateOf(now.Status.Status))
 	return c.reportBlock(ctx, api, s)
 }
 

@@ -64,7 +64,7 @@ type corrected struct {
 func (c *correction) correct(change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod, now time.Time) (*corrected, error) {
 	if !record.IsVerified(change.Status.Status) || change.Status.ObservedRelease != change.Spec.Release {
 		return nil, fmt.Errorf("release %d is not verified: it is %s, and a verdict changes nothing",
-			change.Spec.Release, stateName(change.Status.Status))
+			change.Spec.Release, stateOf(change.Status.Status))
 	}
 	done := &corrected{}
 	if err := c.correctPods(done, change, batches); err != nil {
