@@ -441,7 +441,7 @@ bin/release:
 ##@ Try it out
 
 .PHONY: demo
-demo: begin build controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
+demo: begin build plugin controlplane ## Play a release on a local control plane (ARGS are passed to the demo).
 	$(GO_RUN) ./hack/demo $(ARGS)
 
 .PHONY: controlplane

@@ -175,8 +175,12 @@ func (d *demo) play(ctx context.Context, stories ...walkthrough.Story) error {
 		player := &walkthrough.Player{
 			Client: d.client, Of: story.Of, Namespace: story.Namespace, Progress: progress,
 			Kubectl: func(ctx context.Context, args ...string) (string, error) {
-				if args[0] != "-n" && story.Namespace != "default" {
-					args = append([]string{"-n", story.Namespace}, args...)
+				switch namespace := []string{"-n", story.Namespace}; {
+				case args[0] == "-n" || story.Namespace == "default":
+				case args[0] == "altershield": // kubectl passes on no flag before the name of a plugin
+					args = append(args, namespace...)
+				default:
+					args = append(namespace, args...)
 				}
 				return d.kubectl(ctx, args)
 			},
@@ -195,7 +199,7 @@ func (d *demo) kubectl(ctx context.Context, args []string) (string, error) {
 	fmt.Printf("\n$ %s\n", walkthrough.Typed(args))
 	var out bytes.Buffer
 	cmd := d.cluster.KubectlCmd(ctx, args...)
-	cmd.Dir = d.root
+	cmd.Dir, cmd.Env = d.root, append(cmd.Env, "PATH="+filepath.Join(d.root, "bin")+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Stdout = io.MultiWriter(os.Stdout, &out)
 	cmd.Stderr = cmd.Stdout
 	err := cmd.Run()

@@ -84,8 +84,14 @@ func startMetrics(ctx context.Context, d *demo) (_ *walkthrough.Metrics, stop fu
 		return nil, nil, err
 	}
 	closed = append(closed, alertmanager.Close)
+	states, err := monitoring.StartKubeStateMetrics(ctx, programs, d.cluster.Kubeconfig())
+	if err != nil {
+		return nil, nil, err
+	}
+	closed = append(closed, states.Close)
 	prometheus, err := monitoring.StartPrometheus(ctx, monitoring.PrometheusOptions{
 		Programs: programs, Host: host, Targets: targets, Alertmanagers: []*monitoring.Alertmanager{alertmanager},
+		Jobs: []monitoring.Job{states.Job()},
 	})
 	if err != nil {
 		return nil, nil, err
@@ -93,6 +99,7 @@ func startMetrics(ctx context.Context, d *demo) (_ *walkthrough.Metrics, stop fu
 	closed = append(closed, prometheus.Close)
 	fmt.Printf("\nPrometheus ready: %s\nAlertmanager ready: %s\n", prometheus.URL(), alertmanager.URL())
 	m := &walkthrough.Metrics{
+		Prometheus: prometheus.URL(),
 		Alert: func(ctx context.Context) error {
 			fmt.Printf("\nalert: %s\nexpr: %s\n", errorRule.Alert, errorRule.Expr)
 			return prometheus.SetRules(ctx, errorRule)

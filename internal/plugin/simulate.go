@@ -285,7 +285,7 @@ func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 		r.Message = problem
 		return r
 	}
-	var failed, held time.Time
+	var failed, passed, held time.Time // zero if none
 	for _, c := range s.checksOf(p.workload.Labels) {
 		for _, batch := range pods.batches(&c, p.workload.MinReady) {
 			if !failed.IsZero() && !batch.began.Before(failed) {
@@ -304,22 +304,23 @@ func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 			case r.Verdict == SimulatedFailed:
 			case status.Phase == v1alpha1.CheckPassed:
 				r.Verdict, r.Check, r.Message = SimulatedPassed, name, status.Message
+				passed = slices.MaxFunc([]time.Time{passed, at}, time.Time.Compare)
 			case r.Verdict == SimulatedNotJudged && r.Message == "":
 				r.Check, r.Message = name, status.Message
 			}
 		}
 	}
-	var replaced time.Time
-	if p.next != nil {
-		replaced = p.next.began
-	}
+	decided := passed
 	if r.Verdict == SimulatedFailed {
-		r.AfterSeconds = int64(failed.Sub(p.began).Seconds())
+		decided, r.AfterSeconds = failed, int64(failed.Sub(p.began).Seconds())
 	}
-	if r.Verdict != SimulatedNotJudged {
+	r.Class = classOf(r.Verdict, r.Bad, decided, pods.ended)
+	switch {
+	case r.Verdict == SimulatedPassed && r.Class == ClassNone:
+		r.Verdict, r.Message = SimulatedNotJudged, fmt.Sprintf("the release ended after %s, before the check did", age(pods.ended.Sub(p.began)))
+	case r.Verdict != SimulatedNotJudged:
 		r.HeldSeconds = int64(held.Sub(pods.fresh[0].ReadySince).Seconds())
 	}
-	r.Class = classOf(r.Verdict, r.Bad, failed, replaced)
 	return r
 }
 

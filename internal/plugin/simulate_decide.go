@@ -124,17 +124,18 @@ func outcomeOf(r, next *occurrence) (outcome string, bad bool) {
 	}
 }
 
-// classOf compares a verdict with the outcome. failed is the time of the failure, replaced the start of the next release; zero if unknown.
-func classOf(verdict SimulatedVerdict, bad bool, failed, replaced time.Time) SimulatedClass {
+// classOf compares a verdict with the outcome. decided is the time of the verdict, ended the end of the release; zero if unknown.
+func classOf(verdict SimulatedVerdict, bad bool, decided, ended time.Time) SimulatedClass {
+	tooLate := !ended.IsZero() && decided.After(ended)
 	switch {
+	case verdict == SimulatedNotJudged, verdict == SimulatedPassed && tooLate:
+		return ClassNone
 	case verdict == SimulatedFailed && !bad:
 		return ClassFalse
-	case verdict == SimulatedFailed && !replaced.IsZero() && failed.After(replaced):
+	case verdict == SimulatedFailed && tooLate:
 		return ClassLate
 	case verdict == SimulatedFailed:
 		return ClassTrue
-	case verdict == SimulatedNotJudged:
-		return ClassNone
 	case bad:
 		return ClassMissed
 	default:

@@ -180,6 +180,8 @@ type pastPods struct {
 	// fresh are the pods of the release by the time at which they were Ready.
 	fresh []workload.Pod
 	old   []seenPod
+	// ended is the start of the next release, or the last time at which a pod of this release was Ready. Zero without a next release.
+	ended time.Time
 }
 
 // pastBatch is a batch of one pod, or all pods of the release with the number 1.
@@ -265,10 +267,17 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 	if end.After(now) {
 		end = now
 	}
-	query := created(p.workload.Namespace, names...) + " and on (namespace, pod, uid) " +
-		strings.Replace(created(p.workload.Namespace, names...), "kube_pod_created{", `kube_pod_status_ready{condition="true",`, 1) + " == 1"
-	matrix, err := h.clients.QueryRange(ctx, h.endpoint, slots.Work{Namespace: p.workload.Namespace}, query,
-		promv1.Range{Start: p.began.Add(-podsBefore), End: end, Step: podsEvery}, podsTimeout)
+	all := created(p.workload.Namespace, names...)
+	ask := func(query string) (model.Matrix, error) {
+		return h.clients.QueryRange(ctx, h.endpoint, slots.Work{Namespace: p.workload.Namespace}, query,
+			promv1.Range{Start: p.began.Add(-podsBefore), End: end, Step: podsEvery}, podsTimeout)
+	}
+	matrix, err := ask(all + " and on (namespace, pod, uid) " +
+		strings.Replace(all, "kube_pod_created{", `kube_pod_status_ready{condition="true",`, 1) + " == 1")
+	var exact model.Matrix
+	if err == nil {
+		exact, err = ask(strings.Replace(all, "kube_pod_created{", "kube_pod_status_ready_time{", 1))
+	}
 	if err != nil {
 		_, message := endpoint.Sentence(h.endpoint, err)
 		return nil, "its pods are not known: " + message
@@ -277,12 +286,18 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 	if err != nil {
 		return nil, "its pods are not known: " + err.Error()
 	}
-	found := podsIn(matrix, func(name string, created time.Time) bool {
+	found := podsIn(matrix, exact, func(name string, created time.Time) bool {
 		if isDeployment {
 			return own.MatchString(name)
 		}
 		return !created.Before(p.began.Truncate(time.Second))
 	})
+	switch {
+	case p.next == nil:
+		found.ended = time.Time{}
+	case !p.next.began.IsZero():
+		found.ended = p.next.began
+	}
 	switch {
 	case len(found.fresh) > 0:
 		return found, ""
@@ -293,8 +308,9 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 	}
 }
 
-// podsIn returns the pods of an answer, of which the values are the times of their creation.
-func podsIn(matrix model.Matrix, isNew func(name string, created time.Time) bool) *pastPods {
+// podsIn returns the pods of an answer, of which the values are the times of their creation. exact has the times since when they were Ready;
+// versions of kube-state-metrics before 2.6 do not know them.
+func podsIn(matrix, exact model.Matrix, isNew func(name string, created time.Time) bool) *pastPods {
 	found := &pastPods{}
 	// A pod has several series if kube-state-metrics was restarted.
 	known := map[string]*seenPod{}
@@ -312,9 +328,25 @@ func podsIn(matrix model.Matrix, isNew func(name string, created time.Time) bool
 		}
 		known[fmt.Sprint(name, created.Unix())] = &seenPod{workload.Pod{Name: name, Created: created, Ready: true, ReadySince: since}, until}
 	}
+	times := map[string][]time.Time{}
+	for _, series := range exact {
+		name := string(series.Metric["pod"])
+		for i, sample := range series.Values {
+			if i == 0 || sample.Value != series.Values[i-1].Value {
+				times[name] = append(times[name], time.Unix(int64(sample.Value), 0))
+			}
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(known)) {
-		if pod := known[key]; isNew(pod.Name, pod.Created) {
+		pod := known[key]
+		for _, since := range times[pod.Name] {
+			if since.Before(pod.ReadySince) && !since.Before(pod.Created) {
+				pod.ReadySince = since
+			}
+		}
+		if isNew(pod.Name, pod.Created) {
 			found.fresh = append(found.fresh, pod.Pod)
+			found.ended = slices.MaxFunc([]time.Time{found.ended, pod.until}, time.Time.Compare)
 		} else {
 			found.old = append(found.old, *pod)
 		}

@@ -118,6 +118,7 @@ func TestRealSimulation(t *testing.T) {
 		for at := created; !at.After(now.Add(-until)); at = at.Add(15 * time.Second) {
 			labels := fmt.Sprintf(`{namespace="shop",pod=%q,uid=%q`, name, "uid-"+name)
 			fmt.Fprintf(&states, "kube_pod_created%s} %d %d\n", labels, created.Unix(), at.UnixMilli())
+			fmt.Fprintf(&states, "kube_pod_status_ready_time%s} %d %d\n", labels, created.Unix(), at.UnixMilli())
 			fmt.Fprintf(&states, "kube_pod_status_ready%s,condition=\"true\"} 1 %d\n", labels, at.UnixMilli())
 		}
 	}

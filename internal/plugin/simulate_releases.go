@@ -51,8 +51,9 @@ type occurrence struct {
 	began, after, before time.Time
 	// again: an earlier release had the template.
 	again bool
-	// status in the operator's records; empty without a record.
-	status v1alpha1.ChangeWorkloadStatusType
+	// status in the operator's records, and its time; empty without a record.
+	status  v1alpha1.ChangeWorkloadStatusType
+	updated time.Time
 }
 
 // from returns the earliest start.
@@ -117,12 +118,18 @@ func occurrencesOf(templates []template, records []v1alpha1.PreviousRelease) (al
 			}
 			all, at = append(all, o), len(all)
 		}
-		all[at].status = r.Status
+		all[at].status, all[at].updated = r.Status, time.Unix(r.UpdateTimeUnix, 0)
 		if all[at].began.IsZero() {
 			all[at].began = start
 		}
 	}
 	slices.SortStableFunc(all, func(a, b occurrence) int { return cmp.Or(a.from().Compare(b.from()), cmp.Compare(a.number, b.number)) })
+	for i := 1; i < len(all); i++ {
+		of, next := &all[i-1], &all[i]
+		if of.status == v1alpha1.ChangeWorkloadRollback && next.again && next.began.IsZero() && of.updated.After(next.after) {
+			next.began = of.updated // the rollback
+		}
+	}
 	return all
 }
 

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/model"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,10 +44,10 @@ import (
 func TestClassOf(t *testing.T) {
 	at := reported
 	for _, tt := range []struct {
-		verdict          SimulatedVerdict
-		bad              bool
-		failed, replaced time.Time
-		want             SimulatedClass
+		verdict        SimulatedVerdict
+		bad            bool
+		decided, ended time.Time
+		want           SimulatedClass
 	}{
 		{SimulatedFailed, true, at, at.Add(time.Minute), ClassTrue},
 		{SimulatedFailed, true, at, at, ClassTrue},
@@ -54,12 +55,14 @@ func TestClassOf(t *testing.T) {
 		{SimulatedFailed, true, at, time.Time{}, ClassTrue}, // rolled back at an unknown time
 		{SimulatedFailed, false, at, at.Add(day), ClassFalse},
 		{SimulatedFailed, false, at, time.Time{}, ClassFalse},
-		{SimulatedPassed, true, time.Time{}, at, ClassMissed},
-		{SimulatedPassed, false, time.Time{}, at, ClassOK},
+		{SimulatedPassed, true, at, at, ClassMissed},
+		{SimulatedPassed, true, at, time.Time{}, ClassMissed},
+		{SimulatedPassed, false, at, at.Add(day), ClassOK},
+		{SimulatedPassed, true, at, at.Add(-time.Second), ClassNone}, // its pods were gone
 		{SimulatedNotJudged, true, time.Time{}, at, ClassNone},
 		{SimulatedNotJudged, false, time.Time{}, time.Time{}, ClassNone},
 	} {
-		if got := classOf(tt.verdict, tt.bad, tt.failed, tt.replaced); got != tt.want {
+		if got := classOf(tt.verdict, tt.bad, tt.decided, tt.ended); got != tt.want {
 			t.Errorf("%+v: %s", tt, got)
 		}
 	}
@@ -99,6 +102,11 @@ func TestOccurrencesOf(t *testing.T) {
 	recorded := func(version string, hours int, status v1alpha1.ChangeWorkloadStatusType) v1alpha1.PreviousRelease {
 		return v1alpha1.PreviousRelease{Version: version, StartTimeUnix: at(hours).Add(time.Second).Unix(), Status: status}
 	}
+	undone := func(version string, hours, until int) v1alpha1.PreviousRelease {
+		r := recorded(version, hours, rolled)
+		r.UpdateTimeUnix = at(until).Unix()
+		return r
+	}
 	for name, tt := range map[string]struct {
 		templates []template
 		records   []v1alpha1.PreviousRelease
@@ -125,6 +133,11 @@ func TestOccurrencesOf(t *testing.T) {
 			templates: []template{of("a", 1, 1, 3), of("b", 2, 2)},
 			records:   []v1alpha1.PreviousRelease{recorded("a", 3, success), recorded("b", 2, rolled), recorded("a", 1, success)},
 			want:      []string{"a 1 +1 Success", "b 2 +2 Rollback", "a 3 again +3 Success"},
+		},
+		"a record of a rollback has its time": {
+			templates: []template{of("a", 1, 1, 3, 5), of("b", 2, 2), of("c", 4, 4)},
+			records:   []v1alpha1.PreviousRelease{undone("c", 4, 5), undone("b", 2, 3), recorded("a", 1, success)},
+			want:      []string{"a 1 +1 Success", "b 2 +2 Rollback", "a 3 again +3", "c 4 +4 Rollback", "a 5 again +5"},
 		},
 		"a revision is gone": {
 			templates: []template{of("b", 2, 2)}, records: []v1alpha1.PreviousRelease{recorded("b", 2, success), recorded("a", 1, suspend)},
@@ -156,6 +169,45 @@ func TestOccurrencesOf(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestPodsIn(t *testing.T) {
+	at := func(seconds int) model.Time { return model.TimeFromUnix(reported.Unix() + int64(seconds)) }
+	series := func(pod, uid string, samples ...[2]int) *model.SampleStream {
+		s := &model.SampleStream{Metric: model.Metric{"pod": model.LabelValue(pod), "uid": model.LabelValue(uid)}}
+		for _, sample := range samples {
+			s.Values = append(s.Values, model.SamplePair{Timestamp: at(sample[0]), Value: model.SampleValue(reported.Unix() + int64(sample[1]))})
+		}
+		return s
+	}
+	// The values are the times of creation, and of becoming Ready. The second pod was created again with its name.
+	created := model.Matrix{series("new", "1", [2]int{45, 30}, [2]int{60, 30}), series("web-0", "2", [2]int{0, -90}, [2]int{15, -90}),
+		series("web-0", "3", [2]int{60, 31}, [2]int{75, 31})}
+	ready := model.Matrix{series("new", "1", [2]int{45, 32}, [2]int{60, 58}), series("web-0", "2", [2]int{0, -80}), series("web-0", "3", [2]int{60, 59})}
+	for name, tt := range map[string]struct {
+		ready model.Matrix
+		want  []string
+	}{
+		"exact": {ready, []string{"new 32", "web-0 59", "web-0 -80"}},
+		"seen":  {nil, []string{"new 45", "web-0 60", "web-0 0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pods := podsIn(created, tt.ready, func(_ string, at time.Time) bool { return at.After(reported) })
+			var got []string
+			for _, pod := range pods.fresh {
+				got = append(got, fmt.Sprintf("%s %.0f", pod.Name, pod.ReadySince.Sub(reported).Seconds()))
+			}
+			for _, pod := range pods.old {
+				got = append(got, fmt.Sprintf("%s %.0f", pod.Name, pod.ReadySince.Sub(reported).Seconds()))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if got := pods.ended.Sub(reported); got != 75*time.Second {
+				t.Errorf("ended %s", got)
 			}
 		})
 	}

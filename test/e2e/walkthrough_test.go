@@ -103,6 +103,7 @@ var _ = Describe("the walkthrough", func() {
 				MatchRegexp(`ReleaseSuspended .*: pay/few-errors/errors: value 0\.\d+; value > 0.05 is true 2 times in a row`),
 				MatchRegexp(`RolledBack .*: pay/no-alerts/alerts: alert HighErrorShare fires`),
 				MatchRegexp(`RolledBack .*: pay/no-worse/compare: errors: 10 % of [0-9,]+ requests of 1 new pod against 0 % of `),
+				MatchRegexp(`deployment/web 6 .* rolled back +failed +\d+[ms0-9]* +true`),
 			),
 			ContainSubstring("this machine has no other address at which")))
 	}, SpecTimeout(15*time.Minute))

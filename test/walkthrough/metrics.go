@@ -24,6 +24,8 @@ import (
 
 // Metrics are a Prometheus that measures the pods of a story, and an Alertmanager.
 type Metrics struct {
+	// Prometheus is its URL.
+	Prometheus string
 	// Endpoints is the path of the manifest that describes both to the operator.
 	Endpoints string
 	// Alert adds the alerting rule [ErrorAlert] to Prometheus.
@@ -117,6 +119,9 @@ func Measured(m *Metrics) Story {
 			{Note: "The check explains itself:"},
 			kubectl("get changepods -o", `jsonpath={range .items[*].status.checks[?(@.reason=="WorseThanOldPods")]}{.message}{"\n"}{end}`).
 				prints("errors: 10 % of", "of 1 new pod against", "of 3 old ones"),
+			{Note: "Prometheus has the history: this is what the policy says of each release of this chapter."},
+			kubectl("altershield simulate no-worse --since 1h --prometheus "+m.Prometheus).
+				prints("errors: 10 % of", "0 false, 0 missed"),
 		}},
 	}}
 }
