@@ -44,7 +44,7 @@ type event struct {
 // test names a test, or a package where Test is empty.
 type test struct{ Package, Test string }
 
-// failed is how Ginkgo and Go begin a message. Lines before the first of them are left out, if there is one.
+// failed is how Ginkgo and Go begin a message. Lines before the first such line are left out.
 var failed = regexp.MustCompile(`\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED|ABORTED)\]|^panic:|\.go:\d+: `)
 
 // noise are lines of go test that say nothing.

@@ -308,8 +308,8 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 	}
 }
 
-// podsIn returns the pods of an answer, of which the values are the times of their creation. exact has the times since when they were Ready;
-// versions of kube-state-metrics before 2.6 do not know them.
+// podsIn returns the pods of an answer, of which the values are the times of their creation. exact has the times since when they were
+// Ready; versions of kube-state-metrics before 2.6 do not know them.
 func podsIn(matrix, exact model.Matrix, isNew func(name string, created time.Time) bool) *pastPods {
 	found := &pastPods{}
 	// A pod has several series if kube-state-metrics was restarted.

@@ -186,7 +186,8 @@ func TestPodsIn(t *testing.T) {
 	// The values are the times of creation, and of becoming Ready. The second pod was created again with its name.
 	created := model.Matrix{series("new", "1", [2]int{45, 30}, [2]int{60, 30}), series("web-0", "2", [2]int{0, -90}, [2]int{15, -90}),
 		series("web-0", "3", [2]int{60, 31}, [2]int{75, 31})}
-	ready := model.Matrix{series("new", "1", [2]int{45, 32}, [2]int{60, 58}), series("web-0", "2", [2]int{0, -80}), series("web-0", "3", [2]int{60, 59})}
+	ready := model.Matrix{series("new", "1", [2]int{45, 32}, [2]int{60, 58}), series("web-0", "2", [2]int{0, -80}),
+		series("web-0", "3", [2]int{60, 59})}
 	for name, tt := range map[string]struct {
 		ready model.Matrix
 		want  []string

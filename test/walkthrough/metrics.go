@@ -119,7 +119,7 @@ func Measured(m *Metrics) Story {
 			{Note: "The check explains itself:"},
 			kubectl("get changepods -o", `jsonpath={range .items[*].status.checks[?(@.reason=="WorseThanOldPods")]}{.message}{"\n"}{end}`).
 				prints("errors: 10 % of", "of 1 new pod against", "of 3 old ones"),
-			{Note: "Prometheus has the history: this is what the policy says of each release of this chapter."},
+			{Note: "Prometheus has the history. This is what the policy decides about each release of this chapter:"},
 			kubectl("altershield simulate no-worse --since 1h --prometheus "+m.Prometheus).
 				prints("errors: 10 % of", "0 false, 0 missed"),
 		}},
