@@ -32,6 +32,8 @@ import (
 const (
 	// most is how many lines of a message are printed.
 	most = 25
+	// mostUnended is how many tests that did not end are printed of a report.
+	mostUnended = 3
 	// widest is how many bytes of a line are printed.
 	widest = 300
 )
@@ -77,8 +79,12 @@ func write(w io.Writer, report io.Reader) error {
 			delete(outputs, t)
 		}
 	}
+	unended := 0
 	for _, t := range running {
-		if outputs[t] != nil {
+		switch {
+		case outputs[t] == nil:
+		case unended < mostUnended:
+			unended++
 			tell(w, t, "NOT ENDED", outputs[t])
 		}
 	}
