@@ -47,7 +47,10 @@ type event struct {
 type test struct{ Package, Test string }
 
 // failed is how Ginkgo and Go begin a message. Lines before the first such line are left out.
-var failed = regexp.MustCompile(`\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED|ABORTED)\]|^panic:|\.go:\d+: `)
+var failed = regexp.MustCompile(`^\s*\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED|ABORTED)\] |^panic:|^\s*\S+\.go:\d+: `)
+
+// color is a color of a terminal.
+var color = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // noise are lines of go test that say nothing.
 var noise = regexp.MustCompile(`^(\s*=== |\s*--- (PASS|SKIP)|PASS|FAIL|\[[A-Z]+\] *$)`)
@@ -104,13 +107,13 @@ func tell(w io.Writer, t test, how string, output *bytes.Buffer) {
 	}
 	fmt.Fprintf(w, "=== %s: %s %s\n", how, t.Package, t.Test)
 	var lines []string
-	for line := range strings.Lines(output.String()) {
+	for line := range strings.Lines(color.ReplaceAllString(output.String(), "")) {
 		if line = strings.TrimRight(line, "\n"); strings.TrimSpace(line) != "" && !noise.MatchString(line) {
 			lines = append(lines, line)
 		}
 	}
 	for i, line := range lines {
-		if failed.MatchString(line) {
+		if failed.MatchString(line) && !strings.Contains(line, "] in [") { // Ginkgo repeats in which node it failed
 			lines = lines[i:]
 			break
 		}

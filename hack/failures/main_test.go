@@ -23,8 +23,8 @@ import (
 )
 
 func TestWrite(t *testing.T) {
-	long := "[It] waits\n" + strings.Repeat("a log that says much\n", 10_000) +
-		"  [FAILED] Timed out after 180.001s.\n  Expected\n      <string>: Running\n  to equal\n      <string>: Success\n"
+	long := "\x1b[31m• [FAILED] [180.1 seconds]\x1b[0m\n[It] waits\n" + strings.Repeat("a log that says much\n", 10_000) +
+		"  \x1b[31m[FAILED] \x1b[0mTimed out after 180.001s.\n  Expected\n      <string>: Running\n  to equal\n      <string>: Success\n"
 	events := []event{
 		{Action: "start", Package: "e2e"},
 		{Action: "run", Package: "e2e", Test: "[It] passes"},
