@@ -283,11 +283,11 @@ func (q *query) takeCompared(found *compared) {
 	s.Message = fmt.Sprintf("%d of at least %d evaluations: %s", s.Measured, q.Check.Prometheus.Count, q.last())
 }
 
-// goesOn reports whether a comparison goes on beyond its window, as long as old pods are left.
+// goesOn reports whether a comparison goes on beyond its window, as long as old pods are left: with too few data, with a change that is
+// not confirmed, and after a call without an answer.
 func (q *query) goesOn() bool {
 	s := &q.plan.Status
-	return q.Check.Compare != nil && s.Measured < longest(q.Check) && q.comparedNow().Gone == 0 &&
-		(s.Reason == v1alpha1.ReasonFewData || s.Reason == v1alpha1.ReasonUnsteady)
+	return q.Check.Compare != nil && s.Measured < longest(q.Check) && q.comparedNow().Gone == 0 && s.Reason != v1alpha1.ReasonMeasuring
 }
 
 // comparedNow returns the comparison of the last answer.

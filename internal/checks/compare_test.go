@@ -361,6 +361,27 @@ func TestCompareUnanswered(t *testing.T) {
 	r.ends(v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 10 %")
 }
 
+// TestCompareUnansweredLater: a call without an answer after the window, when too few data extended it, is no pass, also after a restart.
+func TestCompareUnansweredLater(t *testing.T) {
+	few := exported{requests: 0.5}
+	server := newRanges(t, fleet(few, 5, few))
+	r := newComparing(t, server, 5, errorShare())
+	for r.check() == nil || r.check().Measured < 5 || r.check().Reason != v1alpha1.ReasonFewData {
+		r.run(r.clock.Now().Sub(r.began) + 10*time.Second)
+	}
+	server.refused = "sum by"
+	for r.check().Reason == v1alpha1.ReasonFewData && r.check().Phase == v1alpha1.CheckRunning {
+		r.run(r.clock.Now().Sub(r.began) + 10*time.Second)
+	}
+	if c := r.check(); c.Phase != v1alpha1.CheckRunning {
+		t.Fatalf("%s %s %s", c.Phase, c.Reason, c.Message)
+	}
+	r.restarted()
+	server.refused = ""
+	r.run(40 * time.Minute)
+	r.ends(v1alpha1.CheckNoData, v1alpha1.ReasonFewData, "errors:")
+}
+
 // TestAttempt: numbers of batches go on over attempts, and batches may have been removed.
 func TestAttempt(t *testing.T) {
 	batch := func(number, attempt int32, pods ...string) v1alpha1.ChangePod {
