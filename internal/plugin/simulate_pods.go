@@ -180,7 +180,8 @@ type pastPods struct {
 	// fresh are the pods of the release by the time at which they were Ready.
 	fresh []workload.Pod
 	old   []seenPod
-	// ended is the start of the next release, or the last time at which a pod of this release was Ready. Zero without a next release.
+	// ended is the start of the next release, or the last time at which a pod of this release was Ready. It is zero without a next release,
+	// and if it is not known.
 	ended time.Time
 }
 
@@ -293,10 +294,10 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 		return !created.Before(p.began.Truncate(time.Second))
 	})
 	switch {
-	case p.next == nil:
-		found.ended = time.Time{}
-	case !p.next.began.IsZero():
+	case p.next != nil && !p.next.began.IsZero():
 		found.ended = p.next.began
+	case p.next == nil, !found.ended.Before(end.Add(-podsEvery)):
+		found.ended = time.Time{} // its pods were Ready for longer than was asked
 	}
 	switch {
 	case len(found.fresh) > 0:
