@@ -49,7 +49,7 @@ type test struct{ Package, Test string }
 // failed is how Ginkgo and Go begin a message. Lines before the first such line are left out.
 var failed = regexp.MustCompile(`^\s*\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED|ABORTED)\] |^panic:|^\s*\S+\.go:\d+: `)
 
-// color is a color of a terminal.
+// color matches the codes that set the color of a terminal.
 var color = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // noise are lines of go test that say nothing.
@@ -60,7 +60,7 @@ func write(w io.Writer, report io.Reader) error {
 	outputs, running := map[test]*bytes.Buffer{}, []test{}
 	decoder := json.NewDecoder(report)
 	var failure error
-	for failure == nil {
+	for {
 		var e event
 		if failure = decoder.Decode(&e); failure != nil {
 			break

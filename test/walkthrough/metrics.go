@@ -24,7 +24,7 @@ import (
 
 // Metrics are a Prometheus that measures the pods of a story, and an Alertmanager.
 type Metrics struct {
-	// Prometheus is its URL.
+	// Prometheus is the URL of Prometheus.
 	Prometheus string
 	// Endpoints is the path of the manifest that describes both to the operator.
 	Endpoints string
