@@ -251,9 +251,15 @@ func (w *world) expectInvariants(ctx context.Context, namespaces ...string) {
 	Expect(w.withoutExempt(violations)).To(BeEmpty(), "violated invariants")
 }
 
-// withoutExempt drops the violations of invariants that need not hold at present.
+// withoutExempt drops the violations of invariants that need not hold at present. Where the operator's kinds and roles were replaced, the
+// watches of a manager begin again while its right to them moves from a role to another, which the API server may see in the wrong order.
+// It tries again. A right that stays away is an error in its log.
 func (w *world) withoutExempt(violations []observer.Violation) []observer.Violation {
-	return slices.DeleteFunc(violations, func(v observer.Violation) bool { return w.exempt[v.Invariant] != "" })
+	return slices.DeleteFunc(violations, func(v observer.Violation) bool {
+		moved := w.replaced > 0 && v.Invariant == observer.RightsSuffice &&
+			(strings.HasPrefix(v.Message, "watch ") || strings.HasPrefix(v.Message, "list "))
+		return moved || w.exempt[v.Invariant] != ""
+	})
 }
 
 // leaveUnfinished marks a spec that ends while its releases cannot end.
