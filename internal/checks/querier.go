@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -163,7 +164,11 @@ func (p *querier) next(
 // settle keeps the progress of a check, and returns the status to write.
 func (p *querier) settle(known *querying, c *v1alpha1.CheckStatus, in queryInput, plan queryPlan) (v1alpha1.CheckStatus, time.Duration) {
 	p.mu.Lock()
-	known.progress, known.errors, known.notBefore = plan.Status, plan.Errors, plan.NotBefore
+	if record.CheckIsOver(&plan.Status) && plan.Status.Phase != v1alpha1.CheckWatching {
+		known.answer = in.Answer // if its end is not written, it is decided again
+	} else {
+		known.progress, known.errors, known.notBefore = plan.Status, plan.Errors, plan.NotBefore
+	}
 	p.mu.Unlock()
 	if c.Phase == v1alpha1.CheckWatching && plan.Status.Phase == v1alpha1.CheckWatching {
 		if plan.After == 0 { // it passed, and this process remembers that until then

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
+	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/slots"
 )
 
@@ -122,11 +124,28 @@ func (r *ruled) restarted() {
 	r.checks.query.clients = endpoint.NewClients(r.api, r.clock, endpoint.Guarded(anywhere))
 }
 
+// decidesAgain fails unless the check, if it has just ended, ends in the same way again after a write that failed.
+func (r *ruled) decidesAgain(before v1alpha1.ChangePodStatus) {
+	r.Helper()
+	ended, events, writes := r.check().DeepCopy(), r.events, r.writes
+	if !record.CheckIsOver(ended) || record.CheckIsOver(&before.Checks[0]) || ended.Phase == v1alpha1.CheckWatching {
+		return
+	}
+	r.s.Batch.Status = before
+	r.next()
+	r.events, r.writes = events, writes
+	if again := r.check(); !reflect.DeepEqual(again, ended) {
+		r.Errorf("after a write that failed, the check is %+v, want %+v", again, ended)
+	}
+}
+
 // run lets the check go on until a time after its start, in steps of 5 seconds or less.
 func (r *ruled) run(until time.Duration) {
 	r.Helper()
 	for range 1000 {
+		before := *r.s.Batch.Status.DeepCopy()
 		step := r.next()
+		r.decidesAgain(before)
 		r.checks.query.running.Wait()
 		end := r.began.Add(until)
 		switch now := r.clock.Now(); {
