@@ -86,7 +86,10 @@ func TestRealPresets(t *testing.T) {
 	type result map[v1alpha1.ComparePreset][]float64
 	const some = -1 // the recorded latency of a real server
 	want := map[string]result{
-		"cadvisor": {v1alpha1.PresetCPU: {0.3}, v1alpha1.PresetMemory: {3e8}, v1alpha1.PresetThrottling: {0.25}},
+		"cadvisor": {
+			v1alpha1.PresetCPU: {(2.77478078 + 0.030099063) / history.Seconds()}, v1alpha1.PresetMemory: {2 * 282624},
+			v1alpha1.PresetThrottling: {546. / (549 + 4)},
+		},
 		"micrometer": {
 			v1alpha1.PresetSpringErrors: {10, 100}, v1alpha1.PresetSpringLatency: {0.1}, v1alpha1.PresetJVMGC: {0.1},
 		},
