@@ -244,7 +244,7 @@ func (s *simulating) simulate(ctx context.Context, r *reader, report *Simulation
 				of[i].after = of[i-1].began
 			}
 			if of[i].began.IsZero() && of[i].after.After(report.Since.Time) {
-				of[i].began = s.history.firstPod(ctx, &of[i], s.Now())
+				of[i].began, of[i].problem = s.history.firstPod(ctx, &of[i], s.Now())
 				if i > 0 {
 					of[i-1].next = &of[i].occurrence
 				}

@@ -119,7 +119,7 @@ func (s *simulating) endpointOf(ctx context.Context, live client.Reader, name st
 	if u, err := url.Parse(e.Spec.URL); err != nil || u.Host == "" || u.User != nil {
 		return nil, remedy(fmt.Errorf("--prometheus %q is no URL", s.url), "give it as in http://localhost:9090, without a user")
 	}
-	e.UID = types.UID(name)
+	e.Name, e.UID = name, types.UID(name)
 	if e.Spec.Limits == nil {
 		e.Spec.Limits = &v1alpha1.EndpointLimits{QPS: simulatedQPS}
 	}
@@ -230,10 +230,10 @@ func created(namespace string, names ...string) string {
 	return fmt.Sprintf("kube_pod_created{namespace=%q,pod=~%q}", namespace, strings.ReplaceAll(strings.Join(names, "|"), ".", `\.`))
 }
 
-// firstPod returns when the first pod of a release was created; zero if unknown.
-func (h *pastSeries) firstPod(ctx context.Context, p *past, now time.Time) time.Time {
+// firstPod returns when the first pod of a release was created; zero if unknown, with the problem if Prometheus did not answer.
+func (h *pastSeries) firstPod(ctx context.Context, p *past, now time.Time) (at time.Time, problem string) {
 	if p.workload.Kind() != "deployment" {
-		return time.Time{} // pods of other kinds have the names of earlier pods
+		return time.Time{}, "" // pods of other kinds have the names of earlier pods
 	}
 	if !p.before.IsZero() {
 		now = p.before
@@ -241,10 +241,14 @@ func (h *pastSeries) firstPod(ctx context.Context, p *past, now time.Time) time.
 	query := fmt.Sprintf("min(min_over_time(%s[%ds]) > %d)", created(p.workload.Namespace, p.namesOfPods()),
 		int(now.Sub(p.after).Seconds())+1, p.after.Unix())
 	samples, err := h.clients.Query(ctx, h.endpoint, slots.Work{Namespace: p.workload.Namespace}, query, now, podsTimeout)
-	if err != nil || len(samples) != 1 {
-		return time.Time{}
+	switch {
+	case err != nil:
+		_, message := endpoint.Sentence(h.endpoint, err)
+		return time.Time{}, "the start of the release is not known: " + message
+	case len(samples) != 1:
+		return time.Time{}, ""
 	}
-	return time.Unix(int64(samples[0].Value), 0)
+	return time.Unix(int64(samples[0].Value), 0), ""
 }
 
 // pods returns the pods around the start of a release, or why they are not known.
@@ -252,7 +256,7 @@ func (h *pastSeries) pods(ctx context.Context, p *past, now time.Time) (*pastPod
 	isDeployment := p.workload.Kind() == "deployment"
 	switch {
 	case p.began.IsZero():
-		return nil, "the start of the release is not known"
+		return nil, cmp.Or(p.problem, "the start of the release is not known")
 	case isDeployment && p.name == "":
 		return nil, "its ReplicaSet was removed: raise spec.revisionHistoryLimit"
 	}

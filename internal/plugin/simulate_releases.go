@@ -139,6 +139,8 @@ type past struct {
 	workload *workload.Workload
 	// previous and next are nil if there is none, or none is known.
 	previous, next *occurrence
+	// problem is why its start is not known; empty if it is, or no cause is known.
+	problem string
 }
 
 // pastReleases reads the releases of the workloads of a namespace that are chosen.
