@@ -53,12 +53,14 @@ type healthAround struct {
 	failing int
 	// old lists the pods of the previous version that exist.
 	old []workload.Pod
+	// worse says that new pods fail more often than old ones; empty if they do not, or if another batch says it.
+	worse string
 }
 
 // podHealthPlan is a decision about the check.
 type podHealthPlan struct {
-	// Failing describes the failing pods of the batch in one text, which changes when a pod
-	// fails again. If it is set, load Around and decide again.
+	// Failing describes in one text the pods of the batch that fail the check, or failed at all.
+	// It changes when a pod fails again. If it is set, load Around and decide again.
 	Failing string
 	// Status is the new status, which may be equal to the old one.
 	Status v1alpha1.CheckStatus
@@ -108,8 +110,11 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 			failing[in.Pods[i].Name] = s
 		}
 	}
-	if len(failing) > 0 && in.Around == nil {
+	if in.Around == nil && (len(failing) > 0 || h.mayBeWorse()) {
 		return podHealthPlan{Failing: h.describeFailing(failing), Status: h.status}
+	}
+	if in.Around != nil && h.status.Comparison == "" {
+		h.status.Comparison = in.Around.worse
 	}
 	unclear := len(failing) > 0 && h.judge(failing)
 	if h.status.Phase == v1alpha1.CheckFailed {
@@ -149,8 +154,8 @@ func (h *podHealth) describeFailing(failing map[string]symptom) string {
 	var all strings.Builder
 	for i := range h.Pods {
 		p := &h.Pods[i]
-		if s, fails := failing[p.Name]; fails {
-			fmt.Fprintln(&all, p.Name, s.reason, p.Restarts, p.EndedAt.Unix(), p.UnreadySince.Unix())
+		if s, fails := failing[p.Name]; fails || h.failed(p) {
+			fmt.Fprintln(&all, p.Name, s.reason, p.Restarts, p.EndedAt.Unix(), p.UnreadySince.Unix(), p.ReadySince.Unix())
 		}
 	}
 	return all.String()

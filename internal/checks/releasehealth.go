@@ -83,6 +83,9 @@ type releaseHealth struct {
 	total, failing int
 	batches        map[types.UID]batchHealth
 	old            []workload.Pod
+	// worse says that new pods fail more often than old ones, and teller is the batch that reports it.
+	worse  string
+	teller types.UID
 }
 
 type batchHealth struct{ total, failing int }
@@ -168,6 +171,9 @@ func (h *releaseHealth) around(batch types.UID, pods []workload.Pod) *healthArou
 			around.total++
 		}
 	}
+	if h.worse != "" && (h.teller == "" || h.teller == batch) {
+		h.teller, around.worse = batch, h.worse
+	}
 	return around
 }
 
@@ -188,17 +194,22 @@ func (r *releaseHealths) read(ctx context.Context, s *Subject, check *policy.Che
 		}
 	}
 	now := r.clock.Now()
-	h := &releaseHealth{batches: make(map[types.UID]batchHealth, len(batches))}
+	h, counts, reported := &releaseHealth{batches: make(map[types.UID]batchHealth, len(batches))}, failureCounts{}, false
 	for _, b := range record.CountingBatches(s.Release, batches) {
 		found := inBatch(b, there)
 		of := batchHealth{total: len(found)}
 		if c := record.FindCheck(b.Status.Checks, check.Name); c != nil {
-			of.failing = countFailing(podHealthInput{Now: now, Check: check, Status: *c, Pods: found})
+			in := podHealthInput{Now: now, Check: check, Status: *c, Pods: found}
+			of.failing = countFailing(in)
+			counts.add(in)
+			reported = reported || c.Comparison != ""
 		}
 		h.batches[b.UID] = of
 		h.total, h.failing = h.total+of.total, h.failing+of.failing
 	}
-	h.old, err = r.view.OldPods(ctx, s.Workload)
+	if h.old, err = r.view.OldPods(ctx, s.Workload); err == nil && *check.PodHealth.CompareOldPods && !reported {
+		h.worse = counts.worse(now, h.old)
+	}
 	return h, err
 }
 
