@@ -252,6 +252,10 @@ var policyStories = []world.Story{
 	{Name: "all crash four minutes after it succeeded, and it goes back", Run: downAfterSuccess(4 * time.Minute)},
 	{Name: "all crash four minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downAfterSuccess(4 * time.Minute)},
 	{Name: "all crash six minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downTooLate},
+	{Name: "restarts that old pods do not have", Options: world.Options{Settings: on(settings.NameHolding, "first")},
+		Run: restartWhileHeld(false)},
+	{Name: "restarts that old pods have, too", Options: world.Options{Settings: on(settings.NameHolding, "first")},
+		Run: restartWhileHeld(true)},
 	{Name: "wait for a check", Options: withPolicies(podHealth("policy")), Run: func(w *world.World) {
 		create(w, web(2))
 		began := time.Now()
@@ -301,6 +305,55 @@ var policyStories = []world.Story{
 			w.Failf("a disabled policy checks: %+v", c)
 		}
 	}},
+}
+
+// restartWhileHeld lets a container of three new pods restart while the rollout is held, and of old pods at the same time.
+func restartWhileHeld(same bool) func(*world.World) {
+	return func(w *world.World) {
+		create(w, web(8))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(3 * time.Hour)
+		before := w.Pods()
+		release(w, "second")
+		var fresh []*corev1.Pod
+		w.Until("the first new pods are checked", func() bool {
+			fresh = slices.DeleteFunc(w.Pods(), func(pod *corev1.Pod) bool {
+				return slices.ContainsFunc(before, func(old *corev1.Pod) bool { return old.UID == pod.UID })
+			})
+			c := w.Change("web")
+			return c != nil && len(fresh) >= 3 && len(w.Batches(c)) == len(fresh)
+		})
+		w.For(4 * time.Minute)
+		restart := fresh[:3]
+		if same {
+			for _, pod := range w.Pods() {
+				if pod.Labels["test"] != "second" {
+					restart = append([]*corev1.Pod{pod}, restart...)
+				}
+			}
+			if len(restart) == 3 {
+				w.Failf("no old pod is left")
+			}
+		}
+		for _, pod := range restart {
+			crashed(w, pod, 1)
+		}
+		reported := func() (n int) {
+			for _, b := range w.Batches(w.Change("web")) {
+				if c := record.FindCheck(b.Status.Checks, staysUp); c != nil && strings.HasPrefix(c.Comparison, "restarts: 3 in ") {
+					n++
+				}
+			}
+			return n
+		}
+		if !same {
+			w.Until("a check reports it", func() bool { return reported() == 1 && eventsOf(w, v1alpha1.EventMoreFailures) > 0 })
+		}
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if same && reported()+eventsOf(w, v1alpha1.EventMoreFailures) > 0 {
+			w.Failf("the release is blamed")
+		}
+	}
 }
 
 // ruleStories are stories of checks by rules.
