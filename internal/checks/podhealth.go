@@ -53,8 +53,10 @@ type healthAround struct {
 	failing int
 	// old lists the pods of the previous version that exist.
 	old []workload.Pod
-	// worse says that new pods fail more often than old ones; empty if they do not, or if another batch says it.
-	worse string
+	// worse says that new pods fail more often than old ones; empty if they do not, or if another batch says it. confirm is the time until
+	// that is certain.
+	worse   string
+	confirm time.Duration
 }
 
 // podHealthPlan is a decision about the check.
@@ -113,8 +115,9 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 	if in.Around == nil && (len(failing) > 0 || h.mayBeWorse()) {
 		return podHealthPlan{Failing: h.describeFailing(failing), Status: h.status}
 	}
+	confirm := time.Duration(0)
 	if in.Around != nil && h.status.Comparison == "" {
-		h.status.Comparison = in.Around.worse
+		h.status.Comparison, confirm = in.Around.worse, in.Around.confirm
 	}
 	unclear := len(failing) > 0 && h.judge(failing)
 	if h.status.Phase == v1alpha1.CheckFailed {
@@ -123,6 +126,9 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 	after := h.untilNext()
 	switch {
 	case after > 0 || h.status.Background:
+		if confirm > 0 && (after == 0 || confirm < after) {
+			after = confirm
+		}
 	case unclear:
 		h.status.Phase, h.status.OnSilence = v1alpha1.CheckInconclusive, onSilence(h.Check.OnNoData)
 	default:

@@ -37,6 +37,9 @@ const (
 	healthEvery = time.Second
 	// askedFor is how long the start of a batch's failure is remembered.
 	askedFor = time.Minute
+	// confirmAfter is how long new pods have to be worse than old ones until it is reported: what has a common cause may be read of new
+	// pods first.
+	confirmAfter = 30 * time.Second
 )
 
 // releaseHealths runs the checks of type podHealth, from the caches. For a batch with failing pods
@@ -53,6 +56,8 @@ type releaseHealths struct {
 	forgot time.Time
 	known  map[healthKey]*releaseHealth
 	asked  map[askedKey]asked
+	// worse is since when the new pods of a release are worse.
+	worse map[healthKey]time.Time
 }
 
 type healthKey struct {
@@ -83,15 +88,18 @@ type releaseHealth struct {
 	total, failing int
 	batches        map[types.UID]batchHealth
 	old            []workload.Pod
-	// worse says that new pods fail more often than old ones, and teller is the batch that reports it.
-	worse  string
-	teller types.UID
+	// worse says that new pods fail more often than old ones, confirm is the time until that is certain, and reporter the batch that reports
+	// it.
+	worse    string
+	confirm  time.Duration
+	reporter types.UID
 }
 
 type batchHealth struct{ total, failing int }
 
 func newReleaseHealths(c *cluster.Cluster) *releaseHealths {
-	return &releaseHealths{view: c.View, clock: c.Clock, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{}}
+	return &releaseHealths{view: c.View, clock: c.Clock, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{},
+		worse: map[healthKey]time.Time{}}
 }
 
 // next makes one step of a check: when a pod of the batch changes, and when the time of the
@@ -143,10 +151,23 @@ func (r *releaseHealths) health(
 		if known, err = r.read(ctx, s, check); err != nil {
 			return nil, 0, err
 		}
-		known.moment, known.at = moment, now
+		known.moment, known.at, known.confirm = moment, now, r.confirm(key, known.worse != "", now)
 		r.known[key] = known
 	}
 	return known.around(s.Batch.UID, pods), 0, nil
+}
+
+// confirm returns the time until it is certain that the new pods of a release are worse.
+func (r *releaseHealths) confirm(key healthKey, worse bool, now time.Time) time.Duration {
+	since, known := r.worse[key]
+	switch {
+	case !worse:
+		delete(r.worse, key)
+		return 0
+	case !known:
+		r.worse[key], since = now, now
+	}
+	return max(confirmAfter-now.Sub(since), 0)
 }
 
 // forget drops old entries now and then. A batch whose entry was dropped waits for another read.
@@ -159,6 +180,7 @@ func (r *releaseHealths) forget() {
 	}
 	r.forgot = now
 	maps.DeleteFunc(r.known, func(_ healthKey, h *releaseHealth) bool { return now.Sub(h.at).Abs() > healthEvery })
+	maps.DeleteFunc(r.worse, func(_ healthKey, since time.Time) bool { return now.Sub(since).Abs() > askedFor })
 	maps.DeleteFunc(r.asked, func(_ askedKey, a asked) bool { return now.Sub(a.since).Abs() > askedFor })
 }
 
@@ -171,8 +193,12 @@ func (h *releaseHealth) around(batch types.UID, pods []workload.Pod) *healthArou
 			around.total++
 		}
 	}
-	if h.worse != "" && (h.teller == "" || h.teller == batch) {
-		h.teller, around.worse = batch, h.worse
+	switch {
+	case h.worse == "" || h.reporter != "" && h.reporter != batch:
+	case h.confirm > 0:
+		around.confirm = h.confirm
+	default:
+		h.reporter, around.worse = batch, h.worse
 	}
 	return around
 }
