@@ -113,19 +113,25 @@ func TestFailureCounts(t *testing.T) {
 // TestWorseThanOldPods: the batch of a pod that failed reports that new pods are worse, once, and no pod fails because of it.
 func TestWorseThanOldPods(t *testing.T) {
 	began := testNow.Add(-time.Minute)
-	health := &releaseHealth{worse: "restarts: 3"}
+	health := &releaseHealth{worse: "restarts: 3", confirm: 20 * time.Second}
 	for i, step := range []struct {
 		batch      types.UID
 		healthy    bool
 		off        bool
 		comparison string
+		after      time.Duration
 	}{
-		{batch: "a", healthy: true},
-		{batch: "a", off: true},
-		{batch: "b", comparison: "restarts: 3"},
-		{batch: "b", comparison: "restarts: 3"},
-		{batch: "a"},
+		{batch: "a", healthy: true, after: 4 * time.Minute},
+		{batch: "a", off: true, after: 4 * time.Minute},
+		{batch: "a", after: 20 * time.Second},
+		{batch: "b", after: 20 * time.Second},
+		{batch: "b", comparison: "restarts: 3", after: 4 * time.Minute},
+		{batch: "b", comparison: "restarts: 3", after: 4 * time.Minute},
+		{batch: "a", after: 4 * time.Minute},
 	} {
+		if step.comparison != "" {
+			health.confirm = 0
+		}
 		p := workload.Pod{Name: "pod", UID: "pod", Created: began.Add(-time.Hour), Ready: true, ReadySince: began.Add(-time.Hour)}
 		if !step.healthy {
 			p.Restarts, p.EndedAt = 1, began.Add(30*time.Second)
@@ -144,8 +150,9 @@ func TestWorseThanOldPods(t *testing.T) {
 			in.Around = health.around(step.batch, in.Pods)
 			plan = decidePodHealth(in)
 		}
-		if s := plan.Status; s.Comparison != step.comparison || s.Phase != v1alpha1.CheckWatching || s.Reason != "" || len(s.FailedPods) != 0 {
-			t.Errorf("step %d: %+v", i, s)
+		if s := plan.Status; s.Comparison != step.comparison || s.Phase != v1alpha1.CheckWatching || s.Reason != "" || len(s.FailedPods) != 0 ||
+			plan.After != step.after {
+			t.Errorf("step %d, again after %s: %+v", i, plan.After, s)
 		}
 		in.Status, in.Around = plan.Status, nil
 		if again := decidePodHealth(in); step.comparison != "" && again.Failing != "" {
