@@ -43,6 +43,7 @@ const (
 )
 
 func main() {
+	only := flag.String("only", "", "failures: only the failures of pods; empty for all")
 	n := flag.Int("n", 10000, "the number of simulated releases of each cell")
 	plots := flag.String("plots", "", "the directory to draw in; nothing is drawn if empty")
 	flag.Parse()
@@ -50,7 +51,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "judge: -n must be at least 1")
 		os.Exit(2)
 	}
-	over := healthyCounts(*n)
+	over := healthyFailures(*n)
+	powerOfFailures(max(*n/10, 1))
+	if *only == "failures" {
+		end(over)
+		return
+	}
+	over = append(over, healthyCounts(*n)...)
 	values, kayenta := healthyValues(*n)
 	powerOfCounts(max(*n/10, 1))
 	found := powerOfValues(max(*n/10, 1))
@@ -60,7 +67,12 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	if over = append(over, values...); len(over) > 0 {
+	end(append(over, values...))
+}
+
+// end exits with an error if more healthy releases fail than may.
+func end(over []string) {
+	if len(over) > 0 {
 		fmt.Fprintf(os.Stderr, "judge: more healthy releases fail than may:\n  %s\n", strings.Join(over, "\n  "))
 		os.Exit(1)
 	}

@@ -23,9 +23,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// worseAlpha is the share of healthy releases for each kind of failure that may be reported as worse. hack/judge measures it.
-const worseAlpha = 0.01
-
 // failureCounts has the failures of the new pods of a release while their check runs. A pod counts one restart and one loss of readiness
 // at most, because the status of a pod has the last one only, and because a second restart fails the check.
 type failureCounts struct {
@@ -100,7 +97,7 @@ func (f *failureCounts) against(kind string, fresh []judge.PodMinute, now time.T
 	if same > 0 && same*oldPodsShare >= len(before) {
 		return ""
 	}
-	if c := judge.CountTotals(judge.EventFloors, fresh, before); c.Fails(worseAlpha) {
+	if c := judge.CountTotals(judge.EventFloors, fresh, before); c.Fails(judge.EventAlpha) {
 		return c.Totals(kind)
 	}
 	return ""
