@@ -307,7 +307,7 @@ var policyStories = []world.Story{
 	}},
 }
 
-// restartWhileHeld lets a container of three new pods restart while the rollout is held, and of old pods at the same time.
+// restartWhileHeld lets a container of all four new pods restart while the rollout is held, and of old pods at the same time.
 func restartWhileHeld(same bool) func(*world.World) {
 	return func(w *world.World) {
 		create(w, web(8))
@@ -321,17 +321,17 @@ func restartWhileHeld(same bool) func(*world.World) {
 				return slices.ContainsFunc(before, func(old *corev1.Pod) bool { return old.UID == pod.UID })
 			})
 			c := w.Change("web")
-			return c != nil && len(fresh) >= 3 && len(w.Batches(c)) == len(fresh)
+			return c != nil && len(fresh) == 4 && len(w.Batches(c)) == len(fresh)
 		})
 		w.For(4 * time.Minute)
-		restart := fresh[:3]
+		restart := slices.Clone(fresh)
 		if same {
 			for _, pod := range w.Pods() {
 				if pod.Labels["test"] != "second" {
 					restart = append([]*corev1.Pod{pod}, restart...)
 				}
 			}
-			if len(restart) == 3 {
+			if len(restart) == len(fresh) {
 				w.Failf("no old pod is left")
 			}
 		}
@@ -340,7 +340,7 @@ func restartWhileHeld(same bool) func(*world.World) {
 		}
 		reported := func() (n int) {
 			for _, b := range w.Batches(w.Change("web")) {
-				if c := record.FindCheck(b.Status.Checks, staysUp); c != nil && strings.HasPrefix(c.Comparison, "restarts: 3 in ") {
+				if c := record.FindCheck(b.Status.Checks, staysUp); c != nil && strings.HasPrefix(c.Comparison, "restarts: 4 in ") {
 					n++
 				}
 			}
@@ -353,7 +353,7 @@ func restartWhileHeld(same bool) func(*world.World) {
 		if same && reported()+eventsOf(w, v1alpha1.EventMoreFailures) > 0 {
 			w.Failf("the release is blamed")
 		}
-		// The numbers depend on the time, and any of the three batches may report them.
+		// The numbers depend on the time, and any of the batches may report them.
 		must(w, w.Delete(w.Deployment("web")))
 		w.Until("its records are gone", func() bool { return len(w.Changes("web")) == 0 })
 	}

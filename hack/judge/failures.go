@@ -27,11 +27,9 @@ import (
 )
 
 const (
-	hour, day = 60.0, 24 * 60.0
+	hour, day, week = 60.0, 24 * hour, 7 * day
 	// grown is the age of a new pod, in minutes, when its check begins.
 	grown = 1.0
-	// sameShare of old pods that fail at the same time, or failed at the same age, acquits the release, as in internal/checks.
-	sameShare = 0.1
 )
 
 // failures are how pods of a workload fail. Times are in minutes.
@@ -60,7 +58,7 @@ type failing struct {
 	began, created float64
 	// restarts before the first check, and the times of later restarts and losses of readiness.
 	before           float64
-	last             float64
+	last, lastLoss   float64
 	restarts, losses []float64
 }
 
@@ -69,7 +67,7 @@ func (f failures) pods(rng *rand.Rand, prefix string, n int, end float64, create
 	all := make([]failing, n)
 	for i := range all {
 		p := failing{name: fmt.Sprint(prefix, i), created: created(i)}
-		p.began, p.last = max(p.created+grown, 0), math.Inf(-1)
+		p.began, p.last, p.lastLoss = max(p.created+grown, 0), math.Inf(-1), math.Inf(-1)
 		times := 1.0
 		if f.variation > 0 {
 			shape := 1 / (f.variation * f.variation)
@@ -87,7 +85,7 @@ func (f failures) pods(rng *rand.Rand, prefix string, n int, end float64, create
 				p.restart(at)
 			}
 		})
-		begins(f.losses, func(at float64) { p.losses = append(p.losses, at) })
+		begins(f.losses, p.lose)
 		if rng.Float64() < f.cold {
 			p.restart(p.created + grown + 5*rng.Float64())
 		}
@@ -101,9 +99,19 @@ func (p *failing) restart(at float64) {
 	if at < 0 {
 		p.before++
 		p.last = max(p.last, at)
+	} else {
+		p.restarts = append(p.restarts, at)
+	}
+	p.lose(at)
+}
+
+// lose takes readiness from a pod.
+func (p *failing) lose(at float64) {
+	if at < 0 {
+		p.lastLoss = max(p.lastLoss, at)
 		return
 	}
-	p.restarts, p.losses = append(p.restarts, at), append(p.losses, at)
+	p.losses = append(p.losses, at)
 }
 
 // between returns the last of some times in a range.
@@ -130,7 +138,7 @@ func (f failures) release(rng *rand.Rand) bool {
 		if at := p.began + rng.Float64()*float64(f.minutes); rng.Float64() < f.badRestarts {
 			p.restart(at)
 		} else if rng.Float64() < f.badLosses {
-			p.losses = append(p.losses, at)
+			p.lose(at)
 		}
 	}
 	if rng.Float64() < f.outage {
@@ -173,8 +181,8 @@ func withoutWorst(olds []failing, now float64) []failing {
 
 // worse compares the failures until now, as internal/checks does.
 func (f failures) worse(news, olds []failing, now float64) bool {
-	worse := func(ofNew func(*failing) []float64, ofOld func(*failing) (events, exposure, last float64)) bool {
-		var fresh, old []judge.PodMinute
+	compare := func(ofNew func(*failing) []float64, ofOld func(*failing) (events, exposure, last float64)) bool {
+		var all judge.Failures
 		events, most := 0, 0.0
 		for i := range news {
 			p := &news[i]
@@ -188,38 +196,43 @@ func (f failures) worse(news, olds []failing, now float64) bool {
 				events++
 			}
 			most = max(most, until-p.created)
-			fresh = append(fresh, m)
+			all.Fresh = append(all.Fresh, m)
 		}
 		if events == 0 {
 			return false
 		}
-		same := 0
 		for i := range olds {
 			p := &olds[i]
 			n, exposure, last := ofOld(p)
-			old = append(old, judge.PodMinute{Pod: p.name, Events: n, Exposure: exposure})
-			if age := last - p.created; last >= 0 || age >= grown && age <= most {
-				same++
+			all.Old = append(all.Old, judge.PodMinute{Pod: p.name, Events: n, Exposure: exposure})
+			if last >= 0 {
+				all.Same++
+			}
+			if age := last - p.created; age <= most {
+				all.Aged++
+				if age >= grown {
+					all.AgedFailed++
+				}
 			}
 		}
-		if same > 0 && float64(same) >= sameShare*float64(len(old)) {
-			return false
-		}
-		return judge.CountTotals(judge.EventFloors, fresh, old).Fails(judge.EventAlpha)
+		return all.Worse()
 	}
-	return worse(func(p *failing) []float64 { return p.restarts }, func(p *failing) (events, exposure, last float64) {
-		events, last = p.before, p.last
+	return compare(func(p *failing) []float64 { return p.restarts }, func(p *failing) (events, exposure, last float64) {
+		last, _ = between(p.restarts, 0, now)
 		for _, at := range p.restarts {
 			if at <= now {
-				events, last = events+1, max(last, at)
+				events++
 			}
 		}
-		return events, now - p.created, last
-	}) || worse(func(p *failing) []float64 { return p.losses }, func(p *failing) (events, exposure, last float64) {
+		if events == 0 {
+			last = p.last
+		}
+		return events + p.before, now - p.created, last
+	}) || compare(func(p *failing) []float64 { return p.losses }, func(p *failing) (events, exposure, last float64) {
 		if at, some := between(p.losses, 0, now); some {
 			return 1, now, at
 		}
-		return 0, now, math.Inf(-1)
+		return 0, now, p.lastLoss
 	})
 }
 
@@ -236,7 +249,8 @@ var lives = []struct {
 	{"once an hour, CV 1", failures{restarts: 1 / hour, losses: 1 / hour, clump: 3, variation: 1, age: day}},
 	{"once an hour, old pods of 30 minutes", failures{restarts: 1 / hour, losses: 1 / hour, clump: 3, variation: 1, age: 30}},
 	{"once an hour, rolling", failures{restarts: 1 / hour, losses: 1 / hour, clump: 3, variation: 1, age: day, rolling: true}},
-	{"cold start", failures{restarts: 1 / day, losses: 1 / day, clump: 3, cold: 0.3, age: day}},
+	{"10 % at their start", failures{restarts: 1 / week, losses: 1 / week, clump: 3, cold: 0.1, age: day}},
+	{"30 % at their start", failures{restarts: 1 / day, losses: 1 / day, clump: 3, cold: 0.3, age: day}},
 	{"outages in 10 % of releases", failures{restarts: 1 / day, losses: 1 / day, clump: 3, outage: 0.1, age: day}},
 }
 
@@ -278,7 +292,7 @@ func powerOfFailures(n int) {
 			for _, minutes := range []int{5, 30} {
 				fmt.Printf("| %d+%d | %s | %d |", size[0], size[1], kind, minutes)
 				for _, of := range shares {
-					f := failures{fresh: size[0], old: size[1], minutes: minutes, restarts: 1 / day, losses: 1 / day, clump: 3, age: day, badRestarts: of}
+					f := failures{fresh: size[0], old: size[1], minutes: minutes, restarts: 1 / week, losses: 1 / week, clump: 3, age: day, badRestarts: of}
 					if kind != "restart" {
 						f.badRestarts, f.badLosses = 0, of
 					}

@@ -19,6 +19,7 @@ limitations under the License.
 //
 //   - counts.go: errors of requests
 //   - values.go: latency
+//   - failures.go: restarts and lost readiness
 //   - kayenta.go: the other judges
 //   - plots.go: the drawings
 package main

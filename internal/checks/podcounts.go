@@ -74,33 +74,34 @@ func (f *failureCounts) worse(now time.Time, old []workload.Pod) string {
 	return joined("; ", f.against("restarts", f.restarts, now, old, restarts), f.against("readiness losses", f.losses, now, old, losses))
 }
 
-// against compares the failures of one kind. The release is not the cause if 10 % of old pods failed since the first check began, or last
-// failed at the age that new pods have.
+// against compares the failures of one kind. An old pod whose last failure is later than the age of the new ones may have failed at that
+// age, too.
 func (f *failureCounts) against(kind string, fresh []judge.PodMinute, now time.Time, old []workload.Pod,
 	failures func(*workload.Pod) (at time.Time, of judge.PodMinute),
 ) string {
-	var before []judge.PodMinute
-	same := 0
+	all := judge.Failures{Fresh: fresh}
 	for i := range old {
 		p := &old[i]
 		if p.Excused() || !p.Created.Before(f.began) {
 			continue
 		}
 		at, of := failures(p)
-		of.Pod = p.Name
-		before = append(before, of)
-		at = p.Bounded(at, now)
-		if age := at.Sub(p.Created); age > 0 && (!at.Before(f.began.Add(-workload.ClockTolerance)) || age >= f.least && age <= f.most) {
-			same++
+		of.Pod, at = p.Name, p.Bounded(at, now)
+		all.Old = append(all.Old, of)
+		if !at.Equal(p.Created) && !at.Before(f.began.Add(-workload.ClockTolerance)) {
+			all.Same++
+		}
+		if age := at.Sub(p.Created); age <= f.most {
+			all.Aged++
+			if age >= f.least && age > 0 {
+				all.AgedFailed++
+			}
 		}
 	}
-	if same > 0 && same*oldPodsShare >= len(before) {
+	if !all.Worse() {
 		return ""
 	}
-	if c := judge.CountTotals(judge.EventFloors, fresh, before); c.Fails(judge.EventAlpha) {
-		return c.Totals(kind)
-	}
-	return ""
+	return all.Sentence(kind)
 }
 
 // mayBeWorse reports whether a pod of the batch failed, so that the new pods may be worse than old ones.

@@ -61,7 +61,7 @@ func TestFailureCounts(t *testing.T) {
 			oldChange: restarted(recently, 1)},
 		"one of many old pods restarts": {fresh: 10, bad: 5, old: 40, oldBad: 1, change: restarted(recently, 1),
 			oldChange: restarted(recently, 1), want: "restarts: 5 in 50 pod-minutes"},
-		"old pods restarted at the same age": {fresh: 10, bad: 5, old: 40, oldBad: 4, change: restarted(recently, 1),
+		"old pods restarted at the same age": {fresh: 10, bad: 5, old: 40, oldBad: 12, change: restarted(recently, 1),
 			oldChange: restarted(testNow.Add(-24*time.Hour+4*time.Minute), 1)},
 		"restarts of one pod":                 {fresh: 10, bad: 1, old: 40, change: restarted(recently, 2)},
 		"restarts before the check":           {fresh: 10, bad: 5, old: 40, change: restarted(began.Add(-time.Minute), 1)},

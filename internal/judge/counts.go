@@ -96,9 +96,6 @@ func NewCounts(floors Floors, history []PodMinute) *Counts {
 	return c
 }
 
-// EventAlpha is the share of healthy releases whose pods may be reported to have more events of one kind, such as restarts.
-const EventAlpha = 0.01
-
 // CountTotals returns the evidence of what pods have in all: their events and minutes. The caller bounds the events of a new pod, so that
 // one pod proves little.
 func CountTotals(floors Floors, fresh, old []PodMinute) *Counts {
