@@ -292,7 +292,8 @@ func powerOfFailures(n int) {
 			for _, minutes := range []int{5, 30} {
 				fmt.Printf("| %d+%d | %s | %d |", size[0], size[1], kind, minutes)
 				for _, of := range shares {
-					f := failures{fresh: size[0], old: size[1], minutes: minutes, restarts: 1 / week, losses: 1 / week, clump: 3, age: day, badRestarts: of}
+					f := failures{fresh: size[0], old: size[1], minutes: minutes, restarts: 1 / week, losses: 1 / week, clump: 3, age: day,
+						badRestarts: of}
 					if kind != "restart" {
 						f.badRestarts, f.badLosses = 0, of
 					}

@@ -62,6 +62,26 @@ func TestReleases(t *testing.T) {
 	}
 }
 
+func TestFailures(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		of          failures
+		least, most float64
+	}{
+		{"healthy", failures{restarts: 1 / hour, losses: 1 / hour, variation: 1}, 0, 0.02},
+		{"rolling", failures{restarts: 1 / hour, losses: 1 / hour, variation: 1, rolling: true}, 0, 0.02},
+		{"at the start", failures{restarts: 1 / day, losses: 1 / day, cold: 0.3}, 0, 0.03},
+		{"an outage", failures{restarts: 1 / day, losses: 1 / day, outage: 1}, 0, 0.02},
+		{"all restart", failures{restarts: 1 / week, losses: 1 / week, badRestarts: 1}, 0.95, 1},
+		{"all lose readiness", failures{restarts: 1 / week, losses: 1 / week, badLosses: 1}, 0.95, 1},
+	} {
+		tc.of.fresh, tc.of.old, tc.of.minutes, tc.of.clump, tc.of.age = 10, 40, 5, 3, day
+		if got := share(100, tc.of.release); got < tc.least || got > tc.most {
+			t.Errorf("%s: %.2f are worse, want %.2f to %.2f", tc.name, got, tc.least, tc.most)
+		}
+	}
+}
+
 func TestDraw(t *testing.T) {
 	directory := t.TempDir()
 	if err := draw(directory, make([]pair, len(spreads)), map[string][]float64{"1+2": make([]float64, len(changes))}); err != nil {

@@ -44,7 +44,7 @@ const (
 )
 
 func main() {
-	only := flag.String("only", "", "failures: only the failures of pods; empty for all")
+	failures := flag.Bool("failures", false, "simulate only failures of pods")
 	n := flag.Int("n", 10000, "the number of simulated releases of each cell")
 	plots := flag.String("plots", "", "the directory to draw in; nothing is drawn if empty")
 	flag.Parse()
@@ -54,7 +54,7 @@ func main() {
 	}
 	over := healthyFailures(*n)
 	powerOfFailures(max(*n/10, 1))
-	if *only == "failures" {
+	if *failures {
 		end(over)
 		return
 	}

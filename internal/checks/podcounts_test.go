@@ -43,6 +43,8 @@ func TestFailureCounts(t *testing.T) {
 			}
 		}
 	}
+	node := func(p *workload.Pod) { p.NodeRestarted = true }
+	evicted := func(p *workload.Pod) { p.Disrupted = true }
 	recently := began.Add(time.Minute)
 	for name, test := range map[string]struct {
 		fresh, bad, old, oldBad int
@@ -63,15 +65,15 @@ func TestFailureCounts(t *testing.T) {
 			oldChange: restarted(recently, 1), want: "restarts: 5 in 50 pod-minutes"},
 		"old pods restarted at the same age": {fresh: 10, bad: 5, old: 40, oldBad: 12, change: restarted(recently, 1),
 			oldChange: restarted(testNow.Add(-24*time.Hour+4*time.Minute), 1)},
-		"restarts of one pod":                 {fresh: 10, bad: 1, old: 40, change: restarted(recently, 2)},
-		"restarts before the check":           {fresh: 10, bad: 5, old: 40, change: restarted(began.Add(-time.Minute), 1)},
-		"restarts of a node":                  {fresh: 10, bad: 5, old: 40, change: with(restarted(recently, 1), func(p *workload.Pod) { p.NodeRestarted = true })},
-		"evicted pods":                        {fresh: 10, bad: 5, old: 40, change: with(restarted(recently, 1), func(p *workload.Pod) { p.Disrupted = true })},
-		"too few pods":                        {fresh: 1, bad: 1, old: 40, change: restarted(recently, 1)},
-		"no old pod":                          {fresh: 10, bad: 10, change: restarted(recently, 1)},
-		"old pods that began since":           {fresh: 10, bad: 10, old: 40, age: 4 * time.Minute, change: restarted(recently, 1)},
-		"a lost readiness of few":             {fresh: 10, bad: 2, old: 40, change: unready(recently)},
-		"a lost readiness, and none is alike": {fresh: 10, bad: 8, old: 40, change: back(recently), want: "readiness losses: 8 in 50 pod-minutes"},
+		"restarts of one pod":       {fresh: 10, bad: 1, old: 40, change: restarted(recently, 2)},
+		"restarts before the check": {fresh: 10, bad: 5, old: 40, change: restarted(began.Add(-time.Minute), 1)},
+		"restarts of a node":        {fresh: 10, bad: 5, old: 40, change: with(restarted(recently, 1), node)},
+		"evicted pods":              {fresh: 10, bad: 5, old: 40, change: with(restarted(recently, 1), evicted)},
+		"too few pods":              {fresh: 1, bad: 1, old: 40, change: restarted(recently, 1)},
+		"no old pod":                {fresh: 10, bad: 10, change: restarted(recently, 1)},
+		"old pods that began since": {fresh: 10, bad: 10, old: 40, age: 4 * time.Minute, change: restarted(recently, 1)},
+		"a lost readiness of few":   {fresh: 10, bad: 2, old: 40, change: unready(recently)},
+		"a lost readiness of most":  {fresh: 10, bad: 8, old: 40, change: back(recently), want: "readiness losses: 8 in 50 pod-minutes"},
 		"a lost readiness of old pods, too": {fresh: 10, bad: 8, old: 40, oldBad: 10, change: unready(recently),
 			oldChange: back(recently)},
 		"ready a moment after the start by another clock": {fresh: 10, bad: 8, old: 40, change: back(began.Add(3 * time.Second))},
