@@ -261,7 +261,8 @@ func TestComparison(t *testing.T) {
 		t.Errorf("the events are %+v", plan.Events)
 	}
 	batch.Status = *plan.Status
-	if again := server.NoteCheck(server.BatchInput{Now: testNow, Change: change, Batch: batch}, c); again.Status != nil || len(again.Events) > 0 {
+	again := server.NoteCheck(server.BatchInput{Now: testNow, Change: change, Batch: batch}, c)
+	if again.Status != nil || len(again.Events) > 0 {
 		t.Errorf("again: %+v", again)
 	}
 }

@@ -273,6 +273,6 @@ func (c *Counts) Sentence(exposure string, slice time.Duration) string {
 // Totals explains the evidence of [CountTotals] about events, as restarts.
 func (c *Counts) Totals(events string) string {
 	fresh, old := total(c.fresh), total(c.old)
-	return fmt.Sprintf("%s: %s in %s pod-minutes of %s against %s in %s of %d old ones", events, grouped(fresh.events), grouped(fresh.exposure),
-		counted(len(c.fresh), "new pod"), grouped(old.events), grouped(old.exposure), len(c.old)) + odds(c.Odds())
+	return fmt.Sprintf("%s: %s in %s pod-minutes of %s against %s in %s of %d old ones", events, grouped(fresh.events),
+		grouped(fresh.exposure), counted(len(c.fresh), "new pod"), grouped(old.events), grouped(old.exposure), len(c.old)) + odds(c.Odds())
 }
