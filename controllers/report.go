@@ -46,16 +46,12 @@ func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
 	}
 }
 
-// reportChecks counts the checks of policies that entered a phase. A comparison that fails no pod counts as in observe mode.
+// reportChecks counts the checks of policies that entered a phase.
 func reportChecks(before, after []v1alpha1.CheckStatus) {
 	for i := range after {
 		c := &after[i]
-		was := record.FindCheck(before, c.Name)
-		if c.Type != "" && (was == nil || was.Phase != c.Phase) {
+		if was := record.FindCheck(before, c.Name); c.Type != "" && (was == nil || was.Phase != c.Phase) {
 			metrics.Check(c)
-		}
-		if c.Comparison != "" && (was == nil || was.Comparison == "") {
-			metrics.Check(&v1alpha1.CheckStatus{Name: c.Name, Phase: v1alpha1.CheckFailed, Mode: v1alpha1.ModeObserve})
 		}
 	}
 }

@@ -62,21 +62,20 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-func TestFailures(t *testing.T) {
+func TestRestarts(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
-		of          failures
+		of          restarting
 		least, most float64
 	}{
-		{"healthy", failures{restarts: 1 / hour, losses: 1 / hour, variation: 1}, 0, 0.02},
-		{"rolling", failures{restarts: 1 / hour, losses: 1 / hour, variation: 1, rolling: true}, 0, 0.02},
-		{"at the start", failures{restarts: 1 / day, losses: 1 / day, cold: 0.3}, 0, 0.03},
-		{"an outage", failures{restarts: 1 / day, losses: 1 / day, outage: 1}, 0, 0.02},
-		{"all restart", failures{restarts: 1 / week, losses: 1 / week, badRestarts: 1}, 0.95, 1},
-		{"all lose readiness", failures{restarts: 1 / week, losses: 1 / week, badLosses: 1}, 0.95, 1},
+		{"healthy", restarting{rate: 1 / hour, variation: 1, age: day}, 0, 0.02},
+		{"rolling", restarting{rate: 1 / hour, variation: 1, age: 30, rolling: true}, 0, 0.02},
+		{"at the start", restarting{rate: 1 / day, cold: 1, age: week}, 0, 0.02},
+		{"an outage", restarting{rate: 1 / day, age: day, outage: 1, rolling: true}, 0, 0.02},
+		{"a bad node", restarting{rate: 1 / day, age: day, badNode: 1}, 0, 0.02},
+		{"all restart", restarting{rate: 1 / week, age: day, bad: 1}, 0.95, 1},
 	} {
-		tc.of.fresh, tc.of.old, tc.of.minutes, tc.of.clump, tc.of.age = 10, 40, 5, 3, day
-		if got := share(100, tc.of.release); got < tc.least || got > tc.most {
+		if got := share(100, tc.of.with([2]int{10, 40}, 5).release); got < tc.least || got > tc.most {
 			t.Errorf("%s: %.2f are worse, want %.2f to %.2f", tc.name, got, tc.least, tc.most)
 		}
 	}

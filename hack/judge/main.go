@@ -44,7 +44,7 @@ const (
 )
 
 func main() {
-	failures := flag.Bool("failures", false, "simulate only failures of pods")
+	failures := flag.Bool("failures", false, "simulate only restarts of pods")
 	n := flag.Int("n", 10000, "the number of simulated releases of each cell")
 	plots := flag.String("plots", "", "the directory to draw in; nothing is drawn if empty")
 	flag.Parse()
@@ -52,8 +52,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "judge: -n must be at least 1")
 		os.Exit(2)
 	}
-	over := healthyFailures(*n)
-	powerOfFailures(max(*n/10, 1))
+	over := healthyRestarts(*n)
+	powerOfRestarts(max(*n/10, 1))
 	if *failures {
 		end(over)
 		return

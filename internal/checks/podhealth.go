@@ -53,16 +53,12 @@ type healthAround struct {
 	failing int
 	// old lists the pods of the previous version that exist.
 	old []workload.Pod
-	// worse says that new pods fail more often than old ones; empty if they do not, or if another batch says it. confirm is the time until
-	// that is certain.
-	worse   string
-	confirm time.Duration
 }
 
 // podHealthPlan is a decision about the check.
 type podHealthPlan struct {
-	// Failing describes in one text the pods of the batch that fail the check, or failed at all.
-	// It changes when a pod fails again. If it is set, load Around and decide again.
+	// Failing describes the failing pods of the batch in one text, which changes when a pod
+	// fails again. If it is set, load Around and decide again.
 	Failing string
 	// Status is the new status, which may be equal to the old one.
 	Status v1alpha1.CheckStatus
@@ -112,12 +108,8 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 			failing[in.Pods[i].Name] = s
 		}
 	}
-	if in.Around == nil && (len(failing) > 0 || h.mayBeWorse()) {
+	if len(failing) > 0 && in.Around == nil {
 		return podHealthPlan{Failing: h.describeFailing(failing), Status: h.status}
-	}
-	confirm := time.Duration(0)
-	if in.Around != nil && h.status.Comparison == "" {
-		h.status.Comparison, confirm = in.Around.worse, in.Around.confirm
 	}
 	unclear := len(failing) > 0 && h.judge(failing)
 	if h.status.Phase == v1alpha1.CheckFailed {
@@ -126,9 +118,6 @@ func decidePodHealth(in podHealthInput) podHealthPlan {
 	after := h.untilNext()
 	switch {
 	case after > 0 || h.status.Background:
-		if confirm > 0 && (after == 0 || confirm < after) {
-			after = confirm
-		}
 	case unclear:
 		h.status.Phase, h.status.OnSilence = v1alpha1.CheckInconclusive, onSilence(h.Check.OnNoData)
 	default:
@@ -160,8 +149,8 @@ func (h *podHealth) describeFailing(failing map[string]symptom) string {
 	var all strings.Builder
 	for i := range h.Pods {
 		p := &h.Pods[i]
-		if s, fails := failing[p.Name]; fails || h.failed(p) {
-			fmt.Fprintln(&all, p.Name, s.reason, p.Restarts, p.EndedAt.Unix(), p.UnreadySince.Unix(), p.ReadySince.Unix())
+		if s, fails := failing[p.Name]; fails {
+			fmt.Fprintln(&all, p.Name, s.reason, p.Restarts, p.EndedAt.Unix(), p.UnreadySince.Unix())
 		}
 	}
 	return all.String()

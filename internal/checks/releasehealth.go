@@ -37,9 +37,6 @@ const (
 	healthEvery = time.Second
 	// askedFor is how long the start of a batch's failure is remembered.
 	askedFor = time.Minute
-	// confirmAfter is how long new pods have to be worse than old ones until it is reported: what has a common cause may be read of new
-	// pods first.
-	confirmAfter = 30 * time.Second
 )
 
 // releaseHealths runs the checks of type podHealth, from the caches. For a batch with failing pods
@@ -56,8 +53,8 @@ type releaseHealths struct {
 	forgot time.Time
 	known  map[healthKey]*releaseHealth
 	asked  map[askedKey]asked
-	// worse is since when the new pods of a release are worse.
-	worse map[healthKey]time.Time
+
+	restarts *restartComparer
 }
 
 type healthKey struct {
@@ -88,18 +85,13 @@ type releaseHealth struct {
 	total, failing int
 	batches        map[types.UID]batchHealth
 	old            []workload.Pod
-	// worse says that new pods fail more often than old ones, confirm is the time until that is certain, and reporter the batch that reports
-	// it.
-	worse    string
-	confirm  time.Duration
-	reporter types.UID
 }
 
 type batchHealth struct{ total, failing int }
 
 func newReleaseHealths(c *cluster.Cluster) *releaseHealths {
 	return &releaseHealths{view: c.View, clock: c.Clock, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{},
-		worse: map[healthKey]time.Time{}}
+		restarts: newRestartComparer(c)}
 }
 
 // next makes one step of a check: when a pod of the batch changes, and when the time of the
@@ -118,6 +110,9 @@ func (r *releaseHealths) next(
 			return *c, after, err
 		}
 		plan = decidePodHealth(in)
+	}
+	if again := r.restarts.next(ctx, s, of, &in.Status, pods); again > 0 && (plan.After == 0 || again < plan.After) {
+		plan.After = again
 	}
 	return plan.Status, plan.After, nil
 }
@@ -151,23 +146,10 @@ func (r *releaseHealths) health(
 		if known, err = r.read(ctx, s, check); err != nil {
 			return nil, 0, err
 		}
-		known.moment, known.at, known.confirm = moment, now, r.confirm(key, known.worse != "", now)
+		known.moment, known.at = moment, now
 		r.known[key] = known
 	}
 	return known.around(s.Batch.UID, pods), 0, nil
-}
-
-// confirm returns the time until it is certain that the new pods of a release are worse.
-func (r *releaseHealths) confirm(key healthKey, worse bool, now time.Time) time.Duration {
-	since, known := r.worse[key]
-	switch {
-	case !worse:
-		delete(r.worse, key)
-		return 0
-	case !known:
-		r.worse[key], since = now, now
-	}
-	return max(confirmAfter-now.Sub(since), 0)
 }
 
 // forget drops old entries now and then. A batch whose entry was dropped waits for another read.
@@ -180,7 +162,6 @@ func (r *releaseHealths) forget() {
 	}
 	r.forgot = now
 	maps.DeleteFunc(r.known, func(_ healthKey, h *releaseHealth) bool { return now.Sub(h.at).Abs() > healthEvery })
-	maps.DeleteFunc(r.worse, func(_ healthKey, since time.Time) bool { return now.Sub(since).Abs() > askedFor })
 	maps.DeleteFunc(r.asked, func(_ askedKey, a asked) bool { return now.Sub(a.since).Abs() > askedFor })
 }
 
@@ -192,13 +173,6 @@ func (h *releaseHealth) around(batch types.UID, pods []workload.Pod) *healthArou
 		if !pods[i].Terminating && !pods[i].Ended {
 			around.total++
 		}
-	}
-	switch {
-	case h.worse == "" || h.reporter != "" && h.reporter != batch:
-	case h.confirm > 0:
-		around.confirm = h.confirm
-	default:
-		h.reporter, around.worse = batch, h.worse
 	}
 	return around
 }
@@ -220,22 +194,17 @@ func (r *releaseHealths) read(ctx context.Context, s *Subject, check *policy.Che
 		}
 	}
 	now := r.clock.Now()
-	h, counts, reported := &releaseHealth{batches: make(map[types.UID]batchHealth, len(batches))}, failureCounts{}, false
+	h := &releaseHealth{batches: make(map[types.UID]batchHealth, len(batches))}
 	for _, b := range record.CountingBatches(s.Release, batches) {
 		found := inBatch(b, there)
 		of := batchHealth{total: len(found)}
 		if c := record.FindCheck(b.Status.Checks, check.Name); c != nil {
-			in := podHealthInput{Now: now, Check: check, Status: *c, Pods: found}
-			of.failing = countFailing(in)
-			counts.add(in)
-			reported = reported || c.Comparison != ""
+			of.failing = countFailing(podHealthInput{Now: now, Check: check, Status: *c, Pods: found})
 		}
 		h.batches[b.UID] = of
 		h.total, h.failing = h.total+of.total, h.failing+of.failing
 	}
-	if h.old, err = r.view.OldPods(ctx, s.Workload); err == nil && *check.PodHealth.CompareOldPods && !reported {
-		h.worse = counts.worse(now, h.old)
-	}
+	h.old, err = r.view.OldPods(ctx, s.Workload)
 	return h, err
 }
 

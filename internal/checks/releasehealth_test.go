@@ -32,31 +32,13 @@ func TestReleaseHealthsForget(t *testing.T) {
 	r.forget()
 	r.known[healthKey{release: "a"}] = &releaseHealth{at: clock.Now()}
 	r.asked[askedKey{batch: "a"}] = asked{since: clock.Now()}
-	r.confirm(healthKey{release: "a"}, true, clock.Now())
 	clock.Step(askedFor - time.Second)
 	r.asked[askedKey{batch: "b"}] = asked{since: clock.Now()}
-	if r.forget(); len(r.known) != 1 || len(r.asked) != 2 || len(r.worse) != 1 {
-		t.Errorf("too early %v, %v and %v are left", r.known, r.asked, r.worse)
+	if r.forget(); len(r.known) != 1 || len(r.asked) != 2 {
+		t.Errorf("too early %v and %v are left", r.known, r.asked)
 	}
 	clock.Step(2 * time.Second)
-	if r.forget(); len(r.known) != 0 || len(r.asked) != 1 || r.asked[askedKey{batch: "b"}].since.IsZero() || len(r.worse) != 0 {
-		t.Errorf("%v, %v and %v are left", r.known, r.asked, r.worse)
-	}
-}
-
-// TestConfirm: new pods have to be worse than old ones for a time, without a break.
-func TestConfirm(t *testing.T) {
-	r, key, now := newReleaseHealths(&cluster.Cluster{}), healthKey{release: "a"}, time.Now()
-	for i, step := range []struct {
-		worse bool
-		after time.Duration
-	}{
-		{false, 0}, {true, confirmAfter}, {true, confirmAfter - 10*time.Second}, {false, 0}, {true, confirmAfter}, {true, 20 * time.Second},
-		{true, 10 * time.Second}, {true, 0}, {true, 0},
-	} {
-		if got := r.confirm(key, step.worse, now); got != step.after {
-			t.Errorf("step %d: again after %s, want %s", i, got, step.after)
-		}
-		now = now.Add(10 * time.Second)
+	if r.forget(); len(r.known) != 0 || len(r.asked) != 1 || r.asked[askedKey{batch: "b"}].since.IsZero() {
+		t.Errorf("%v and %v are left", r.known, r.asked)
 	}
 }

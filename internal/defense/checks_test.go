@@ -18,7 +18,6 @@ package defense
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -241,29 +240,6 @@ func TestSilenceInBackground(t *testing.T) {
 				t.Errorf("its message is %q", status.PodResults[0].Message)
 			}
 		})
-	}
-}
-
-// TestComparison: failures that old pods do not have are one event, and fail no pod.
-func TestComparison(t *testing.T) {
-	change := wrappers.MakeChangeWorkload("ns", "web").Release(1).Attempt(1).State(v1alpha1.ChangeWorkloadSuccess).Obj()
-	batch := wrappers.MakeChangePod("ns", "web--x--1").Attempt(1, 1).Pods("a").State(v1alpha1.ChangePodExecuteDone).Obj()
-	batch.Status.PodResults = []v1alpha1.PodResult{{PodInfo: batch.Spec.PodInfos[0], Verdict: record.VerdictPass}}
-	c := v1alpha1.CheckStatus{Name: "ns/p/stays-up", Type: "podHealth", Background: true, Phase: v1alpha1.CheckWatching}
-	batch.Status.Checks = []v1alpha1.CheckStatus{c}
-	c.Comparison = "restarts: 3 in 20 pod-minutes"
-	plan := server.NoteCheck(server.BatchInput{Now: testNow, Change: change, Batch: batch}, c)
-	if plan.Status == nil || plan.Status.PodResults[0].Verdict != record.VerdictPass {
-		t.Fatalf("the status is %+v", plan.Status)
-	}
-	if len(plan.Events) != 1 || plan.Events[0].Reason != v1alpha1.EventMoreFailures ||
-		!strings.Contains(plan.Events[0].Message, "check ns/p/stays-up: restarts: 3 in 20 pod-minutes") {
-		t.Errorf("the events are %+v", plan.Events)
-	}
-	batch.Status = *plan.Status
-	again := server.NoteCheck(server.BatchInput{Now: testNow, Change: change, Batch: batch}, c)
-	if again.Status != nil || len(again.Events) > 0 {
-		t.Errorf("again: %+v", again)
 	}
 }
 

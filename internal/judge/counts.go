@@ -96,15 +96,6 @@ func NewCounts(floors Floors, history []PodMinute) *Counts {
 	return c
 }
 
-// CountTotals returns the evidence of what pods have in all: their events and minutes. The caller bounds the events of a new pod, so that
-// one pod proves little.
-func CountTotals(floors Floors, fresh, old []PodMinute) *Counts {
-	c := NewCounts(floors, nil)
-	c.usual = math.Inf(1)
-	c.Add(fresh, old)
-	return c
-}
-
 // exposed returns the minutes in which events could occur.
 func exposed(minutes []PodMinute) []PodMinute {
 	return slices.DeleteFunc(slices.Clone(minutes), func(m PodMinute) bool {
@@ -268,11 +259,4 @@ func (c *Counts) Sentence(exposure string, slice time.Duration) string {
 		return text + "; far more than any old pod for " + lasting(c.gross, slice)
 	}
 	return text + odds(c.Odds())
-}
-
-// Totals explains the evidence of [CountTotals] about events, as restarts.
-func (c *Counts) Totals(events string) string {
-	fresh, old := total(c.fresh), total(c.old)
-	return fmt.Sprintf("%s: %s in %s pod-minutes of %s against %s in %s of %d old ones", events, grouped(fresh.events),
-		grouped(fresh.exposure), counted(len(c.fresh), "new pod"), grouped(old.events), grouped(old.exposure), len(c.old)) + odds(c.Odds())
 }

@@ -150,32 +150,6 @@ func TestNumberOfPods(t *testing.T) {
 	}
 }
 
-// TestCountTotals: old pods may have had many events in their time, and two new pods with one each are the least that fails.
-func TestCountTotals(t *testing.T) {
-	for _, tc := range []struct {
-		name       string
-		fresh, old []PodMinute
-		fails      bool
-		says       string
-	}{
-		{"two of four", append(minutes("n", 2, 1, 5), minutes("m", 2, 0, 5)...), minutes("o", 6, 0, 1440), true,
-			"restarts: 2 in 20 pod-minutes of 4 new pods against 0 in 8,640 of 6 old ones; odds 1 : 185 that chance does that"},
-		{"one of four", append(minutes("n", 1, 1, 5), minutes("m", 3, 0, 5)...), minutes("o", 6, 0, 1440), false,
-			"restarts: 1 in 20 pod-minutes of 4 new pods against 0 in 8,640 of 6 old ones"},
-		{"old pods had as many", minutes("n", 4, 1, 5), minutes("o", 6, 288, 1440), false,
-			"restarts: 4 in 20 pod-minutes of 4 new pods against 1,728 in 8,640 of 6 old ones"},
-		{"too few pod-minutes", minutes("n", 4, 1, 2), minutes("o", 6, 0, 1440), false, "restarts: 4 in 8 pod-minutes"},
-		{"no old pod", minutes("n", 4, 1, 5), nil, false, "restarts: 0 in 0 pod-minutes of 0 new pods against 0 in 0 of 0 old ones"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c := CountTotals(EventFloors, tc.fresh, tc.old)
-			if says := c.Totals("restarts"); c.Fails(0.01) != tc.fails || !strings.HasPrefix(says, tc.says) {
-				t.Errorf("fails %t, want %t: %s", c.Fails(0.01), tc.fails, says)
-			}
-		})
-	}
-}
-
 // TestHealthyCounts plays healthy releases of pods that differ much. hack/judge plays ten thousand of many kinds.
 func TestHealthyCounts(t *testing.T) {
 	const releases = 400

@@ -185,9 +185,6 @@ func (t *tree) checks(to treeprint.Tree, checks []v1alpha1.CheckStatus) {
 			info = strings.Trim("at most "+age(c.Deadline.Sub(t.now))+" more, "+info, ", ")
 		}
 		at := t.add(to, c.Name, m, string(phase), "", info)
-		if c.Comparison != "" {
-			t.add(at, "comparison", markPlain, "", "", c.Comparison)
-		}
 		if t.wide && c.CallID != "" {
 			t.add(at, "call", markPlain, "", "", c.CallID)
 		}

@@ -107,9 +107,6 @@ func (b *batch) emit(before, now *v1alpha1.CheckStatus) {
 	if reason := record.EventOf(before, now); reason != "" {
 		b.warn(reason, "check "+record.DescribeCheck(now))
 	}
-	if now.Comparison != "" && before.Comparison == "" {
-		b.warn(v1alpha1.EventMoreFailures, "check "+now.Name+": "+now.Comparison)
-	}
 }
 
 // conclude ends the batch once all checks are over, or a check has failed, or the release has ended.

@@ -555,7 +555,7 @@ func eventEntries() []Entry {
 		event(EventCheckError,
 			"A check ended without a result.", NeedsNotice, "", StepPolicy),
 		event(EventMoreFailures,
-			"New pods restart or lose readiness more often than old pods. No pod fails because of it.", NeedsNotice, "", StepPods),
+			"New pods restart more often than old pods. No pod fails because of it.", NeedsNotice, "", StepPods),
 		event(EventBlockLifted, "The operator lifted the block.", NeedsNothing, "", ""),
 		event(EventBlockOverridden, "A user overrode the block, the quarantine, the halt or the hold.", NeedsNotice, "", StepReleaseOnce),
 		event(EventRolloutHalted, "The operator halted the rollout because this version failed.", NeedsAction, ActorOwner, StepHalted),

@@ -158,12 +158,6 @@ type CheckStatus struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=atomic
 	FailedPods []string `json:"failedPods,omitempty"`
-	// Restarts and readiness losses of new pods against those of old pods, if a
-	// check of type podHealth finds that new pods are worse. No pod fails because
-	// of it. One check of a release has it.
-	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	Comparison string `json:"comparison,omitempty"`
 }
 
 // PodAtStart is the state of a pod at the start of its check.
