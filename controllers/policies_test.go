@@ -628,3 +628,18 @@ func TestNoWritesOfChecks(t *testing.T) {
 		t.Errorf("with the default policy it writes\n%s\nwithout\n%s", strings.Join(with.Writes, "\n"), strings.Join(without.Writes, "\n"))
 	}
 }
+
+// TestReportedOnce: restarts that old pods do not have are one event, though four batches and two checks see them.
+func TestReportedOnce(t *testing.T) {
+	world.Reference(t, world.Story{
+		Name: "once", Options: world.Options{
+			Settings: on(settings.NameHolding, "first"), Policies: []v1alpha1.DefensePolicy{podHealth("policy", inBackground, forMinutes)},
+		},
+		Run: func(w *world.World) {
+			restartWhileHeld(false, false)(w)
+			if n := eventsOf(w, v1alpha1.EventMoreFailures); n != 1 {
+				w.Failf("%d events, want 1", n)
+			}
+		},
+	})
+}

@@ -214,6 +214,8 @@ var lives = []struct {
 	{"100 % at their start, a day old", restarting{rate: 1 / month, cold: 1, age: day}},
 	{"100 % at their start, a week old", restarting{rate: 1 / day, cold: 1, age: week}},
 	{"30 % at their start, a month old", restarting{rate: 1 / week, cold: 0.3, age: month}},
+	{"50 % at their start, a month old", restarting{rate: 1 / week, cold: 0.5, age: month}},
+	{"100 % at their start, a month old", restarting{rate: 1 / week, cold: 1, age: month}},
 	{"30 % at their start, rolling", restarting{rate: 1 / week, cold: 0.3, age: day, rolling: true}},
 	{"50 % at their start, rolling", restarting{rate: 1 / week, cold: 0.5, age: day, rolling: true}},
 	{"50 % at their start, which takes up to 10 minutes", restarting{rate: 1 / week, cold: 0.5, age: day, start: 10, oldStart: 10}},
@@ -263,17 +265,24 @@ func healthyRestarts(n int) (over []string) {
 // powerOfRestarts prints how often bad releases are found. 5 minutes are those of the default policy.
 func powerOfRestarts(n int) {
 	shares := []float64{0.1, 0.2, 0.5, 1}
-	columns := []string{"new+old", "old pods"}
+	columns := []string{"new+old", "old pods restart"}
 	for _, share := range shares {
 		columns = append(columns, fmt.Sprintf("%.0f %%", 100*share))
 	}
 	table(fmt.Sprintf("Releases found of which a share of new pods restarts once more, in %%, of %d", n), columns...)
 	for _, size := range [][2]int{{1, 2}, {2, 3}, {3, 7}, {5, 15}, {10, 10}, {10, 40}} {
-		for _, life := range []restarting{{rate: 1 / month, age: day}, {rate: 1 / week, age: day}, {rate: 1 / week, age: week}} {
-			fmt.Printf("| %d+%d | once in %g days, %g days old |", size[0], size[1], 1/life.rate/day, life.age/day)
+		for _, life := range []struct {
+			name string
+			of   restarting
+		}{
+			{"never", restarting{rate: 1e-9, age: week}},
+			{"once a week, a day old", restarting{rate: 1 / week, age: day}},
+			{"once a week, a week old", restarting{rate: 1 / week, age: week}},
+		} {
+			fmt.Printf("| %d+%d | %s |", size[0], size[1], life.name)
 			for _, bad := range shares {
-				life.bad = bad
-				fmt.Printf(" %.0f |", 100*share(n, life.with(size, 5).release))
+				life.of.bad = bad
+				fmt.Printf(" %.0f |", 100*share(n, life.of.with(size, 5).release))
 			}
 			fmt.Println()
 		}

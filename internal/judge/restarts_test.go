@@ -53,11 +53,11 @@ func TestRestarts(t *testing.T) {
 			want: "10 of 10 new pods restarted while they were checked, and 8 of 40 old pods ever"},
 		{name: "all old pods were, long after their start", fresh: pods{all: 10, restarted: 10},
 			old: []pods{{all: 40, restarted: 40, last: long}}},
-		{name: "one of seven old pods is restarted at the same time", fresh: pods{all: 3, restarted: 3},
-			old: []pods{{all: 7, restarted: 1, last: began.Add(-50 * time.Second)}}},
 		{name: "one of forty is", fresh: pods{all: 10, restarted: 10}, old: []pods{{all: 40, restarted: 1, last: began}},
 			want: "10 of 10 new pods restarted while they were checked, and 1 of 40 old pods ever"},
 		{name: "five of forty are", fresh: pods{all: 10, restarted: 10}, old: []pods{{all: 40, restarted: 5, last: began}}},
+		{name: "five of forty were shortly before", fresh: pods{all: 10, restarted: 10},
+			old: []pods{{all: 40, restarted: 5, last: began.Add(-50 * time.Second)}}},
 		{name: "five of forty were before", fresh: pods{all: 10, restarted: 10},
 			old:  []pods{{all: 40, restarted: 5, last: began.Add(-2 * time.Minute)}},
 			want: "10 of 10 new pods restarted while they were checked, and 5 of 40 old pods ever"},
@@ -89,16 +89,18 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestRestartsOfBatches: old pods that restart now and then, never at the time of a batch whose pods restart, do not acquit it.
+// TestRestartsOfBatches: old pods that restart now and then, not together with new pods, do not acquit a release of 20 hours.
 func TestRestartsOfBatches(t *testing.T) {
 	began := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	fresh, old := []PodRestarts{}, []PodRestarts{}
 	for i := range 20 {
 		from := began.Add(time.Duration(i) * time.Hour)
-		fresh = append(fresh, PodRestarts{Node: string(rune('a' + i)), From: from, Until: from.Add(5 * time.Minute), Restarted: i >= 10})
-		old = append(old, PodRestarts{From: began.Add(-24 * time.Hour), Restarted: i == 0 || i == 1, Last: from.Add(30 * time.Minute)})
+		fresh = append(fresh, PodRestarts{
+			Node: string(rune('a' + i)), From: from, Until: from.Add(5 * time.Minute), Restarted: i >= 4 && i < 16,
+		})
+		old = append(old, PodRestarts{From: began.Add(-24 * time.Hour), Restarted: i >= 17, Last: from.Add(30 * time.Minute)})
 	}
 	if got := (&Restarts{}).Compare(fresh, old); got == "" {
-		t.Error("restarts of old pods hours before acquit the new ones")
+		t.Error("restarts of old pods at other times acquit the new ones")
 	}
 }
