@@ -76,7 +76,9 @@ func inBackground(p *v1alpha1.DefensePolicy) {
 }
 
 // forMinutes makes a check of type podHealth last five minutes.
-func forMinutes(p *v1alpha1.DefensePolicy) { p.Spec.Checks[0].PodHealth.Duration.Duration = 5 * time.Minute }
+func forMinutes(p *v1alpha1.DefensePolicy) {
+	p.Spec.Checks[0].PodHealth.Duration.Duration = 5 * time.Minute
+}
 
 // delayed delays the check until the rollout is over, because a release that fails earlier is halted.
 func delayed(p *v1alpha1.DefensePolicy) {
@@ -257,8 +259,9 @@ var policyStories = []world.Story{
 	{Name: "all crash four minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downAfterSuccess(4 * time.Minute)},
 	{Name: "all crash six minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downTooLate},
 	{Name: "restarts that old pods do not have",
-		Options: world.Options{Settings: on(settings.NameHolding, "first"), Policies: []v1alpha1.DefensePolicy{podHealth("policy", inBackground, forMinutes)}},
-		Run:     restartWhileHeld(false, false)},
+		Options: world.Options{
+			Settings: on(settings.NameHolding, "first"), Policies: []v1alpha1.DefensePolicy{podHealth("policy", inBackground, forMinutes)},
+		}, Run: restartWhileHeld(false, false)},
 	{Name: "restarts that old pods have, too", Options: world.Options{Settings: on(settings.NameHolding, "first")},
 		Run: restartWhileHeld(true, false)},
 	{Name: "restarts on one node", Options: world.Options{Settings: on(settings.NameHolding, "first")}, Run: restartWhileHeld(false, true)},
@@ -313,8 +316,8 @@ var policyStories = []world.Story{
 	}},
 }
 
-// restartWhileHeld lets a container of all four new pods restart while the rollout is held, on nodes of their own or on one, and of old pods
-// at the same time.
+// restartWhileHeld lets a container of all four new pods restart while the rollout is held, and of old pods at the same time. The new pods
+// have nodes of their own, or one.
 func restartWhileHeld(same, oneNode bool) func(*world.World) {
 	return func(w *world.World) {
 		create(w, web(8))

@@ -14,7 +14,6 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-
 package main
 
 import (
@@ -173,7 +172,9 @@ func seen(olds []livingPod, now float64) (all []judge.PodRestarts) {
 }
 
 // at returns a time.
-func at(minutes float64) time.Time { return time.Unix(1.8e9, 0).Add(time.Duration(minutes * float64(time.Minute))) }
+func at(minutes float64) time.Time {
+	return time.Unix(1.8e9, 0).Add(time.Duration(minutes * float64(time.Minute)))
+}
 
 // withoutWorst removes the old pod with most restarts, as a ReplicaSet does.
 func withoutWorst(olds []livingPod, now float64) []livingPod {

@@ -14,7 +14,6 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-
 package checks
 
 import (
@@ -36,7 +35,7 @@ import (
 )
 
 const (
-	// compareEvery is the time between two comparisons of a release. Two that are missing are a break.
+	// compareEvery is the least time between two comparisons of a release. After three times as long, the half minute begins again.
 	compareEvery = 5 * time.Second
 	// confirmAfter is how long new pods have to be worse than old ones until it is reported: restarts of old pods by the same cause may
 	// be in the caches later.
@@ -45,8 +44,8 @@ const (
 	maxComparisons = 1000
 )
 
-// restartComparer compares the restarts of all new pods of a release with those of its old pods, from the caches, and reports it once. No pod
-// fails because of it, so it is in memory only.
+// restartComparer compares the restarts of all new pods of a release with the restarts of its old pods, from the caches, and reports once
+// that new pods are worse. No pod fails because of it, so its memory may be lost.
 type restartComparer struct {
 	*cluster.Cluster
 
@@ -60,7 +59,7 @@ type releaseRestarts struct {
 	attempt  int32
 	observed int64
 	restarts judge.Restarts
-	// at is the last comparison. New pods are worse since a time, without a break until last.
+	// at is the time of the last comparison. New pods were worse from since to last, without a break.
 	at, since, last time.Time
 	reported        bool
 }
@@ -71,7 +70,9 @@ func newRestartComparer(c *cluster.Cluster) *restartComparer {
 
 // next compares the pods of a release if a pod of the batch restarted. It returns the time until the next comparison; 0 for the next
 // restart.
-func (c *restartComparer) next(ctx context.Context, s *Subject, of *policy.Check, status *v1alpha1.CheckStatus, pods []workload.Pod) time.Duration {
+func (c *restartComparer) next(
+	ctx context.Context, s *Subject, of *policy.Check, status *v1alpha1.CheckStatus, pods []workload.Pod,
+) time.Duration {
 	now := c.Clock.Now()
 	if _, restarted := restartsOf(now, status, pods); restarted == "" || !*of.PodHealth.CompareOldPods {
 		return 0
@@ -129,9 +130,10 @@ func (c *releaseRestarts) confirm(now time.Time, worse bool) time.Duration {
 	return max(0, min(compareEvery, confirmAfter-now.Sub(c.since)))
 }
 
-// read reads the restarts of all pods of a release while they are checked, those of its old pods, and the name of a new pod that
-// restarted.
-func (c *restartComparer) read(ctx context.Context, s *Subject, now time.Time) (fresh, old []judge.PodRestarts, restarted string, err error) {
+// read reads the restarts of all pods of a release while they are checked, and of its old pods, and the name of a new pod that restarted.
+func (c *restartComparer) read(
+	ctx context.Context, s *Subject, now time.Time,
+) (fresh, old []judge.PodRestarts, restarted string, err error) {
 	batches, err := c.Batches(ctx, s.Release)
 	if err != nil {
 		return nil, nil, "", err

@@ -14,7 +14,6 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-
 package judge
 
 import (
@@ -33,7 +32,7 @@ const (
 	sameShare = 0.1
 	// sameTime is the time before and after the check of a new pod that counts as the same time.
 	sameTime = time.Minute
-	// nodeShare of the new pods that restart may be on one node at most: with more of them, the node is the cause.
+	// nodeShare of the new pods that restart may be on one node: with more of them, the node is the cause.
 	nodeShare = 0.8
 )
 
