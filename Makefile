@@ -52,7 +52,7 @@ BUSY ?= 4
 REPEAT ?= 1
 BENCH ?= .
 # The benchmarks of `make figures`, and how often each runs.
-FIGURES ?= Release|Held|Submitted|Verdict|Failover|Fleet|Memory
+FIGURES ?= Release|Held|Submitted|Verdict|Failover|Fleet|Memory|Compare
 FIGURES_COUNT ?= 3
 # How many releases of each kind `make judge` simulates.
 JUDGE_RELEASES ?= 10000

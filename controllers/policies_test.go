@@ -18,6 +18,7 @@ package controllers_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,11 @@ func whileDown(w *world.World, value string) {
 // inBackground puts the check into the background, after a delay of a minute.
 func inBackground(p *v1alpha1.DefensePolicy) {
 	p.Spec.Checks[0].Wait, p.Spec.Checks[0].Delay = ptr.To(false), &metav1.Duration{Duration: time.Minute}
+}
+
+// forMinutes makes a check of type podHealth last five minutes.
+func forMinutes(p *v1alpha1.DefensePolicy) {
+	p.Spec.Checks[0].PodHealth.Duration.Duration = 5 * time.Minute
 }
 
 // delayed delays the check until the rollout is over, because a release that fails earlier is halted.
@@ -252,6 +258,13 @@ var policyStories = []world.Story{
 	{Name: "all crash four minutes after it succeeded, and it goes back", Run: downAfterSuccess(4 * time.Minute)},
 	{Name: "all crash four minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downAfterSuccess(4 * time.Minute)},
 	{Name: "all crash six minutes after it succeeded, unchecked", Options: withPolicies(noDefault()), Run: downTooLate},
+	{Name: "restarts that old pods do not have",
+		Options: world.Options{
+			Settings: on(settings.NameHolding, "first"), Policies: []v1alpha1.DefensePolicy{podHealth("policy", inBackground, forMinutes)},
+		}, Run: restartWhileHeld(false, false)},
+	{Name: "restarts that old pods have, too", Options: world.Options{Settings: on(settings.NameHolding, "first")},
+		Run: restartWhileHeld(true, false)},
+	{Name: "restarts on one node", Options: world.Options{Settings: on(settings.NameHolding, "first")}, Run: restartWhileHeld(false, true)},
 	{Name: "wait for a check", Options: withPolicies(podHealth("policy")), Run: func(w *world.World) {
 		create(w, web(2))
 		began := time.Now()
@@ -301,6 +314,53 @@ var policyStories = []world.Story{
 			w.Failf("a disabled policy checks: %+v", c)
 		}
 	}},
+}
+
+// restartWhileHeld lets a container of all four new pods restart while the rollout is held, and of old pods at the same time. The new pods
+// have nodes of their own, or one.
+func restartWhileHeld(same, oneNode bool) func(*world.World) {
+	return func(w *world.World) {
+		create(w, web(8))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(3 * time.Hour)
+		before := w.Pods()
+		release(w, "second")
+		var fresh []*corev1.Pod
+		w.Until("the first new pods are checked", func() bool {
+			fresh = slices.DeleteFunc(w.Pods(), func(pod *corev1.Pod) bool {
+				return slices.ContainsFunc(before, func(old *corev1.Pod) bool { return old.UID == pod.UID })
+			})
+			c := w.Change("web")
+			return c != nil && len(fresh) == 4 && len(w.Batches(c)) == len(fresh)
+		})
+		w.For(4 * time.Minute)
+		for i, pod := range fresh {
+			node := "node"
+			if !oneNode {
+				node += strconv.Itoa(i)
+			}
+			must(w, w.PatchObject(pod, `{"spec":{"nodeName":"`+node+`"}}`))
+		}
+		restart := slices.Clone(fresh)
+		if same {
+			for _, pod := range w.Pods() {
+				if pod.Labels["test"] != "second" {
+					restart = append([]*corev1.Pod{pod}, restart...)
+				}
+			}
+			if len(restart) == len(fresh) {
+				w.Failf("no old pod is left")
+			}
+		}
+		for _, pod := range restart {
+			crashed(w, pod, 1)
+		}
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(6 * time.Minute)
+		if blamed := eventsOf(w, v1alpha1.EventMoreFailures) > 0; blamed == (same || oneNode) {
+			w.Failf("an event blames the release: %t", blamed)
+		}
+	}
 }
 
 // ruleStories are stories of checks by rules.
@@ -570,4 +630,19 @@ func TestNoWritesOfChecks(t *testing.T) {
 	if !slices.Equal(with.Writes, without.Writes) {
 		t.Errorf("with the default policy it writes\n%s\nwithout\n%s", strings.Join(with.Writes, "\n"), strings.Join(without.Writes, "\n"))
 	}
+}
+
+// TestReportedOnce: restarts that old pods do not have are one event, though four batches and two checks see them.
+func TestReportedOnce(t *testing.T) {
+	world.Reference(t, world.Story{
+		Name: "once", Options: world.Options{
+			Settings: on(settings.NameHolding, "first"), Policies: []v1alpha1.DefensePolicy{podHealth("policy", inBackground, forMinutes)},
+		},
+		Run: func(w *world.World) {
+			restartWhileHeld(false, false)(w)
+			if n := eventsOf(w, v1alpha1.EventMoreFailures); n != 1 {
+				w.Failf("%d events, want 1", n)
+			}
+		},
+	})
 }

@@ -58,6 +58,8 @@ var goals = []goal{
 	{"memory added by large objects, at rest", "Memory/large_objects", "MB-added", 30},
 	{"mean time of the mutating webhook, in process", "Mutating/handler", "ms/op", 5},
 	{"writes a minute at rest, 1,160 workloads", "Fleet/pods=10000/enrolled", "writes/min", 0},
+	{"queries of a release that is compared, 200 at once", "Compare/with_a_check", "queries/release", 40},
+	{"memory meanwhile", "Compare/with_a_check", "MB-peak", 160},
 	{"leader killed until the next decision", "Failover/killed", "s-decision", 20},
 	{"leader stopped until the next decision", "Failover/stopped", "s-decision", 3},
 }

@@ -62,6 +62,25 @@ func TestReleases(t *testing.T) {
 	}
 }
 
+func TestRestarts(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		of          restarting
+		least, most float64
+	}{
+		{"healthy", restarting{rate: 1 / hour, variation: 1, age: day}, 0, 0.02},
+		{"rolling", restarting{rate: 1 / hour, variation: 1, age: 30, rolling: true}, 0, 0.02},
+		{"at the start", restarting{rate: 1 / day, cold: 1, age: week}, 0, 0.02},
+		{"an outage", restarting{rate: 1 / day, age: day, outage: 1, rolling: true}, 0, 0.02},
+		{"a bad node", restarting{rate: 1 / day, age: day, badNode: 1}, 0, 0.02},
+		{"all restart", restarting{rate: 1 / week, age: day, bad: 1}, 0.95, 1},
+	} {
+		if got := share(100, tc.of.with([2]int{10, 40}, 5).release); got < tc.least || got > tc.most {
+			t.Errorf("%s: %.2f are worse, want %.2f to %.2f", tc.name, got, tc.least, tc.most)
+		}
+	}
+}
+
 func TestDraw(t *testing.T) {
 	directory := t.TempDir()
 	if err := draw(directory, make([]pair, len(spreads)), map[string][]float64{"1+2": make([]float64, len(changes))}); err != nil {

@@ -19,6 +19,7 @@ limitations under the License.
 //
 //   - counts.go: errors of requests
 //   - values.go: latency
+//   - failures.go: restarts and lost readiness
 //   - kayenta.go: the other judges
 //   - plots.go: the drawings
 package main
@@ -43,6 +44,7 @@ const (
 )
 
 func main() {
+	failures := flag.Bool("failures", false, "simulate only restarts of pods")
 	n := flag.Int("n", 10000, "the number of simulated releases of each cell")
 	plots := flag.String("plots", "", "the directory to draw in; nothing is drawn if empty")
 	flag.Parse()
@@ -50,7 +52,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "judge: -n must be at least 1")
 		os.Exit(2)
 	}
-	over := healthyCounts(*n)
+	over := healthyRestarts(*n)
+	powerOfRestarts(max(*n/10, 1))
+	if *failures {
+		end(over)
+		return
+	}
+	over = append(over, healthyCounts(*n)...)
 	values, kayenta := healthyValues(*n)
 	powerOfCounts(max(*n/10, 1))
 	found := powerOfValues(max(*n/10, 1))
@@ -60,7 +68,12 @@ func main() {
 			os.Exit(1)
 		}
 	}
-	if over = append(over, values...); len(over) > 0 {
+	end(append(over, values...))
+}
+
+// end exits with an error if more healthy releases fail than may.
+func end(over []string) {
+	if len(over) > 0 {
 		fmt.Fprintf(os.Stderr, "judge: more healthy releases fail than may:\n  %s\n", strings.Join(over, "\n  "))
 		os.Exit(1)
 	}

@@ -21,7 +21,7 @@ limitations under the License.
 //   - report.go: the status of a check
 //   - begin.go: the checks that begin
 //   - checks.go: one step of a check
-//   - podhealth.go, releasehealth.go: podHealth, from the caches
+//   - podhealth.go, releasehealth.go: podHealth, from the caches; restarts.go compares new pods with old ones, by internal/judge
 //   - probe.go, prober.go: probe; caller.go makes a call, and guard.go bounds the addresses
 //   - rules.go, cel.go: cel
 //   - query.go, querier.go: prometheus; alerts.go: alerts; compare.go, comparer.go, compared.go: compare, by internal/judge

@@ -53,6 +53,8 @@ type releaseHealths struct {
 	forgot time.Time
 	known  map[healthKey]*releaseHealth
 	asked  map[askedKey]asked
+
+	restarts *restartComparer
 }
 
 type healthKey struct {
@@ -88,7 +90,8 @@ type releaseHealth struct {
 type batchHealth struct{ total, failing int }
 
 func newReleaseHealths(c *cluster.Cluster) *releaseHealths {
-	return &releaseHealths{view: c.View, clock: c.Clock, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{}}
+	return &releaseHealths{view: c.View, clock: c.Clock, known: map[healthKey]*releaseHealth{}, asked: map[askedKey]asked{},
+		restarts: newRestartComparer(c)}
 }
 
 // next makes one step of a check: when a pod of the batch changes, and when the time of the
@@ -107,6 +110,9 @@ func (r *releaseHealths) next(
 			return *c, after, err
 		}
 		plan = decidePodHealth(in)
+	}
+	if again := r.restarts.next(ctx, s, of, &in.Status, pods); again > 0 && (plan.After == 0 || again < plan.After) {
+		plan.After = again
 	}
 	return plan.Status, plan.After, nil
 }

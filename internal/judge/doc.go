@@ -19,6 +19,7 @@ limitations under the License.
 //
 //   - counts.go: errors of requests, and other events, minute by minute
 //   - values.go: values of pods, such as latency
+//   - restarts.go: restarts of pods, without requests
 //   - alpha.go: how often a healthy release may fail, shared by metrics and looks
 //   - words.go: the sentences that explain a result
 //

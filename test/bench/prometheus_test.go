@@ -36,7 +36,7 @@ import (
 	"github.com/traas-stack/altershield-operator/test/monitoring"
 )
 
-var releases = flag.Int("releases", 200, "the number of releases that BenchmarkPrometheus verifies at once")
+var releases = flag.Int("releases", 200, "the number of releases that BenchmarkPrometheus and BenchmarkCompare verify at once")
 
 // BenchmarkPrometheus verifies 200 releases of two pods at once, without checks and with a check of type prometheus that has the
 // defaults. Each has a manager of its own. A server that answers at once plays Prometheus.

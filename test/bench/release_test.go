@@ -33,6 +33,7 @@ import (
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -172,7 +173,9 @@ func (t *bed) batches(b *testing.B, size string) {
 func (t *bed) set(b *testing.B, name string, of v1alpha1.OpsConfigType, content string) {
 	b.Helper()
 	o := &v1alpha1.OpsConfigInfo{ObjectMeta: metav1.ObjectMeta{Namespace: controlplane.ManagerNamespace, Name: name}}
-	must(b, retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the operator writes conditions
+	// The operator creates settings, and writes conditions.
+	raced := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	must(b, retry.OnError(retry.DefaultBackoff, raced, func() error {
 		_, err := controllerutil.CreateOrUpdate(b.Context(), t.api, o, func() error {
 			o.Spec.Type, o.Spec.Enable, o.Spec.Content = of, true, content
 			return nil

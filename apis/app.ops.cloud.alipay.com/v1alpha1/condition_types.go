@@ -269,6 +269,7 @@ const (
 	EventVerdictCorrected            = "VerdictCorrected"
 	EventCheckFailed                 = "CheckFailed"
 	EventCheckError                  = "CheckError"
+	EventMoreFailures                = "MoreFailuresThanOldPods"
 	EventBlockLifted                 = "BlockLifted"
 	EventBlockOverridden             = "BlockOverridden"
 	EventRolloutHalted               = "RolloutHalted"
