@@ -86,7 +86,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		}
 		if c.Compare != nil {
 			var err error
-			if check.Status.OldPods, err = oldPods(ctx, v, s); err != nil {
+			if check.Status.OldPods, err = oldPods(ctx, v, s, c.Compare); err != nil {
 				return nil, err
 			}
 		}

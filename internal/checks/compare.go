@@ -63,6 +63,9 @@ type comparison struct {
 	samples time.Duration
 	// gone is the number of the batch within its attempt if none of the old pods is left; else 0.
 	gone int
+	// before is the time before the release; nil if it is not compared with. earlier: an earlier batch passed the check.
+	before  *before
+	earlier bool
 }
 
 // compared is the result of an evaluation.
@@ -71,8 +74,10 @@ type compared struct {
 	Failing, Other []string
 	// Short: a metric has too few data. Open: one is not compared yet, or is suspicious. Unconfirmed: one has to be confirmed.
 	Short, Open, Unconfirmed bool
-	// Gone is that of the comparison.
+	// Gone is that of the comparison, if it has no other baseline.
 	Gone int
+	// Missed: a share cannot be compared, since no old pod is left. Earlier is that of the comparison.
+	Missed, Earlier bool
 	// Slices of the window that were compared.
 	Slices int32
 }
@@ -107,6 +112,10 @@ func (c *comparison) byPod(matrix model.Matrix) map[string]samplesByTime {
 
 // counts judges a share of requests: the increase of one counter of each pod by that of another, slice by slice.
 func (c *comparison) counts(m *v1alpha1.CompareMetric, numerator, denominator model.Matrix, result *compared) {
+	if c.of.Baseline == v1alpha1.BaselinePreRelease {
+		result.miss(m.Name)
+		return
+	}
 	events, requests := c.byPod(numerator), c.byPod(denominator)
 	minute := func(pods []string, before, at model.Time) (of []judge.PodMinute) {
 		for _, pod := range pods {
@@ -145,47 +154,38 @@ func (c *comparison) counts(m *v1alpha1.CompareMetric, numerator, denominator mo
 			break
 		}
 	}
+	if c.before != nil && c.gone > 0 && !fails && !counts.Enough() {
+		result.miss(m.Name)
+		return
+	}
 	result.add(m.Name, counts.Sentence("requests", slice), fails, !counts.Enough(), counts.Odds() >= suspicious)
 }
 
+// measured are the answers about a value: of now, of its past, and both of the time before the release.
+type measured struct{ now, past, before, pastBefore model.Matrix }
+
 // values judges a value of each pod.
-func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matrix, result *compared) {
-	of := c.byPod(measured)
+func (c *comparison) values(m *v1alpha1.CompareMetric, answers *measured, result *compared) {
+	of := c.byPod(answers.now)
 	v := judge.Values{
 		Direction: map[v1alpha1.CompareDirection]judge.Direction{
 			v1alpha1.CompareDecrease: judge.Decrease, v1alpha1.CompareEither: judge.Either,
 		}[m.Direction],
 		MinChange: m.MinChange.AsApproximateFloat64(), MinTimes: float64(valueOr(m.MinChangePercent, defaultChange)) / 100, Alpha: c.alpha,
 	}
-	before := c.byPod(past)
-	for _, pod := range c.old {
-		for _, value := range before[pod] {
-			if !math.IsNaN(value) && !math.IsInf(value, 0) {
-				v.Past = append(v.Past, value)
-			}
-		}
-	}
-	slices.Sort(v.Past)
-	if len(v.Past) < 2 {
-		v.Past = unknownPast(v.MinChange)
-	}
+	v.Past = pastOf(c.byPod(answers.past), c.old, v.MinChange)
 	between := func(from, until time.Time) judge.Comparison {
 		all := c.times(from, until)
-		take := func(pods []string) (taken []judge.Series) {
-			for _, pod := range pods {
-				values := make(judge.Series, len(all))
-				for i, at := range all {
-					values[i] = math.NaN()
-					if value, some := of[pod][at]; some {
-						values[i] = value
-					}
-				}
-				taken = append(taken, values)
-			}
-			return taken
+		v.New, v.Old = series(of, c.fresh, all), series(of, c.old, all)
+		found := v.Compare()
+		if c.before == nil || c.of.Baseline == v1alpha1.BaselineAuto && found.Old >= enoughOld {
+			return found
 		}
-		v.New, v.Old = take(c.fresh), take(c.old)
-		return v.Compare()
+		other := c.againstBefore(v, answers)
+		if c.of.Baseline == v1alpha1.BaselineAuto && found.Enough && !other.Enough {
+			return found
+		}
+		return other
 	}
 	if !c.judgesValues() {
 		result.Other, result.Open = append(result.Other, m.Name+": compared at the end of the window"), true
@@ -218,12 +218,28 @@ func (c *comparison) valuesFrom() time.Time {
 // judgesValues reports whether values are compared: at the end of their window, or at the last evaluation.
 func (c *comparison) judgesValues() bool {
 	window := c.of.Window.Duration
-	return !c.at.Before(c.valuesFrom().Add(window)) || c.last() || c.gone > 0 && !c.at.Before(c.start.Add(window))
+	return !c.at.Before(c.valuesFrom().Add(window)) || c.last() || c.gone > 0 && c.before == nil && !c.at.Before(c.start.Add(window))
 }
 
 // last reports whether no later evaluation is made.
 func (c *comparison) last() bool {
 	return c.at.Add(c.of.Slice.Duration).After(c.start.Add(c.of.MaxWindow.Duration))
+}
+
+// pastOf returns the past of some pods.
+func pastOf(of map[string]samplesByTime, pods []string, minChange float64) (past []float64) {
+	for _, pod := range pods {
+		for _, value := range of[pod] {
+			if !math.IsNaN(value) && !math.IsInf(value, 0) {
+				past = append(past, value)
+			}
+		}
+	}
+	slices.Sort(past)
+	if len(past) < 2 {
+		return unknownPast(minChange)
+	}
+	return past
 }
 
 // unknownPast returns a past with the spread that is assumed without one.
@@ -240,6 +256,11 @@ func (r *compared) add(name, sentence string, fails, short, open bool) {
 	}
 	r.Other = append(r.Other, sentence)
 	r.Open, r.Short = r.Open || open, r.Short || short
+}
+
+// miss adds a share that cannot be compared.
+func (r *compared) miss(name string) {
+	r.Other, r.Missed = append(r.Other, name+": not compared, since a share needs old pods at the same time"), true
 }
 
 func valueOr(p *int32, otherwise int32) int32 {
@@ -263,7 +284,7 @@ func (q *query) takeCompared(found *compared) {
 	for i, text := range s.Samples {
 		s.Samples[i] = wording.Shortened(text, maxSample)
 	}
-	if !found.Short {
+	if !found.Short && !found.Missed {
 		s.WithData++
 	}
 	switch {

@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -34,8 +35,8 @@ import (
 // maxCompared is the number of new pods, and of old ones.
 const maxCompared = 100
 
-// oldPods returns the names of the old pods that a batch is compared with; none if it is not compared.
-func oldPods(ctx context.Context, v cluster.View, s *Subject) ([]string, error) {
+// oldPods returns the names of the old pods that a batch is compared with by a check; none if it is not compared.
+func oldPods(ctx context.Context, v cluster.View, s *Subject, of *v1alpha1.CompareCheck) ([]string, error) {
 	batches, err := v.Batches(ctx, s.Release)
 	if err != nil || !judge.IsLook(batchOfAttempt(batches, s.Batch)) {
 		return nil, err
@@ -44,7 +45,7 @@ func oldPods(ctx context.Context, v cluster.View, s *Subject) ([]string, error) 
 		return nil, err
 	}
 	old, err := v.OldPods(ctx, s.Workload)
-	return readyNames(old), err
+	return chosenOld(of, old, s.Release), err
 }
 
 // readyNames returns the names of the old pods that new ones can be compared with.
@@ -109,8 +110,17 @@ func without(before string, undo bool) string {
 	}
 }
 
-// notCompared returns the status of a check of type compare of the nth batch that has no old pods.
-func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without string) v1alpha1.CheckStatus {
+// passedEarlier reports whether an earlier batch of the attempt passed a check, with all its metrics.
+func passedEarlier(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod, name string, now time.Time) bool {
+	return slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
+		c := record.FindCheck(b.Status.Checks, name)
+		return b.Spec.Attempt == batch.Spec.Attempt && record.BatchNumber(&b) < record.BatchNumber(batch) && c != nil &&
+			(c.Phase == v1alpha1.CheckPassed || c.Phase == v1alpha1.CheckWatching && now.After(timeOf(c.Deadline)))
+	})
+}
+
+// notCompared returns the status of a check of type compare of the nth batch that has no old pods. earlier: an earlier batch was compared.
+func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without string, earlier bool) v1alpha1.CheckStatus {
 	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
 	switch {
 	case !judge.IsLook(n):
@@ -118,11 +128,14 @@ func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without str
 		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on of a release, and this is batch %d", n)
 	case without != "":
 		next.Message = without
-	case n > 1:
+	case earlier:
 		next.Message = "no Ready pod of the previous version is left; earlier batches were compared"
 	default:
 		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
 		next.Message = "no Ready pod of the previous version was left to compare with: hold the rollout (spec.hold)"
+		if of.Compare.Baseline != v1alpha1.BaselineOldPods {
+			next.Message += "; and none was known when the release began"
+		}
 	}
 	return next
 }

@@ -240,10 +240,16 @@ func (q *query) pass() {
 		s.Message = "not confirmed: " + q.last()
 		return
 	case s.Reason == v1alpha1.ReasonFewData && q.comparedNow().Gone > 0:
-		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "")
+		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "", q.comparedNow().Earlier)
 		return
 	case s.Reason == v1alpha1.ReasonFewData:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData), q.last()
+		return
+	case q.comparedNow().Missed:
+		s.Phase, s.OnSilence, s.Reason = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), v1alpha1.ReasonNoOldPods
+		if s.Message = q.last(); q.comparedNow().Earlier {
+			s.Phase, s.OnSilence, s.Message = v1alpha1.CheckSkipped, "", s.Message+"; an earlier batch was compared"
+		}
 		return
 	case s.Reason == v1alpha1.ReasonNoSeries || s.Reason == v1alpha1.ReasonNotFinite:
 		s.Phase, s.OnSilence = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData)

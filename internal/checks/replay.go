@@ -65,8 +65,8 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 	status.Phase, status.StartTime = v1alpha1.CheckRunning, stamp(of.Began)
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
 	if c.Compare != nil {
-		if status.OldPods = readyNames(of.Old); len(status.OldPods) == 0 || of.Undo {
-			return notCompared(status, c, of.N, without(of.Before, of.Undo)), of.Began
+		if status.OldPods = chosenOld(c.Compare, of.Old, of.Subject.Release); len(status.OldPods) == 0 || of.Undo {
+			return notCompared(status, c, of.N, without(of.Before, of.Undo), of.N > 1), of.Began
 		}
 	}
 	work := slots.Work{Namespace: of.Subject.Release.Namespace, Release: of.Subject.Release.Name}

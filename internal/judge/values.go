@@ -78,6 +78,8 @@ type Comparison struct {
 	P float64
 	// Fails: the change is worse, matters, and both votes agree.
 	Fails bool
+	// When is the time of old pods, for the sentence; empty for the time of new pods.
+	When string
 }
 
 // Compare compares the values of new and old pods.
@@ -201,10 +203,14 @@ func squares(values []float64) (sum float64) {
 
 // Sentence explains the comparison.
 func (c Comparison) Sentence() string {
-	if !c.Enough {
-		return fmt.Sprintf("%s and %d old ones have enough data", counted(c.New, "new pod"), c.Old)
+	old := fmt.Sprintf("%d old ones", c.Old)
+	if c.When != "" {
+		old += " " + c.When
 	}
-	text := fmt.Sprintf("%.3g in %s against %.3g in %d old ones", c.Value, counted(c.New, "new pod"), c.Baseline, c.Old)
+	if !c.Enough {
+		return fmt.Sprintf("%s and %s have enough data", counted(c.New, "new pod"), old)
+	}
+	text := fmt.Sprintf("%.3g in %s against %.3g in %s", c.Value, counted(c.New, "new pod"), c.Baseline, old)
 	if c.Baseline > 0 {
 		text += fmt.Sprintf(": %+.0f %%", math.Round(100*(c.Value/c.Baseline-1))+0)
 	}

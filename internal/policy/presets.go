@@ -228,3 +228,13 @@ func presetsAccepted(c *v1alpha1.CompareCheck) string {
 	}
 	return ""
 }
+
+// baselineAccepted returns the problem of the baseline of a check of type compare; empty if there is none.
+func baselineAccepted(c *v1alpha1.CompareCheck) string {
+	metrics, _ := withPresets(c)
+	isValue := func(m v1alpha1.CompareMetric) bool { return m.Query != "" }
+	if c.Baseline != v1alpha1.BaselinePreRelease || IsAuto(c) || slices.ContainsFunc(metrics, isValue) {
+		return ""
+	}
+	return "baseline: PreRelease compares only values, and all metrics are shares; set Auto or OldPods"
+}
