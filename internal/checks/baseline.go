@@ -209,14 +209,14 @@ func (c *comparison) againstBefore(v judge.Values, m *measured) judge.Comparison
 		}
 	}
 	v.MinChange, v.MinTimes = 2*v.MinChange, 2*v.MinTimes
-	v.Old, v.Past = series(values, c.before.names, all), pastOf(past, c.before.names, v.MinChange)
+	v.Old, v.Past = seriesOf(values, c.before.names, all), pastOf(past, c.before.names, v.MinChange)
 	found := v.Compare()
 	found.When = fmt.Sprintf("in the %s before %s", judge.Lasting(len(all), slice), c.before.words)
 	return found
 }
 
-// series returns the values of pods at some times; NaN where there is none.
-func series(of map[string]samplesByTime, pods []string, at []model.Time) (all []judge.Series) {
+// seriesOf returns the values of pods at some times; NaN where there is none.
+func seriesOf(of map[string]samplesByTime, pods []string, at []model.Time) (all []judge.Series) {
 	for _, pod := range pods {
 		values := make(judge.Series, len(at))
 		for i := range at {

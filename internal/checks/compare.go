@@ -176,7 +176,7 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, answers *measured, result
 	v.Past = pastOf(c.byPod(answers.past), c.old, v.MinChange)
 	between := func(from, until time.Time) judge.Comparison {
 		all := c.times(from, until)
-		v.New, v.Old = series(of, c.fresh, all), series(of, c.old, all)
+		v.New, v.Old = seriesOf(of, c.fresh, all), seriesOf(of, c.old, all)
 		found := v.Compare()
 		if c.before == nil || c.of.Baseline == v1alpha1.BaselineAuto && found.Old >= enoughOld {
 			return found
