@@ -1,0 +1,294 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// keeps lets the release of a check keep pods that were Ready for a time until it began, some time before the check.
+func (r *ruled) keeps(mode v1alpha1.CompareBaseline, earlier, ready time.Duration, names ...string) {
+	r.s.Policies[0].Spec.Checks[0].Compare.Baseline = mode
+	end := r.began.Add(-earlier)
+	b := &v1alpha1.ReleaseBaseline{Version: "v1", EndTimeUnix: end.Unix()}
+	for _, name := range names {
+		b.Pods = append(b.Pods, v1alpha1.BaselinePod{Pod: name, ReadyTimeUnix: end.Add(-ready).Unix()})
+	}
+	r.s.Release.Status.Baseline, r.s.Release.Status.StartTimeUnix = b, end.Unix()
+}
+
+// lose deletes the old pods.
+func (r *ruled) lose() {
+	r.Helper()
+	for _, name := range r.check().OldPods {
+		if err := r.api.Delete(r.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+func oldNames(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint("old-", i))
+	}
+	return names
+}
+
+// TestBaselines compares with old pods at the same time or before the release. Old pods end at some time after the start of the check.
+func TestBaselines(t *testing.T) {
+	const auto, pre = v1alpha1.BaselineAuto, v1alpha1.BaselinePreRelease
+	usual := exported{requests: 600, errors: 1, latency: 0.2}
+	slow, slower := usual, usual
+	slow.latency, slower.latency = 0.3, 0.7
+	gone := func(at time.Duration) exported {
+		e := usual
+		e.until = at
+		return e
+	}
+	values, shares := []v1alpha1.CompareMetric{slowness()}, []v1alpha1.CompareMetric{errorShare()}
+	both := slices.Concat(shares, values)
+	const against = " against 0.197 in 5 old ones in the 5 minutes before the release: "
+	for _, tc := range []struct {
+		name       string
+		mode       v1alpha1.CompareBaseline
+		fresh, old exported
+		metrics    []v1alpha1.CompareMetric
+		// batch is the number of the batch, and earlier the phase of the check of the batch before.
+		batch   int32
+		earlier v1alpha1.CheckPhase
+		phase   v1alpha1.CheckPhase
+		reason  string
+		message string
+		within  time.Duration
+	}{
+		{"healthy", pre, usual, gone(-time.Second), values, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
+			"latency: 0.202 in 2 new pods" + against + "+2 %", 9 * time.Minute},
+		{"more than three times as slow", pre, slower, gone(-time.Second), values, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
+			"latency: 0.706 in 2 new pods" + against + "+258 %", 9 * time.Minute},
+		{"half as slow again, which old pods at the same time show", "", slow, usual, values, 1, "", v1alpha1.CheckFailed,
+			v1alpha1.ReasonWorse, "latency: 0.303 in 2 new pods against 0.202 in 5 old ones: +50 %", 11 * time.Minute},
+		{"half as slow again, which may be the load", pre, slow, gone(-time.Second), values, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
+			"+53 %", 9 * time.Minute},
+		{"old pods that live do not count", pre, slower, exported{latency: 0.7, formerly: 0.2, changed: 0}, values, 1, "", v1alpha1.CheckFailed,
+			v1alpha1.ReasonWorse, against + "+258 %", 9 * time.Minute},
+		{"a share", pre, usual, usual, both, 1, "", v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods,
+			"errors: not compared, since a share needs old pods at the same time; latency: 0.202 in 2 new pods" + against, 9 * time.Minute},
+		{"a share beside a value that fails", pre, slower, usual, both, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse, against, 9 * time.Minute},
+		{"the series of the kept pods are gone", pre, usual, gone(-24 * time.Hour), values, 1, "", v1alpha1.CheckNoData, v1alpha1.ReasonFewData,
+			"2 new pods and 0 old ones in the 5 minutes before the release have enough data", 13 * time.Minute},
+
+		{"old pods live", auto, usual, usual, both, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
+			"latency: 0.202 in 2 new pods against 0.202 in 5 old ones: +0 %", 9 * time.Minute},
+		{"old pods were gone", auto, usual, gone(-time.Second), values, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed, against, 9 * time.Minute},
+		{"old pods were gone, and new ones are slower", auto, slower, gone(-time.Second), values, 1, "", v1alpha1.CheckFailed,
+			v1alpha1.ReasonWorse, against, 9 * time.Minute},
+		{"old pods leave", auto, slower, gone(3 * time.Minute), values, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse, against, 9 * time.Minute},
+		{"no share was compared", auto, usual, gone(-time.Second), both, 1, "", v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods,
+			"errors: not compared", 9 * time.Minute},
+		{"no share was compared, nor before", auto, usual, gone(-time.Second), shares, 2, v1alpha1.CheckInconclusive,
+			v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, "errors: not compared", 9 * time.Minute},
+		{"no share was compared now", auto, usual, gone(-time.Second), both, 2, v1alpha1.CheckPassed,
+			v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods, "; an earlier batch was compared", 9 * time.Minute},
+		{"a value is worse after shares were compared", auto, slower, gone(-time.Second), both, 2, v1alpha1.CheckPassed,
+			v1alpha1.CheckFailed, v1alpha1.ReasonWorse, against, 9 * time.Minute},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newComparing(t, newRanges(t, fleet(tc.fresh, 5, tc.old)), 5, tc.metrics...)
+			r.keeps(tc.mode, 0, time.Hour, oldNames(5)...)
+			if tc.old.until != 0 {
+				r.lose()
+			}
+			if tc.batch > 1 {
+				first := r.s.Batch.DeepCopy()
+				first.Status.Checks[0].Phase = tc.earlier
+				first.UID = "first"
+				first.OwnerReferences = []metav1.OwnerReference{cluster.OwnerReference("v1", "ChangeWorkload", r.s.Release.Name, r.s.Release.UID)}
+				r.create(first)
+				r.s.Batch.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, tc.batch)
+			}
+			for at := 90 * time.Second; at < 20*time.Minute; at += 4 * time.Minute { // another process decides the same
+				r.run(at)
+				r.restarted()
+			}
+			r.run(20 * time.Minute)
+			r.ends(tc.phase, tc.reason, tc.message)
+			if took := r.clock.Now().Sub(r.began); took > tc.within {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// TestBaselineNone: without old pods that were kept, or live, nothing is compared, and nothing passes.
+func TestBaselineNone(t *testing.T) {
+	for mode, message := range map[v1alpha1.CompareBaseline]string{
+		v1alpha1.BaselineOldPods: "hold the rollout (spec.hold)", v1alpha1.BaselinePreRelease: "none was known when the release began",
+		v1alpha1.BaselineAuto: "none was known when the release began",
+	} {
+		of := &v1alpha1.CompareCheck{Baseline: mode}
+		if old := chosenOld(of, nil, &v1alpha1.ChangeWorkload{}); len(old) > 0 {
+			t.Errorf("%s: old pods %v", mode, old)
+		}
+		r := newComparing(t, newRanges(t, nil), 0, slowness())
+		r.keeps(mode, 0, time.Hour)
+		check := policy.Find(r.s.Policies, "operator", r.s.Selected, r.check().Name)
+		c := notCompared(*r.check(), check, 1, "", false)
+		if c.Phase != v1alpha1.CheckInconclusive || c.Reason != v1alpha1.ReasonNoOldPods || !strings.Contains(c.Message, message) {
+			t.Errorf("%s: %s %s %s", mode, c.Phase, c.Reason, c.Message)
+		}
+		if got, want := r.checks.query.isCompared(check, nil, r.s.Batch, 2), mode == v1alpha1.BaselineOldPods; got != want {
+			t.Errorf("%s: an earlier batch was compared: %t", mode, got)
+		}
+	}
+}
+
+// TestBaselineOfStatefulSet: only the time counts in which the pods of these names were those of the previous version, and warm: a version
+// that failed may have had the names before and has them now.
+func TestBaselineOfStatefulSet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		latency float64
+		phase   v1alpha1.CheckPhase
+	}{"slower": {0.9, v1alpha1.CheckFailed}, "healthy": {0.2, v1alpha1.CheckPassed}} {
+		t.Run(name, func(t *testing.T) {
+			const ready = 8 * time.Minute
+			pods := map[string]exported{}
+			names := []string{"web-0", "web-1", "web-2", "web-3", "web-4"}
+			for _, name := range names {
+				// A bad version until the previous one was released again; the new one since 10 minutes.
+				pods[name] = exported{latency: tc.latency, formerly: 0.2, changed: -10 * time.Minute, bad: 2, mended: -10*time.Minute - ready}
+			}
+			r := newComparing(t, newRanges(t, pods), 0, slowness())
+			c := r.s.Policies[0].Spec.Checks[0].Compare
+			c.Window, c.MaxWindow = &metav1.Duration{Duration: 20 * time.Minute}, &metav1.Duration{Duration: 40 * time.Minute}
+			r.s.Policies[0].Spec.Checks[0].Deadline = &metav1.Duration{Duration: time.Hour}
+			r.keeps(v1alpha1.BaselineAuto, 10*time.Minute, ready, names...)
+			r.check().OldPods = []string{"web-1", "web-2"}
+			r.run(time.Hour)
+			r.ends(tc.phase, r.check().Reason, " in 5 old ones in the 5 minutes before the release: ")
+		})
+	}
+}
+
+// TestBaselineOfLongRelease: the time before a release is the same, however long it takes.
+func TestBaselineOfLongRelease(t *testing.T) {
+	const earlier = 30 * time.Hour
+	pods := fleet(exported{latency: 0.7}, 5, exported{latency: 0.2, until: -earlier})
+	r := newComparing(t, newRanges(t, pods), 5, slowness())
+	r.keeps(v1alpha1.BaselineAuto, earlier, time.Hour, oldNames(5)...)
+	r.lose()
+	r.run(20 * time.Minute)
+	r.ends(v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 0.2 in 5 old ones in the 5 minutes before the release: +253 %")
+	// An earlier release, which this one replaced, kept the pods.
+	r = newComparing(t, newRanges(t, pods), 5, slowness())
+	r.keeps(v1alpha1.BaselineAuto, earlier, time.Hour, oldNames(5)...)
+	r.s.Release.Status.StartTimeUnix = r.began.Unix()
+	r.lose()
+	r.run(20 * time.Minute)
+	r.ends(v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "5 minutes before "+r.began.Add(-earlier).UTC().Format("2006-01-02 15:04")+" UTC: ")
+}
+
+// TestBaselineOf has the pods that a release keeps.
+func TestBaselineOf(t *testing.T) {
+	pod := func(name string, since time.Duration, with ...func(*workload.Pod)) workload.Pod {
+		p := workload.Pod{Name: name, Ready: true, ReadySince: testNow.Add(since), Created: testNow.Add(-24 * time.Hour)}
+		for _, change := range with {
+			change(&p)
+		}
+		return p
+	}
+	old := []workload.Pod{
+		pod("b", -time.Hour), pod("a", -2*time.Hour), pod("terminates", -time.Hour, func(p *workload.Pod) { p.Terminating = true }),
+		pod("ended", -time.Hour, func(p *workload.Pod) { p.Ended = true }), pod("unready", -time.Hour, func(p *workload.Pod) { p.Ready = false }),
+	}
+	later := append(slices.Clone(old), pod("later", -time.Minute))
+	for name, tc := range map[string]struct {
+		old        []workload.Pod
+		end, asked time.Duration
+		want       []string
+		ends       time.Duration
+	}{
+		"at the start":                      {old, 0, -48 * time.Hour, []string{"a", "b", "terminates"}, 0},
+		"the operator was down":             {old, 0, -30 * time.Minute, []string{"a", "b", "terminates"}, -30 * time.Minute},
+		"and a pod was replaced since":      {later, 0, -30 * time.Minute, []string{"a", "b", "later", "terminates"}, 0},
+		"later, as the cache was behind":    {later, -2 * time.Minute, 0, []string{"a", "b", "terminates"}, -2 * time.Minute},
+		"no pod was Ready before the start": {later[5:], -2 * time.Minute, 0, nil, -2 * time.Minute},
+	} {
+		got := baselineOf("v1", tc.old, testNow.Add(tc.end), testNow.Add(tc.asked), testNow)
+		if names := namesBefore(&v1alpha1.ChangeWorkload{Status: v1alpha1.ChangeWorkloadStatus{Baseline: got}}); !slices.Equal(names, tc.want) {
+			t.Errorf("%s: pods %v, want %v", name, names, tc.want)
+		}
+		if end := time.Unix(got.EndTimeUnix, 0); !end.Equal(testNow.Add(tc.ends).Truncate(time.Second)) {
+			t.Errorf("%s: it ends at %s", name, end)
+		}
+	}
+	var many []workload.Pod
+	for i := range 500 {
+		many = append(many, pod(fmt.Sprintf("web-%03d", i), -time.Hour))
+	}
+	first := baselineOf("v1", many, testNow, time.Time{}, testNow)
+	slices.Reverse(many)
+	if again := baselineOf("v1", many, testNow, time.Time{}, testNow); len(first.Pods) != 100 || !slices.Equal(first.Pods, again.Pods) {
+		t.Errorf("%d pods: %v, and then %v", len(first.Pods), first.Pods, again.Pods)
+	}
+	spread := map[string]int{}
+	for _, pod := range first.Pods {
+		spread[pod.Pod[:5]]++
+	}
+	for _, prefix := range []string{"web-0", "web-1", "web-2", "web-3", "web-4"} {
+		if spread[prefix] < 10 {
+			t.Errorf("the sample is not even: %v", spread)
+		}
+	}
+}
+
+// TestOrEarlier: a release that replaces one that failed compares with the version before both.
+func TestOrEarlier(t *testing.T) {
+	with := func(version string, pods int) *v1alpha1.ReleaseBaseline {
+		return &v1alpha1.ReleaseBaseline{Version: version, Pods: make([]v1alpha1.BaselinePod, pods)}
+	}
+	record := func(release int64, b *v1alpha1.ReleaseBaseline) (c v1alpha1.ChangeWorkload) {
+		c.Status.ObservedRelease, c.Status.Baseline = release, b
+		return c
+	}
+	releases := []v1alpha1.ChangeWorkload{
+		record(2, with("v1", 4)), record(4, with("v1", 5)), record(3, with("v1", 6)), record(5, with("v2", 7)), record(6, nil),
+	}
+	for name, tc := range map[string]struct {
+		kept *v1alpha1.ReleaseBaseline
+		want int
+	}{
+		"the newest of that version": {with("v1", 0), 5}, "one pod lives": {with("v1", 1), 5}, "all pods live": {with("v1", 6), 6},
+		"of another version": {with("v3", 0), 0},
+	} {
+		if got := orEarlier(tc.kept, releases); len(got.Pods) != tc.want || got.Version != tc.kept.Version {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
