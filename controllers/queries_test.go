@@ -21,6 +21,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -30,7 +31,9 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -97,7 +100,9 @@ func (p promAPI) ranges(form url.Values) string {
 		var values []string
 		for at := number("start"); at <= number("end"); at += number("step") {
 			value := p.counter(form.Get("query"), pod, time.Unix(int64(at), 0).Sub(worldStart))
-			values = append(values, fmt.Sprintf(`[%d,"%d"]`, at, int(value)))
+			if !math.IsNaN(value) {
+				values = append(values, fmt.Sprintf(`[%d,"%d"]`, at, int(value)))
+			}
 		}
 		all = append(all, fmt.Sprintf(`{"metric":{"pod":%q},"values":[%s]}`, pod, strings.Join(values, ",")))
 	}
@@ -133,6 +138,43 @@ func comparing(good int) world.Options {
 	}}
 	o.Dial = api.dial
 	return o
+}
+
+// comparingBefore compares the latency of new pods with that of old pods, before the release where Recreate leaves none. A pod whose number
+// is larger than some is slow; the first ones are gone after a while.
+func comparingBefore(old, good int) world.Options {
+	least := resource.MustParse("5")
+	o := asking(nil, func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Checks[0].Prometheus, p.Spec.Checks[0].Compare = nil, &v1alpha1.CompareCheck{
+			EndpointRef: v1alpha1.EndpointReference{Name: "prom"}, Baseline: v1alpha1.BaselineAuto,
+			Metrics: []v1alpha1.CompareMetric{{Name: "latency", Query: `sum by (pod) (latency{pod=~"$pods"})`, MinChange: &least}},
+		}
+	})
+	o.Dial = promAPI{sample("1"), func(_, pod string, after time.Duration) float64 {
+		switch number, err := strconv.Atoi(pod[strings.LastIndex(pod, "-")+1:]); {
+		case err != nil:
+			panic(err)
+		case number <= old && after > formerly+time.Minute:
+			return math.NaN()
+		case number > good:
+			return 1000
+		default:
+			return 100
+		}
+	}}.dial
+	return o
+}
+
+// formerly is about when the second release of allRecreated begins.
+const formerly = 20 * time.Minute
+
+// allRecreated is a Deployment of which no old pod lives beside a new one, and whose pods have been Ready for a while.
+func allRecreated(w *world.World, replicas int32) {
+	d := web(replicas)
+	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	create(w, d)
+	until(w, v1alpha1.ChangeWorkloadSuccess)
+	w.For(formerly)
 }
 
 // sample is a result with one series.
@@ -255,6 +297,25 @@ var queryStories = []world.Story{
 		release(w, "second")
 		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "5 of 5 evaluations had data; the last one: errors: 0.167 % of ")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}},
+	{Name: "slower than pods before the release", Options: comparingBefore(4, 4), Run: func(w *world.World) {
+		allRecreated(w, 4)
+		release(w, "bad")
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before the release: +900 %")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		override(w, "worse") // it is compared with the version that succeeded
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before 2000-01-01 00:")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+	}},
+	{Name: "as slow as pods before the release", Options: comparingBefore(2, 1000), Run: func(w *world.World) {
+		allRecreated(w, 2)
+		release(w, "second")
+		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "against 100 in 2 old ones in the 5 minutes before the release: +0 %")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		b := w.Change("web").Status.Baseline
+		if b == nil || len(b.Pods) != 2 {
+			w.Failf("the release kept %+v", b)
+		}
 	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
 		create(w, web(1))
