@@ -140,16 +140,16 @@ func comparing(good int) world.Options {
 	return o
 }
 
-// comparingBefore compares the latency of new pods with that of old pods, before the release where Recreate leaves none. A pod whose number
-// is larger than some is slow; the first ones are gone after a while.
-func comparingBefore(old, good int) world.Options {
+// comparingBefore compares the latency of new pods with that of old pods before the release. A pod whose number is larger than some is slow;
+// the first ones have no latency after a while.
+func comparingBefore(old, good int, with ...func(*v1alpha1.DefensePolicy)) world.Options {
 	least := resource.MustParse("5")
-	o := asking(nil, func(p *v1alpha1.DefensePolicy) {
+	o := asking(nil, append([]func(*v1alpha1.DefensePolicy){func(p *v1alpha1.DefensePolicy) {
 		p.Spec.Checks[0].Prometheus, p.Spec.Checks[0].Compare = nil, &v1alpha1.CompareCheck{
 			EndpointRef: v1alpha1.EndpointReference{Name: "prom"}, Baseline: v1alpha1.BaselineAuto,
 			Metrics: []v1alpha1.CompareMetric{{Name: "latency", Query: `sum by (pod) (latency{pod=~"$pods"})`, MinChange: &least}},
 		}
-	})
+	}}, with...)...)
 	o.Dial = promAPI{sample("1"), func(_, pod string, after time.Duration) float64 {
 		switch number, err := strconv.Atoi(pod[strings.LastIndex(pod, "-")+1:]); {
 		case err != nil:
@@ -298,23 +298,48 @@ var queryStories = []world.Story{
 		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "5 of 5 evaluations had data; the last one: errors: 0.167 % of ")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
-	{Name: "slower than pods before the release", Options: comparingBefore(4, 4), Run: func(w *world.World) {
-		allRecreated(w, 4)
-		release(w, "bad")
-		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before the release: +900 %")
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		override(w, "worse") // it is compared with the version that succeeded
-		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before 2000-01-01 00:")
-		until(w, v1alpha1.ChangeWorkloadSuspend)
+	{Name: "slower than pods before the release", Options: comparingBefore(0, 4, func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Hold, p.Spec.Checks[0].Compare.Baseline = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}, v1alpha1.BaselinePreRelease
+	}), Run: func(w *world.World) {
+		create(w, web(4))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(formerly)
+		for i, bad := range []func(){func() { release(w, "bad") }, func() { override(w, "worse") }} {
+			bad()
+			endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "in the 5 minutes before the release: +900 %")
+			until(w, v1alpha1.ChangeWorkloadSuspend)
+			if b := w.Change("web").Status.Baseline; b == nil || len(b.Pods) < 3 {
+				w.Failf("release %d kept %+v", i, b)
+			}
+		}
 	}},
-	{Name: "as slow as pods before the release", Options: comparingBefore(2, 1000), Run: func(w *world.World) {
+	{Name: "slower at its end than pods before the release", Options: comparingBefore(0, 4, func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Checks[0].Stage, p.Spec.Checks[0].Compare.Baseline = v1alpha1.StageReleasePost, v1alpha1.BaselinePreRelease
+		p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
+	}), Run: func(w *world.World) {
+		create(w, web(4))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		if c := w.Change("web").Status.Checks[0]; c.Phase != v1alpha1.CheckSkipped || c.Reason != v1alpha1.ReasonNoOldPods {
+			w.Failf("the check of the first version is %+v", c)
+		}
+		w.For(formerly)
+		release(w, "bad")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		message := "in 4 new pods against 100 in 4 old ones in the 5 minutes before the release: +900 %"
+		if c := w.Change("web").Status.Checks[0]; c.Phase != v1alpha1.CheckFailed || !strings.Contains(c.Message, message) {
+			w.Failf("the check is %+v", c)
+		}
+	}},
+	{Name: "as slow as pods before the release, of which none lives", Options: comparingBefore(2, 1000), Run: func(w *world.World) {
 		allRecreated(w, 2)
 		release(w, "second")
-		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "against 100 in 2 old ones in the 5 minutes before the release: +0 %")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
-		b := w.Change("web").Status.Baseline
-		if b == nil || len(b.Pods) != 2 {
-			w.Failf("the release kept %+v", b)
+		c, kept := checkOf(w, errorRate), w.Change("web").Status.Baseline
+		switch {
+		case c.Phase == v1alpha1.CheckPassed && strings.Contains(c.Message, "in 2 old ones in the 5 minutes before the release: +0 %"):
+		case kept == nil && c.Reason == v1alpha1.ReasonNoOldPods: // they ended before the release was recorded
+		default:
+			w.Failf("the release kept %+v, and the check is %+v", kept, c)
 		}
 	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
@@ -322,6 +347,18 @@ var queryStories = []world.Story{
 		endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}},
+}
+
+// TestComparedOverride: a release that overrides one that failed is compared with the version before both, of which no pod lives.
+func TestComparedOverride(t *testing.T) {
+	world.Reference(t, world.Story{Name: "override", Options: comparingBefore(4, 4), Run: func(w *world.World) {
+		allRecreated(w, 4)
+		release(w, "bad")
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before the release: +900 %")
+		until(w, v1alpha1.ChangeWorkloadSuspend)
+		override(w, "worse")
+		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before 2000-01-01 00:")
+	}})
 }
 
 func TestQueries(t *testing.T) {

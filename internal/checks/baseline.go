@@ -160,12 +160,11 @@ type before struct {
 
 // beforeOf returns the time before a release that a check compares with; nil for none.
 func beforeOf(of *v1alpha1.CompareCheck, change *v1alpha1.ChangeWorkload) *before {
-	kept := change.Status.Baseline
-	if of.Baseline == v1alpha1.BaselineOldPods || of.Baseline == v1alpha1.BaselineAuto && kept == nil {
+	kept, b := change.Status.Baseline, &before{ready: map[string]time.Time{}, words: "the release"}
+	switch none := kept == nil || len(kept.Pods) == 0; {
+	case of.Baseline == v1alpha1.BaselineOldPods, of.Baseline == v1alpha1.BaselineAuto && none:
 		return nil
-	}
-	b := &before{ready: map[string]time.Time{}, words: "the release"}
-	if kept == nil {
+	case none:
 		return b
 	}
 	end := time.Unix(kept.EndTimeUnix, 0)

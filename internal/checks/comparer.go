@@ -61,12 +61,17 @@ type comparedMetric struct {
 func (p *querier) withoutComparison(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, ends bool, err error) {
-	if of.Compare == nil || s.Batch == nil || len(c.OldPods) > 0 {
+	if of.Compare == nil || len(c.OldPods) > 0 {
 		return next, false, nil
 	}
-	batches, err := p.view.Batches(ctx, s.Release)
-	if err != nil {
-		return next, false, err
+	n, earlier := 1, false
+	if s.Batch != nil {
+		batches, err := p.view.Batches(ctx, s.Release)
+		if err != nil {
+			return next, false, err
+		}
+		n = batchOfAttempt(batches, s.Batch)
+		earlier = p.isCompared(of, batches, s.Batch, n)
 	}
 	undo, err := isUndo(ctx, p.view, s)
 	if err != nil {
@@ -76,8 +81,7 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
-	n := batchOfAttempt(batches, s.Batch)
-	return notCompared(followed(c, of, s), of, n, without(before, undo), p.isCompared(of, batches, s.Batch, n)), true, nil
+	return notCompared(followed(c, of, s), of, n, without(before, undo), earlier), true, nil
 }
 
 // isCompared reports whether an earlier batch was compared; one without old pods is inconclusive itself, so OldPods takes it as compared.
@@ -85,15 +89,18 @@ func (p *querier) isCompared(of *policy.Check, batches []v1alpha1.ChangePod, bat
 	return of.Compare.Baseline == v1alpha1.BaselineOldPods && n > 1 || passedEarlier(batches, batch, of.Name, p.clock.Now())
 }
 
-// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt. some is false if no new pod is left.
+// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt, or of the whole release. some is false if no
+// new pod is left.
 func (p *querier) comparing(
 	ctx context.Context, s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series,
 ) (q *question, some bool, err error) {
-	pods, err := podsOfBatch(ctx, p.view, s.Batch)
-	if err != nil {
+	released, err := p.view.Pods(ctx, s.Workload)
+	if fresh := namesOf(released); s.Batch == nil && err == nil {
+		return p.comparison(s, of, v, status, series, fresh, released), len(fresh) > 0, nil
+	} else if err != nil {
 		return nil, false, err
 	}
-	released, err := p.view.Pods(ctx, s.Workload)
+	pods, err := podsOfBatch(ctx, p.view, s.Batch)
 	if err != nil || len(pods)+len(released) == 0 {
 		return nil, false, err
 	}

@@ -41,8 +41,9 @@ type Past struct {
 	Endpoint *v1alpha1.DefenseEndpoint
 	// Began is the start of the check.
 	Began time.Time
-	// Batch are the pods of the Nth batch, Released the pods of the release, and Old the pods of the version Before that were Ready.
-	Batch, Released, Old []workload.Pod
+	// Batch are the pods of the Nth batch, Released the pods of the release, and Old the pods of the version Before that were Ready. Former
+	// are those that were Ready when the release began.
+	Batch, Released, Old, Former []workload.Pod
 	N                    int
 	Before               string
 	// Undo: the version succeeded before.
@@ -65,6 +66,9 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 	status.Phase, status.StartTime = v1alpha1.CheckRunning, stamp(of.Began)
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
 	if c.Compare != nil {
+		release, start := of.Subject.Release.DeepCopy(), time.Unix(of.Subject.Release.Status.StartTimeUnix, 0)
+		release.Status.Baseline = baselineOf(of.Before, of.Former, start, time.Time{}, start)
+		of.Subject.Release = release
 		if status.OldPods = chosenOld(c.Compare, of.Old, of.Subject.Release); len(status.OldPods) == 0 || of.Undo {
 			return notCompared(status, c, of.N, without(of.Before, of.Undo), of.N > 1), of.Began
 		}

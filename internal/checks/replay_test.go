@@ -18,6 +18,7 @@ package checks
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,17 @@ func TestReplay(t *testing.T) {
 			if diff := at.Sub(r.began) - took; diff.Abs() > resultsEvery {
 				t.Errorf("decided after %s, the operator after %s", at.Sub(r.began), took)
 			}
+			for _, pod := range past.Old {
+				pod.ReadySince = r.began.Add(-time.Hour)
+				past.Former = append(past.Former, pod)
+			}
+			past.Subject.Release.Status.StartTimeUnix = r.began.Unix()
+			past.Check.Compare.Baseline = v1alpha1.BaselinePreRelease
+			got, _ = replay.Decide(t.Context(), past)
+			if !strings.Contains(strings.Join(got.Samples, "; "), " in 5 old ones in the 5 minutes before the release: ") {
+				t.Errorf("against the time before the release: %s %v", got.Phase, got.Samples)
+			}
+			past.Check.Compare.Baseline = v1alpha1.BaselineOldPods
 			past.Old = nil
 			if got, _ := replay.Decide(t.Context(), past); got.Phase != v1alpha1.CheckInconclusive || got.Reason != v1alpha1.ReasonNoOldPods {
 				t.Errorf("without old pods: %s %s", got.Phase, got.Reason)

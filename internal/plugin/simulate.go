@@ -330,7 +330,7 @@ func (s *simulating) pastOf(p *past, c *policy.Check, pods *pastPods, batch past
 	w.Version, w.Replicas = p.version, int32(max(len(pods.fresh), len(pods.old))) //nolint:gosec // at most 500
 	of := checks.Past{
 		Check: c, Endpoint: s.endpoints[c.Prometheus.EndpointRef.Name], Began: batch.began, Batch: batch.pods, Released: pods.fresh,
-		Old: pods.oldAt(batch.began), N: batch.n,
+		Old: pods.oldAt(batch.began), Former: pods.oldAt(p.began), N: batch.n,
 		Subject: checks.Subject{Workload: &w, Policies: []v1alpha1.DefensePolicy{*s.policy}, Selected: s.selected(w.Labels)},
 	}
 	of.Undo = p.again
