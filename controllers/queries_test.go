@@ -330,18 +330,6 @@ var queryStories = []world.Story{
 			w.Failf("the check is %+v", c)
 		}
 	}},
-	{Name: "as slow as pods before the release, of which none lives", Options: comparingBefore(2, 1000), Run: func(w *world.World) {
-		allRecreated(w, 2)
-		release(w, "second")
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		c, kept := checkOf(w, errorRate), w.Change("web").Status.Baseline
-		switch {
-		case c.Phase == v1alpha1.CheckPassed && strings.Contains(c.Message, "in 2 old ones in the 5 minutes before the release: +0 %"):
-		case kept == nil && c.Reason == v1alpha1.ReasonNoOldPods: // they ended before the release was recorded
-		default:
-			w.Failf("the release kept %+v, and the check is %+v", kept, c)
-		}
-	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
 		create(w, web(1))
 		endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "")
@@ -349,15 +337,22 @@ var queryStories = []world.Story{
 	}},
 }
 
-// TestComparedOverride: a release that overrides one that failed is compared with the version before both, of which no pod lives.
-func TestComparedOverride(t *testing.T) {
-	world.Reference(t, world.Story{Name: "override", Options: comparingBefore(4, 4), Run: func(w *world.World) {
+// TestComparedRecreated: a release whose old pods all end at once is compared with the time before it, and one that overrides it with the
+// time before both. These stories are not swept: a manager that is down at that moment finds no old pod.
+func TestComparedRecreated(t *testing.T) {
+	world.Reference(t, world.Story{Name: "slower", Options: comparingBefore(4, 4), Run: func(w *world.World) {
 		allRecreated(w, 4)
 		release(w, "bad")
 		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before the release: +900 %")
 		until(w, v1alpha1.ChangeWorkloadSuspend)
 		override(w, "worse")
 		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "against 100 in 4 old ones in the 5 minutes before 2000-01-01 00:")
+	}})
+	world.Reference(t, world.Story{Name: "as slow", Options: comparingBefore(2, 1000), Run: func(w *world.World) {
+		allRecreated(w, 2)
+		release(w, "second")
+		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "against 100 in 2 old ones in the 5 minutes before the release: +0 %")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}})
 }
 
