@@ -44,8 +44,8 @@ type Past struct {
 	// Batch are the pods of the Nth batch, Released the pods of the release, and Old the pods of the version Before that were Ready. Former
 	// are those that were Ready when the release began.
 	Batch, Released, Old, Former []workload.Pod
-	N                    int
-	Before               string
+	N                            int
+	Before                       string
 	// Undo: the version succeeded before.
 	Undo bool
 }
