@@ -35,6 +35,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/test/world"
@@ -163,6 +165,15 @@ func comparingBefore(old, good int, with ...func(*v1alpha1.DefensePolicy)) world
 		}
 	}}.dial
 	return o
+}
+
+// surging is a Deployment that removes no old pod before a new one is available, so that each release finds all of them.
+func surging(replicas int32) *appsv1.Deployment {
+	d := web(replicas)
+	d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{
+		MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1)),
+	}
+	return d
 }
 
 // formerly is about when the second release of allRecreated begins.
@@ -301,14 +312,14 @@ var queryStories = []world.Story{
 	{Name: "slower than pods before the release", Options: comparingBefore(0, 4, func(p *v1alpha1.DefensePolicy) {
 		p.Spec.Hold, p.Spec.Checks[0].Compare.Baseline = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}, v1alpha1.BaselinePreRelease
 	}), Run: func(w *world.World) {
-		create(w, web(4))
+		create(w, surging(4))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.For(formerly)
 		for i, bad := range []func(){func() { release(w, "bad") }, func() { override(w, "worse") }} {
 			bad()
 			endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "in the 5 minutes before the release: +900 %")
 			until(w, v1alpha1.ChangeWorkloadSuspend)
-			if b := w.Change("web").Status.Baseline; b == nil || len(b.Pods) < 3 {
+			if b := w.Change("web").Status.Baseline; b == nil || len(b.Pods) != 4 {
 				w.Failf("release %d kept %+v", i, b)
 			}
 		}
@@ -317,7 +328,7 @@ var queryStories = []world.Story{
 		p.Spec.Checks[0].Stage, p.Spec.Checks[0].Compare.Baseline = v1alpha1.StageReleasePost, v1alpha1.BaselinePreRelease
 		p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
 	}), Run: func(w *world.World) {
-		create(w, web(4))
+		create(w, surging(4))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		if c := w.Change("web").Status.Checks[0]; c.Phase != v1alpha1.CheckSkipped || c.Reason != v1alpha1.ReasonNoOldPods {
 			w.Failf("the check of the first version is %+v", c)

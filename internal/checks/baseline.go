@@ -56,7 +56,8 @@ func Baseline(
 		return nil, err
 	}
 	selected := policy.Select(policies, v.Operator, of).At(v1alpha1.StageBatchPost, v1alpha1.StageReleasePost)
-	if !slices.ContainsFunc(selected, func(c policy.Check) bool { return c.Compare != nil && c.Compare.Baseline != v1alpha1.BaselineOldPods }) {
+	needs := func(c policy.Check) bool { return c.Compare != nil && c.Compare.Baseline != v1alpha1.BaselineOldPods }
+	if !slices.ContainsFunc(selected, needs) {
 		return nil, nil
 	}
 	if undo, err := isUndo(ctx, v, &Subject{Workload: w, Release: change}); err != nil || undo {

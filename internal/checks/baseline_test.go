@@ -100,16 +100,19 @@ func TestBaselines(t *testing.T) {
 			v1alpha1.ReasonWorse, against + "+258 %", 9 * time.Minute},
 		{"a share", pre, usual, usual, both, 1, "", v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods,
 			"errors: not compared, since a share needs old pods at the same time; latency: 0.202 in 2 new pods" + against, 9 * time.Minute},
-		{"a share beside a value that fails", pre, slower, usual, both, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse, against, 9 * time.Minute},
+		{"a share beside a value that fails", pre, slower, usual, both, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
+			against, 9 * time.Minute},
 		{"the series of the kept pods are gone", pre, usual, gone(-24 * time.Hour), values, 1, "", v1alpha1.CheckNoData, v1alpha1.ReasonFewData,
 			"2 new pods and 0 old ones in the 5 minutes before the release have enough data", 13 * time.Minute},
 
 		{"old pods live", auto, usual, usual, both, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
 			"latency: 0.202 in 2 new pods against 0.202 in 5 old ones: +0 %", 9 * time.Minute},
-		{"old pods were gone", auto, usual, gone(-time.Second), values, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed, against, 9 * time.Minute},
+		{"old pods were gone", auto, usual, gone(-time.Second), values, 1, "", v1alpha1.CheckPassed, v1alpha1.ReasonPassed,
+			against, 9 * time.Minute},
 		{"old pods were gone, and new ones are slower", auto, slower, gone(-time.Second), values, 1, "", v1alpha1.CheckFailed,
 			v1alpha1.ReasonWorse, against, 9 * time.Minute},
-		{"old pods leave", auto, slower, gone(3 * time.Minute), values, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse, against, 9 * time.Minute},
+		{"old pods leave", auto, slower, gone(3 * time.Minute), values, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
+			against, 9 * time.Minute},
 		{"no share was compared", auto, usual, gone(-time.Second), both, 1, "", v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods,
 			"errors: not compared", 9 * time.Minute},
 		{"no share was compared, nor before", auto, usual, gone(-time.Second), shares, 2, v1alpha1.CheckInconclusive,
@@ -144,6 +147,17 @@ func TestBaselines(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBaselineWatches: a check in the background that did not compare a share has not passed, and that is written.
+func TestBaselineWatches(t *testing.T) {
+	usual := exported{requests: 600, latency: 0.2}
+	r := newComparing(t, newRanges(t, fleet(usual, 5, usual)), 5, errorShare(), slowness())
+	r.keeps(v1alpha1.BaselinePreRelease, 0, time.Hour, oldNames(5)...)
+	r.s.Policies[0].Spec.Checks[0].Wait = new(bool)
+	r.check().Background, r.check().Phase = true, v1alpha1.CheckWatching
+	r.run(20 * time.Minute)
+	r.ends(v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods, "errors: not compared")
 }
 
 // TestBaselineNone: without old pods that were kept, or live, nothing is compared, and nothing passes.

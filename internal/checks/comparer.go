@@ -89,8 +89,8 @@ func (p *querier) isCompared(of *policy.Check, batches []v1alpha1.ChangePod, bat
 	return of.Compare.Baseline == v1alpha1.BaselineOldPods && n > 1 || passedEarlier(batches, batch, of.Name, p.clock.Now())
 }
 
-// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt, or of the whole release. some is false if no
-// new pod is left.
+// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt, or of the whole release. some is false if
+// no new pod is left.
 func (p *querier) comparing(
 	ctx context.Context, s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series,
 ) (q *question, some bool, err error) {
@@ -197,7 +197,8 @@ func (c *comparing) add(metrics []v1alpha1.CompareMetric) (last string, err erro
 			*query.to, last = resolved.Text, resolved.Text
 		}
 		past := func(query string) string {
-			return fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", query, model.Duration(c.of.Window.Duration), model.Duration(c.of.Slice.Duration))
+			window, slice := model.Duration(c.of.Window.Duration), model.Duration(c.of.Slice.Duration)
+			return fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", query, window, slice)
 		}
 		if m.query != "" {
 			m.past = past(m.query)
