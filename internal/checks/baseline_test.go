@@ -196,7 +196,7 @@ func TestBaselineOfStatefulSet(t *testing.T) {
 			names := []string{"web-0", "web-1", "web-2", "web-3", "web-4"}
 			for _, name := range names {
 				// A bad version until the previous one was released again; the new one since 10 minutes.
-				pods[name] = exported{latency: tc.latency, formerly: 0.2, changed: -10 * time.Minute, bad: 2, mended: -10*time.Minute - ready}
+				pods[name] = exported{latency: tc.latency, formerly: 0.2, changed: -10 * time.Minute, bad: 2, fixed: -10*time.Minute - ready}
 			}
 			r := newComparing(t, newRanges(t, pods), 0, slowness())
 			c := r.s.Policies[0].Spec.Checks[0].Compare

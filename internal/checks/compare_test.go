@@ -47,8 +47,8 @@ type exported struct {
 	requests, errors, latency float64
 	since, until              time.Duration
 	// formerly was the latency until a time after the start of the check, and bad the one until an earlier time.
-	formerly, bad   float64
-	changed, mended time.Duration
+	formerly, bad  float64
+	changed, fixed time.Duration
 }
 
 // ranges plays the query API of Prometheus for range queries, at a step of 15 seconds.
@@ -110,7 +110,7 @@ func newRanges(t *testing.T, pods map[string]exported) *ranges {
 				}
 				v := of.latency
 				switch {
-				case of.bad != 0 && after <= of.mended:
+				case of.bad != 0 && after <= of.fixed:
 					v = of.bad
 				case of.formerly != 0 && after <= of.changed:
 					v = of.formerly
