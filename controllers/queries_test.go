@@ -142,8 +142,8 @@ func comparing(good int) world.Options {
 	return o
 }
 
-// comparingBefore compares the latency of new pods with that of old pods before the release. A pod whose number is larger than some is slow;
-// the first ones have no latency after a while.
+// comparingBefore compares the latency of new pods with that of old pods before the release. A pod whose number is larger than some is
+// slow; the first ones have no latency after a while.
 func comparingBefore(old, good int, with ...func(*v1alpha1.DefensePolicy)) world.Options {
 	least := resource.MustParse("5")
 	o := asking(nil, append([]func(*v1alpha1.DefensePolicy){func(p *v1alpha1.DefensePolicy) {
@@ -300,6 +300,9 @@ var queryStories = []world.Story{
 		release(w, "bad")
 		endsAs(w, v1alpha1.CheckFailed, v1alpha1.ReasonWorse, "errors: 10 % of ")
 		until(w, v1alpha1.ChangeWorkloadSuspend)
+		if b := w.Change("web").Status.Baseline; b != nil {
+			w.Failf("no check needs %+v", b)
+		}
 		w.Until("it is blocked", func() bool { return labelled(w, v1alpha1.SuspendLabel) })
 	}},
 	{Name: "as many errors as old pods, while the rollout is held", Options: comparing(1000), Run: func(w *world.World) {
