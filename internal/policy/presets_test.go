@@ -186,7 +186,9 @@ func TestBaselineAccepted(t *testing.T) {
 		"a value": {v1alpha1.CompareCheck{
 			Metrics: share, Presets: []v1alpha1.ComparePreset{v1alpha1.PresetCPU}, Baseline: v1alpha1.BaselinePreRelease,
 		}, true},
-		"found values": {v1alpha1.CompareCheck{Presets: []v1alpha1.ComparePreset{v1alpha1.PresetAuto}, Baseline: v1alpha1.BaselinePreRelease}, true},
+		"found values": {v1alpha1.CompareCheck{
+			Presets: []v1alpha1.ComparePreset{v1alpha1.PresetAuto}, Baseline: v1alpha1.BaselinePreRelease,
+		}, true},
 	} {
 		if problem := baselineAccepted(&tc.of); (problem == "") != tc.accepted {
 			t.Errorf("%s: %q", name, problem)
