@@ -327,23 +327,6 @@ var queryStories = []world.Story{
 			}
 		}
 	}},
-	{Name: "slower at its end than pods before the release", Options: comparingBefore(0, 4, func(p *v1alpha1.DefensePolicy) {
-		p.Spec.Checks[0].Stage, p.Spec.Checks[0].Compare.Baseline = v1alpha1.StageReleasePost, v1alpha1.BaselinePreRelease
-		p.Spec.Hold = &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
-	}), Run: func(w *world.World) {
-		create(w, surging(4))
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		if c := w.Change("web").Status.Checks[0]; c.Phase != v1alpha1.CheckSkipped || c.Reason != v1alpha1.ReasonNoOldPods {
-			w.Failf("the check of the first version is %+v", c)
-		}
-		w.For(formerly)
-		release(w, "bad")
-		until(w, v1alpha1.ChangeWorkloadSuspend)
-		message := "in 4 new pods against 100 in 4 old ones in the 5 minutes before the release: +900 %"
-		if c := w.Change("web").Status.Checks[0]; c.Phase != v1alpha1.CheckFailed || !strings.Contains(c.Message, message) {
-			w.Failf("the check is %+v", c)
-		}
-	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
 		create(w, web(1))
 		endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "")

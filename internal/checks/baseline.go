@@ -27,11 +27,11 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/judge"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/promql"
 	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -55,9 +55,13 @@ func Baseline(
 	if err != nil {
 		return nil, err
 	}
-	selected := policy.Select(policies, v.Operator, of).At(v1alpha1.StageBatchPost, v1alpha1.StageReleasePost)
-	needs := func(c policy.Check) bool { return c.Compare != nil && c.Compare.Baseline != v1alpha1.BaselineOldPods }
-	if !slices.ContainsFunc(selected, needs) {
+	var needed time.Duration // by the check with the longest window
+	for _, c := range policy.Select(policies, v.Operator, of).At(v1alpha1.StageBatchPost) {
+		if c.Compare != nil && c.Compare.Baseline != v1alpha1.BaselineOldPods {
+			needed = max(needed, c.Compare.WarmUp.Duration+c.Compare.Window.Duration)
+		}
+	}
+	if needed == 0 {
 		return nil, nil
 	}
 	if undo, err := isUndo(ctx, v, &Subject{Workload: w, Release: change}); err != nil || undo {
@@ -71,41 +75,25 @@ func Baseline(
 	if err != nil {
 		return nil, err
 	}
-	asked := time.Time{}
-	if defense.Slipped(w, change) {
-		asked = w.RevisionCreated // the operator was down
-	}
-	kept := baselineOf(version, old, end, asked, now)
-	if len(kept.Pods) >= enoughOld {
-		return kept, nil
-	}
-	releases, err := v.Releases(ctx, w.Namespace, w.UID)
+	past, err := v.Past(ctx, w.Namespace, w.UID)
 	if err != nil {
 		return nil, err
 	}
-	if kept = orEarlier(kept, releases); len(kept.Pods) == 0 {
+	kept := orEarlier(baselineOf(version, old, end, now), needed, past)
+	if len(kept.Pods) == 0 {
 		return nil, nil
 	}
 	return kept, nil
 }
 
-// baselineOf returns the old pods that were Ready before the end, also those that terminate by now. A release that was asked for earlier
-// ends their time then, unless a pod became Ready later.
-func baselineOf(version string, old []workload.Pod, end, asked, now time.Time) *v1alpha1.ReleaseBaseline {
-	ready, newest := map[string]time.Time{}, time.Time{}
+// baselineOf returns the old pods that were Ready before the end. A pod that terminates counts while it is Ready.
+func baselineOf(version string, old []workload.Pod, end, now time.Time) *v1alpha1.ReleaseBaseline {
+	ready := map[string]time.Time{}
 	var names []string
 	for i := range old {
-		if pod := &old[i]; pod.Ready && !pod.Ended {
-			since := pod.Bounded(pod.ReadySince, now)
-			ready[pod.Name], newest = since, latest(newest, since)
-		}
-	}
-	if asked.After(newest) && asked.Before(end) {
-		end = asked
-	}
-	for name, since := range ready {
-		if since.Before(end) {
-			names = append(names, name)
+		pod := &old[i]
+		if since := pod.Bounded(pod.ReadySince, now); pod.Ready && !pod.Ended && since.Before(end) {
+			ready[pod.Name], names = since, append(names, pod.Name)
 		}
 	}
 	kept := &v1alpha1.ReleaseBaseline{Version: version, EndTimeUnix: end.Unix(), Pods: []v1alpha1.BaselinePod{}}
@@ -116,36 +104,37 @@ func baselineOf(version string, old []workload.Pod, end, asked, now time.Time) *
 	return kept
 }
 
-// orEarlier returns the pods of the same version that the newest earlier release kept, if they are more: that release replaced them, and
-// failed or was replaced itself.
-func orEarlier(kept *v1alpha1.ReleaseBaseline, releases []v1alpha1.ChangeWorkload) *v1alpha1.ReleaseBaseline {
-	found, newest := kept, int64(-1)
-	for i := range releases {
-		r := &releases[i]
-		if b := r.Status.Baseline; b != nil && b.Version == kept.Version && len(b.Pods) > len(kept.Pods) && r.Status.ObservedRelease > newest {
-			found, newest = b.DeepCopy(), r.Status.ObservedRelease
+// orEarlier returns the pods of the same version that the newest earlier release kept, if no pod was Ready for as long as needed: that
+// release replaced them, and failed or was replaced itself. A release that was rolled back, or is older than the last success of the
+// version, does not count: other pods of the version have run since.
+func orEarlier(kept *v1alpha1.ReleaseBaseline, needed time.Duration, past rollback.Past) *v1alpha1.ReleaseBaseline {
+	newest := int64(math.MaxInt64)
+	for _, h := range past.History {
+		if h.Version == kept.Version {
+			newest = h.Release
 		}
 	}
-	return found
-}
-
-// namesBefore returns the names of the pods that a release kept.
-func namesBefore(change *v1alpha1.ChangeWorkload) (names []string) {
-	if b := change.Status.Baseline; b != nil {
-		for _, pod := range b.Pods {
-			names = append(names, pod.Pod)
+	since := kept.EndTimeUnix - int64(needed.Seconds())
+	if slices.ContainsFunc(kept.Pods, func(pod v1alpha1.BaselinePod) bool { return pod.ReadyTimeUnix <= since }) {
+		return kept
+	}
+	for i := range past.Changes {
+		s := &past.Changes[i].Status
+		if b := s.Baseline; b != nil && b.Version == kept.Version && s.Status != v1alpha1.ChangeWorkloadRollback && s.ObservedRelease > newest {
+			kept, newest = b.DeepCopy(), s.ObservedRelease
 		}
 	}
-	return names
+	return kept
 }
 
-// chosenOld returns the old pods of a check: those that are Ready, or the pods before the release if the check wants them, or if none is.
-func chosenOld(of *v1alpha1.CompareCheck, old []workload.Pod, change *v1alpha1.ChangeWorkload) []string {
-	ready := readyNames(old)
-	if of.Baseline == v1alpha1.BaselinePreRelease || of.Baseline == v1alpha1.BaselineAuto && len(ready) == 0 {
-		return namesBefore(change)
-	}
-	return ready
+// hasLive reports whether a check has old pods to compare with at the same time.
+func hasLive(of *v1alpha1.CompareCheck, live []string) bool {
+	return of.Baseline != v1alpha1.BaselinePreRelease && len(live) > 0
+}
+
+// hasKept reports whether a check has pods before the release to compare with. An undo keeps none.
+func hasKept(of *v1alpha1.CompareCheck, change *v1alpha1.ChangeWorkload) bool {
+	return of.Baseline != v1alpha1.BaselineOldPods && change.Status.Baseline != nil && len(change.Status.Baseline.Pods) > 0
 }
 
 // before is the time of old pods before a release.
@@ -161,20 +150,17 @@ type before struct {
 
 // beforeOf returns the time before a release that a check compares with; nil for none.
 func beforeOf(of *v1alpha1.CompareCheck, change *v1alpha1.ChangeWorkload) *before {
-	kept, b := change.Status.Baseline, &before{ready: map[string]time.Time{}, words: "the release"}
-	switch none := kept == nil || len(kept.Pods) == 0; {
-	case of.Baseline == v1alpha1.BaselineOldPods, of.Baseline == v1alpha1.BaselineAuto && none:
+	if !hasKept(of, change) {
 		return nil
-	case none:
-		return b
 	}
+	kept, b := change.Status.Baseline, &before{ready: map[string]time.Time{}, words: "the release"}
 	end := time.Unix(kept.EndTimeUnix, 0)
 	for _, pod := range kept.Pods {
 		b.names, b.ready[pod.Pod] = append(b.names, pod.Pod), time.Unix(pod.ReadyTimeUnix, 0)
 	}
 	b.end = end.Add(-time.Duration(end.UnixNano() % int64(of.Slice.Duration)))
 	if began := time.Unix(change.Status.StartTimeUnix, 0); began.Sub(end) > time.Minute {
-		b.words = end.UTC().Format("2006-01-02 15:04 UTC") // of an earlier release, or the operator was down
+		b.words = end.UTC().Format("2006-01-02 15:04 UTC") // before an earlier release
 	}
 	return b
 }
@@ -186,7 +172,7 @@ func (c *comparison) isValid(pod string, at time.Time, covers time.Duration) boo
 }
 
 // againstBefore compares values of new pods with those of old pods before the release, for as long as their window is, or since the first
-// old pod was Ready. Both times differ in their load, so that the least change is twice as large.
+// old pod was Ready. The load differs between both times, so the least change has to be exceeded twice.
 func (c *comparison) againstBefore(v judge.Values, m *measured) judge.Comparison {
 	slice := c.of.Slice.Duration
 	all := c.times(c.before.end.Add(-c.of.Window.Duration/slice*slice), c.before.end)
@@ -208,10 +194,12 @@ func (c *comparison) againstBefore(v judge.Values, m *measured) judge.Comparison
 			}
 		}
 	}
-	v.MinChange, v.MinTimes = 2*v.MinChange, 2*v.MinTimes
+	v.Wide = true
 	v.Old, v.Past = seriesOf(values, c.before.names, all), pastOf(past, c.before.names, v.MinChange)
 	found := v.Compare()
-	found.When = fmt.Sprintf("in the %s before %s", judge.Lasting(len(all), slice), c.before.words)
+	if found.When = fmt.Sprintf("in the %s before %s", judge.Lasting(len(all), slice), c.before.words); len(all) == 0 {
+		found.When = "that were Ready for long enough before " + c.before.words
+	}
 	return found
 }
 

@@ -25,11 +25,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -98,10 +100,6 @@ func TestBaselines(t *testing.T) {
 			"+53 %", 9 * time.Minute},
 		{"old pods that live do not count", pre, slower, exported{latency: 0.7, formerly: 0.2, changed: 0}, values, 1, "", v1alpha1.CheckFailed,
 			v1alpha1.ReasonWorse, against + "+258 %", 9 * time.Minute},
-		{"a share", pre, usual, usual, both, 1, "", v1alpha1.CheckInconclusive, v1alpha1.ReasonNoOldPods,
-			"errors: not compared, since a share needs old pods at the same time; latency: 0.202 in 2 new pods" + against, 9 * time.Minute},
-		{"a share beside a value that fails", pre, slower, usual, both, 1, "", v1alpha1.CheckFailed, v1alpha1.ReasonWorse,
-			against, 9 * time.Minute},
 		{"the series of the kept pods are gone", pre, usual, gone(-24 * time.Hour), values, 1, "", v1alpha1.CheckNoData, v1alpha1.ReasonFewData,
 			"2 new pods and 0 old ones in the 5 minutes before the release have enough data", 13 * time.Minute},
 
@@ -152,8 +150,9 @@ func TestBaselines(t *testing.T) {
 // TestBaselineWatches: a check in the background that did not compare a share has not passed, and that is written.
 func TestBaselineWatches(t *testing.T) {
 	usual := exported{requests: 600, latency: 0.2}
-	r := newComparing(t, newRanges(t, fleet(usual, 5, usual)), 5, errorShare(), slowness())
-	r.keeps(v1alpha1.BaselinePreRelease, 0, time.Hour, oldNames(5)...)
+	r := newComparing(t, newRanges(t, fleet(usual, 5, exported{latency: 0.2, until: -time.Second})), 5, errorShare(), slowness())
+	r.keeps(v1alpha1.BaselineAuto, 0, time.Hour, oldNames(5)...)
+	r.lose()
 	r.s.Policies[0].Spec.Checks[0].Wait = new(bool)
 	r.check().Background, r.check().Phase = true, v1alpha1.CheckWatching
 	r.run(20 * time.Minute)
@@ -167,8 +166,8 @@ func TestBaselineNone(t *testing.T) {
 		v1alpha1.BaselineAuto: "none was known when the release began",
 	} {
 		of := &v1alpha1.CompareCheck{Baseline: mode}
-		if old := chosenOld(of, nil, &v1alpha1.ChangeWorkload{}); len(old) > 0 {
-			t.Errorf("%s: old pods %v", mode, old)
+		if hasLive(of, nil) || hasKept(of, &v1alpha1.ChangeWorkload{}) {
+			t.Errorf("%s: old pods", mode)
 		}
 		r := newComparing(t, newRanges(t, nil), 0, slowness())
 		r.keeps(mode, 0, time.Hour)
@@ -177,9 +176,121 @@ func TestBaselineNone(t *testing.T) {
 		if c.Phase != v1alpha1.CheckInconclusive || c.Reason != v1alpha1.ReasonNoOldPods || !strings.Contains(c.Message, message) {
 			t.Errorf("%s: %s %s %s", mode, c.Phase, c.Reason, c.Message)
 		}
-		if got, want := r.checks.query.isCompared(check, nil, r.s.Batch, 2), mode == v1alpha1.BaselineOldPods; got != want {
+		if got, want := isCompared(check, 2, false), mode == v1alpha1.BaselineOldPods; got != want {
 			t.Errorf("%s: an earlier batch was compared: %t", mode, got)
 		}
+	}
+}
+
+// TestBaselineBadNow: a bad version has replaced all pods of a StatefulSet, and the next one is as bad. Its pods have the names of the
+// pods before both, and are no old pods.
+func TestBaselineBadNow(t *testing.T) {
+	pods, names := map[string]exported{}, []string{"web-0", "web-1", "web-2", "web-3", "web-4"}
+	for _, name := range names {
+		pods[name] = exported{latency: 0.9, formerly: 0.2, changed: -time.Hour}
+	}
+	r := newComparing(t, newRanges(t, pods), 0, slowness())
+	r.keeps(v1alpha1.BaselineAuto, time.Hour, time.Hour, names...)
+	for _, name := range []string{"web-0", "web-3", "web-4"} {
+		r.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}})
+	}
+	begin, err := Begin(t.Context(), r.checks.query.view, &r.s)
+	if err != nil || len(begin) != 1 {
+		t.Fatal(begin, err)
+	}
+	r.check().OldPods = begin[0].Status.OldPods
+	r.run(20 * time.Minute)
+	r.ends(v1alpha1.CheckFailed, v1alpha1.ReasonWorse, " in 5 old ones in the 5 minutes before the release: +3")
+}
+
+// TestBaselineConfirms: old pods leave before a change is confirmed. Another baseline does not confirm it, nor clear it.
+func TestBaselineConfirms(t *testing.T) {
+	for _, mode := range []v1alpha1.CompareBaseline{"", v1alpha1.BaselineAuto} {
+		for _, until := range []time.Duration{6 * time.Minute, 7 * time.Minute, 450 * time.Second} {
+			usual := exported{latency: 0.2, until: until}
+			r := newComparing(t, newRanges(t, fleet(exported{latency: 0.3}, 5, usual)), 5, slowness())
+			r.keeps(mode, 0, time.Hour, oldNames(5)...)
+			r.run(6*time.Minute + 40*time.Second)
+			r.lose()
+			r.run(20 * time.Minute)
+			r.ends(v1alpha1.CheckInconclusive, v1alpha1.ReasonUnsteady, " in 5 old ones: +")
+		}
+	}
+}
+
+// TestBaselineDecrease: a fall has to exceed the least change twice, too, and can.
+func TestBaselineDecrease(t *testing.T) {
+	for percent, phase := range map[float64]v1alpha1.CheckPhase{0.02: v1alpha1.CheckFailed, 0.08: v1alpha1.CheckPassed} {
+		throughput := slowness()
+		throughput.Direction, throughput.MinChangePercent = v1alpha1.CompareDecrease, ptr.To[int32](50)
+		r := newComparing(t, newRanges(t, fleet(exported{latency: percent}, 5, exported{latency: 0.2})), 5, throughput)
+		r.keeps(v1alpha1.BaselinePreRelease, 0, time.Hour, oldNames(5)...)
+		r.run(20 * time.Minute)
+		r.ends(phase, r.check().Reason, " in 5 old ones in the 5 minutes before the release: -")
+	}
+}
+
+// TestBaselineAsks: only answers that the decision reads are asked for, so that no other one's error decides.
+func TestBaselineAsks(t *testing.T) {
+	const past = `quantile_over_time(0.5, (latency_seconds{namespace="ns",pod=~"`
+	usual := exported{latency: 0.2}
+	for name, tc := range map[string]struct {
+		mode    v1alpha1.CompareBaseline
+		until   time.Duration
+		refused string
+		queries int
+	}{
+		"old pods live": {v1alpha1.BaselineAuto, 0, `pod=~"old-0|old-1|old-2|old-3|old-4"`, 2},
+		"PreRelease":    {v1alpha1.BaselinePreRelease, 0, past + `web-`, 3},
+		"old pods gone": {v1alpha1.BaselineAuto, -time.Second, past + `old-0|old-1|old-2|old-3|old-4|web-`, 3},
+	} {
+		usual.until = tc.until
+		server := newRanges(t, fleet(exported{latency: 0.2}, 5, usual))
+		server.refused = tc.refused
+		r := newComparing(t, server, 5, slowness())
+		r.keeps(tc.mode, 0, time.Hour, oldNames(5)...)
+		r.run(20 * time.Minute)
+		r.ends(v1alpha1.CheckPassed, v1alpha1.ReasonPassed, " in 5 old ones")
+		asked := slices.Compact(slices.Sorted(slices.Values(server.asked)))
+		if len(asked) != tc.queries {
+			t.Errorf("%s: asked %s", name, strings.Join(asked, "\n"))
+		}
+	}
+}
+
+// TestBaselineDiscovers: with PreRelease Auto finds only values.
+func TestBaselineDiscovers(t *testing.T) {
+	server := newRanges(t, fleet(exported{latency: 0.2}, 5, exported{latency: 0.2}))
+	server.found = `{"metric":{"__name__":"http_server_request_duration_seconds_count"},"value":[0,"1"]}`
+	r := newComparing(t, server, 5)
+	r.s.Policies[0].Spec.Checks[0].Compare.Presets = []v1alpha1.ComparePreset{v1alpha1.PresetAuto}
+	r.keeps(v1alpha1.BaselinePreRelease, 0, time.Hour, oldNames(5)...)
+	r.run(20 * time.Minute)
+	if len(server.discovered) == 0 || slices.ContainsFunc(server.asked, func(q string) bool { return strings.Contains(q, "5..") }) {
+		t.Errorf("discovered %v, asked %s", server.discovered, strings.Join(server.asked, "\n"))
+	}
+	r.ends(v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "otel-latency: ")
+}
+
+// TestPassedEarlier: a check in the background writes that it passed, and another batch counts only that.
+func TestPassedEarlier(t *testing.T) {
+	usual := exported{requests: 600, latency: 0.2}
+	r := newComparing(t, newRanges(t, fleet(usual, 5, usual)), 5, errorShare())
+	r.keeps(v1alpha1.BaselineAuto, 0, time.Hour, oldNames(5)...)
+	r.s.Policies[0].Spec.Checks[0].Wait = new(bool)
+	r.check().Background, r.check().Phase = true, v1alpha1.CheckWatching
+	next := r.s.Batch.DeepCopy()
+	next.Name = record.BatchName(r.s.Workload, r.s.Release.Spec.Reversion, 2)
+	// Nothing was measured until the deadline.
+	r.clock.SetTime(r.began.Add(24 * time.Hour))
+	if passedEarlier([]v1alpha1.ChangePod{*r.s.Batch}, next, r.check().Name) {
+		t.Error("a check that was never evaluated counts")
+	}
+	r.clock.SetTime(r.began)
+	r.run(20 * time.Minute)
+	r.ends(v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "errors: ")
+	if !passedEarlier([]v1alpha1.ChangePod{*r.s.Batch}, next, r.check().Name) {
+		t.Error("a check that passed does not count")
 	}
 }
 
@@ -243,22 +354,23 @@ func TestBaselineOf(t *testing.T) {
 	}
 	later := append(slices.Clone(old), pod("later", -time.Minute))
 	for name, tc := range map[string]struct {
-		old        []workload.Pod
-		end, asked time.Duration
-		want       []string
-		ends       time.Duration
+		old  []workload.Pod
+		end  time.Duration
+		want []string
 	}{
-		"at the start":                      {old, 0, -48 * time.Hour, []string{"a", "b", "terminates"}, 0},
-		"the operator was down":             {old, 0, -30 * time.Minute, []string{"a", "b", "terminates"}, -30 * time.Minute},
-		"and a pod was replaced since":      {later, 0, -30 * time.Minute, []string{"a", "b", "later", "terminates"}, 0},
-		"later, as the cache was behind":    {later, -2 * time.Minute, 0, []string{"a", "b", "terminates"}, -2 * time.Minute},
-		"no pod was Ready before the start": {later[5:], -2 * time.Minute, 0, nil, -2 * time.Minute},
+		"at the start":                      {later, 0, []string{"a", "b", "later", "terminates"}},
+		"later, as the cache was behind":    {later, -2 * time.Minute, []string{"a", "b", "terminates"}},
+		"no pod was Ready before the start": {later[5:], -2 * time.Minute, nil},
 	} {
-		got := baselineOf("v1", tc.old, testNow.Add(tc.end), testNow.Add(tc.asked), testNow)
-		if names := namesBefore(&v1alpha1.ChangeWorkload{Status: v1alpha1.ChangeWorkloadStatus{Baseline: got}}); !slices.Equal(names, tc.want) {
+		got := baselineOf("v1", tc.old, testNow.Add(tc.end), testNow)
+		var names []string
+		for _, pod := range got.Pods {
+			names = append(names, pod.Pod)
+		}
+		if !slices.Equal(names, tc.want) {
 			t.Errorf("%s: pods %v, want %v", name, names, tc.want)
 		}
-		if end := time.Unix(got.EndTimeUnix, 0); !end.Equal(testNow.Add(tc.ends).Truncate(time.Second)) {
+		if end := time.Unix(got.EndTimeUnix, 0); !end.Equal(testNow.Add(tc.end).Truncate(time.Second)) {
 			t.Errorf("%s: it ends at %s", name, end)
 		}
 	}
@@ -266,9 +378,9 @@ func TestBaselineOf(t *testing.T) {
 	for i := range 500 {
 		many = append(many, pod(fmt.Sprintf("web-%03d", i), -time.Hour))
 	}
-	first := baselineOf("v1", many, testNow, time.Time{}, testNow)
+	first := baselineOf("v1", many, testNow, testNow)
 	slices.Reverse(many)
-	if again := baselineOf("v1", many, testNow, time.Time{}, testNow); len(first.Pods) != 100 || !slices.Equal(first.Pods, again.Pods) {
+	if again := baselineOf("v1", many, testNow, testNow); len(first.Pods) != 100 || !slices.Equal(first.Pods, again.Pods) {
 		t.Errorf("%d pods: %v, and then %v", len(first.Pods), first.Pods, again.Pods)
 	}
 	spread := map[string]int{}
@@ -282,26 +394,39 @@ func TestBaselineOf(t *testing.T) {
 	}
 }
 
-// TestOrEarlier: a release that replaces one that failed compares with the version before both.
+// TestOrEarlier: a release that replaces one that failed compares with the version before both, unless the version has run since.
 func TestOrEarlier(t *testing.T) {
-	with := func(version string, pods int) *v1alpha1.ReleaseBaseline {
-		return &v1alpha1.ReleaseBaseline{Version: version, Pods: make([]v1alpha1.BaselinePod, pods)}
+	with := func(version string, ready ...time.Duration) *v1alpha1.ReleaseBaseline {
+		b := &v1alpha1.ReleaseBaseline{Version: version, EndTimeUnix: testNow.Unix()}
+		for _, d := range ready {
+			b.Pods = append(b.Pods, v1alpha1.BaselinePod{ReadyTimeUnix: testNow.Add(-d).Unix()})
+		}
+		return b
 	}
-	record := func(release int64, b *v1alpha1.ReleaseBaseline) (c v1alpha1.ChangeWorkload) {
-		c.Status.ObservedRelease, c.Status.Baseline = release, b
+	record := func(release int64, status v1alpha1.ChangeWorkloadStatusType, b *v1alpha1.ReleaseBaseline) (c v1alpha1.ChangeWorkload) {
+		c.Status.ObservedRelease, c.Status.Status, c.Status.Baseline = release, status, b
 		return c
 	}
-	releases := []v1alpha1.ChangeWorkload{
-		record(2, with("v1", 4)), record(4, with("v1", 5)), record(3, with("v1", 6)), record(5, with("v2", 7)), record(6, nil),
-	}
+	const suspended, reversed = v1alpha1.ChangeWorkloadSuspend, v1alpha1.ChangeWorkloadRollback
+	five := with("v1", 1, 2, 3, 4, 5)
 	for name, tc := range map[string]struct {
-		kept *v1alpha1.ReleaseBaseline
-		want int
+		kept      *v1alpha1.ReleaseBaseline
+		succeeded int64
+		releases  []v1alpha1.ChangeWorkload
+		want      int
 	}{
-		"the newest of that version": {with("v1", 0), 5}, "one pod lives": {with("v1", 1), 5}, "all pods live": {with("v1", 6), 6},
-		"of another version": {with("v3", 0), 0},
+		"the newest of that version": {with("v1"), 1, []v1alpha1.ChangeWorkload{
+			record(2, suspended, with("v1", 1)), record(4, suspended, five), record(3, suspended, with("v1", 1)), record(5, suspended, with("v2", 1)),
+			record(6, suspended, nil),
+		}, 5},
+		"one pod lives for long enough": {with("v1", 6*time.Minute), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 1},
+		"one pod was just created":      {with("v1", time.Minute), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 5},
+		"it was rolled back":            {with("v1", time.Minute), 1, []v1alpha1.ChangeWorkload{record(2, reversed, five)}, 1},
+		"it succeeded again":            {with("v1", time.Minute), 3, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 1},
+		"of another version":            {with("v3"), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 0},
 	} {
-		if got := orEarlier(tc.kept, releases); len(got.Pods) != tc.want || got.Version != tc.kept.Version {
+		past := rollback.Past{Changes: tc.releases, History: []workload.Revision{{Version: "v1", Release: tc.succeeded}, {Version: "v3", Release: 1}}}
+		if got := orEarlier(tc.kept, 6*time.Minute, past); len(got.Pods) != tc.want || got.Version != tc.kept.Version {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

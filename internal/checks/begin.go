@@ -86,7 +86,7 @@ func Begin(ctx context.Context, v cluster.View, s *Subject) ([]record.BeginCheck
 		}
 		if c.Compare != nil {
 			var err error
-			if check.Status.OldPods, err = oldPods(ctx, v, s, c.Compare); err != nil {
+			if check.Status.OldPods, err = oldPods(ctx, v, s); err != nil {
 				return nil, err
 			}
 		}
@@ -128,14 +128,6 @@ func BeginRelease(ctx context.Context, v cluster.View, w *workload.Workload, cha
 	for i := range selected {
 		begin[i] = beginOf(&selected[i])
 		begin[i].Status.Stage = stageOf(&selected[i])
-		if selected[i].Compare == nil {
-			continue
-		}
-		if undo, err := isUndo(ctx, v, &Subject{Workload: w, Release: change}); err != nil {
-			return nil, err
-		} else if !undo {
-			begin[i].Status.OldPods = namesBefore(change)
-		}
 	}
 	return begin, nil
 }

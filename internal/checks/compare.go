@@ -74,9 +74,9 @@ type compared struct {
 	Failing, Other []string
 	// Short: a metric has too few data. Open: one is not compared yet, or is suspicious. Unconfirmed: one has to be confirmed.
 	Short, Open, Unconfirmed bool
-	// Gone is that of the comparison, if it has no other baseline.
+	// Gone is comparison.gone if the time before the release is not compared with, and Earlier is comparison.earlier.
 	Gone int
-	// Missed: a share cannot be compared, since no old pod is left. Earlier is that of the comparison.
+	// Missed: a share cannot be compared, since no old pod is left.
 	Missed, Earlier bool
 	// Slices of the window that were compared.
 	Slices int32
@@ -112,10 +112,6 @@ func (c *comparison) byPod(matrix model.Matrix) map[string]samplesByTime {
 
 // counts judges a share of requests: the increase of one counter of each pod by that of another, slice by slice.
 func (c *comparison) counts(m *v1alpha1.CompareMetric, numerator, denominator model.Matrix, result *compared) {
-	if c.of.Baseline == v1alpha1.BaselinePreRelease {
-		result.miss(m.Name)
-		return
-	}
 	events, requests := c.byPod(numerator), c.byPod(denominator)
 	minute := func(pods []string, before, at model.Time) (of []judge.PodMinute) {
 		for _, pod := range pods {
@@ -174,18 +170,14 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, answers *measured, result
 		MinChange: m.MinChange.AsApproximateFloat64(), MinTimes: float64(valueOr(m.MinChangePercent, defaultChange)) / 100, Alpha: c.alpha,
 	}
 	v.Past = pastOf(c.byPod(answers.past), c.old, v.MinChange)
-	between := func(from, until time.Time) judge.Comparison {
+	sameTime := func(from, until time.Time) judge.Comparison {
 		all := c.times(from, until)
 		v.New, v.Old = seriesOf(of, c.fresh, all), seriesOf(of, c.old, all)
-		found := v.Compare()
-		if c.before == nil || c.of.Baseline == v1alpha1.BaselineAuto && found.Old >= enoughOld {
-			return found
-		}
-		other := c.againstBefore(v, answers)
-		if c.of.Baseline == v1alpha1.BaselineAuto && found.Enough && !other.Enough {
-			return found
-		}
-		return other
+		return v.Compare()
+	}
+	earlier := func(from, until time.Time) judge.Comparison {
+		v.New = seriesOf(of, c.fresh, c.times(from, until))
+		return c.againstBefore(v, answers)
 	}
 	if !c.judgesValues() {
 		result.Other, result.Open = append(result.Other, m.Name+": compared at the end of the window"), true
@@ -193,7 +185,13 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, answers *measured, result
 	}
 	window, slice, from := c.of.Window.Duration, c.of.Slice.Duration, c.valuesFrom()
 	end, last := from.Add(window), c.start.Add(c.of.MaxWindow.Duration/slice*slice)
-	found := between(from, earliest(end, c.at))
+	// All comparisons of an evaluation have the same baseline.
+	between, found := sameTime, sameTime(from, earliest(end, c.at))
+	if c.before != nil && found.Old < enoughOld {
+		if other := earlier(from, earliest(end, c.at)); other.Enough || !found.Enough {
+			between, found = earlier, other
+		}
+	}
 	critical := float64(cmp.Or(m.CriticalChangePercent, defaultCritical)) / 100
 	switch confirmed := earliest(end.Add(window/2/slice*slice), last); {
 	case !found.Enough && c.last():
@@ -204,9 +202,16 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, answers *measured, result
 		found.Fails, result.Unconfirmed = false, true
 	default:
 		again := between(confirmed.Add(-window), confirmed)
-		found.Fails, found.Enough = again.Fails, again.Enough
+		found.Fails, result.Unconfirmed = again.Fails, result.Unconfirmed || !again.Enough
 	}
 	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, false)
+}
+
+// oldWithData returns the number of old pods with enough data at the same time.
+func (c *comparison) oldWithData(now model.Matrix) int {
+	from := c.valuesFrom()
+	v := judge.Values{Old: seriesOf(c.byPod(now), c.old, c.times(from, earliest(from.Add(c.of.Window.Duration), c.at)))}
+	return v.Compare().Old
 }
 
 // valuesFrom returns the start of the window of values: each covers $range, and none covers the warm-up.

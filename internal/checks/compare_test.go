@@ -353,7 +353,7 @@ func TestCompareUndo(t *testing.T) {
 		Namespace: "ns", Name: "web-" + version, Labels: map[string]string{v1alpha1.HistoryOfLabel: "web-uid", v1alpha1.VersionLabel: version},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid"}},
 	}})
-	if names, err := oldPods(t.Context(), r.checks.query.view, &r.s, &v1alpha1.CompareCheck{}); len(names) > 0 || err != nil {
+	if names, err := oldPods(t.Context(), r.checks.query.view, &r.s); len(names) > 0 || err != nil {
 		t.Errorf("old pods %v, %v", names, err)
 	}
 	r.run(time.Minute)

@@ -20,7 +20,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -35,8 +34,8 @@ import (
 // maxCompared is the number of new pods, and of old ones.
 const maxCompared = 100
 
-// oldPods returns the names of the old pods that a batch is compared with by a check; none if it is not compared.
-func oldPods(ctx context.Context, v cluster.View, s *Subject, of *v1alpha1.CompareCheck) ([]string, error) {
+// oldPods returns the names of the old pods that a batch is compared with; none if it is not compared.
+func oldPods(ctx context.Context, v cluster.View, s *Subject) ([]string, error) {
 	batches, err := v.Batches(ctx, s.Release)
 	if err != nil || !judge.IsLook(batchOfAttempt(batches, s.Batch)) {
 		return nil, err
@@ -45,7 +44,7 @@ func oldPods(ctx context.Context, v cluster.View, s *Subject, of *v1alpha1.Compa
 		return nil, err
 	}
 	old, err := v.OldPods(ctx, s.Workload)
-	return chosenOld(of, old, s.Release), err
+	return readyNames(old), err
 }
 
 // readyNames returns the names of the old pods that new ones can be compared with.
@@ -111,12 +110,18 @@ func without(before string, undo bool) string {
 }
 
 // passedEarlier reports whether an earlier batch of the attempt passed a check, with all its metrics.
-func passedEarlier(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod, name string, now time.Time) bool {
+func passedEarlier(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod, name string) bool {
 	return slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
 		c := record.FindCheck(b.Status.Checks, name)
 		return b.Spec.Attempt == batch.Spec.Attempt && record.BatchNumber(&b) < record.BatchNumber(batch) && c != nil &&
-			(c.Phase == v1alpha1.CheckPassed || c.Phase == v1alpha1.CheckWatching && now.After(timeOf(c.Deadline)))
+			c.Phase == v1alpha1.CheckPassed
 	})
+}
+
+// isCompared reports whether an earlier batch than the nth was compared. One without old pods is inconclusive itself, so OldPods takes it
+// as compared.
+func isCompared(of *policy.Check, n int, passed bool) bool {
+	return passed || of.Compare.Baseline == v1alpha1.BaselineOldPods && n > 1
 }
 
 // notCompared returns the status of a check of type compare of the nth batch that has no old pods. earlier: an earlier batch was compared.

@@ -49,7 +49,7 @@ type comparing struct {
 	only      string
 }
 
-// comparedMetric is a metric with its queries, of which past is about the spread of old pods.
+// comparedMetric is a metric with its queries. past is about the spread of old pods.
 type comparedMetric struct {
 	v1alpha1.CompareMetric
 	query, past, numerator, denominator string
@@ -61,17 +61,16 @@ type comparedMetric struct {
 func (p *querier) withoutComparison(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, ends bool, err error) {
-	if of.Compare == nil || len(c.OldPods) > 0 {
+	if of.Compare == nil || s.Batch == nil || hasLive(of.Compare, c.OldPods) {
 		return next, false, nil
 	}
-	n, earlier := 1, false
-	if s.Batch != nil {
-		batches, err := p.view.Batches(ctx, s.Release)
-		if err != nil {
-			return next, false, err
-		}
-		n = batchOfAttempt(batches, s.Batch)
-		earlier = p.isCompared(of, batches, s.Batch, n)
+	batches, err := p.view.Batches(ctx, s.Release)
+	if err != nil {
+		return next, false, err
+	}
+	n := batchOfAttempt(batches, s.Batch)
+	if judge.IsLook(n) && hasKept(of.Compare, s.Release) {
+		return next, false, nil
 	}
 	undo, err := isUndo(ctx, p.view, s)
 	if err != nil {
@@ -81,26 +80,19 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
+	earlier := isCompared(of, n, passedEarlier(batches, s.Batch, of.Name))
 	return notCompared(followed(c, of, s), of, n, without(before, undo), earlier), true, nil
 }
 
-// isCompared reports whether an earlier batch was compared; one without old pods is inconclusive itself, so OldPods takes it as compared.
-func (p *querier) isCompared(of *policy.Check, batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod, n int) bool {
-	return of.Compare.Baseline == v1alpha1.BaselineOldPods && n > 1 || passedEarlier(batches, batch, of.Name, p.clock.Now())
-}
-
-// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt, or of the whole release. some is false if
-// no new pod is left.
+// comparing returns the queries of a comparison of a batch and the earlier ones of its attempt. some is false if no new pod is left.
 func (p *querier) comparing(
 	ctx context.Context, s *Subject, of *policy.Check, v promql.Variables, status *v1alpha1.CheckStatus, series endpoint.Series,
 ) (q *question, some bool, err error) {
-	released, err := p.view.Pods(ctx, s.Workload)
-	if fresh := namesOf(released); s.Batch == nil && err == nil {
-		return p.comparison(s, of, v, status, series, fresh, released), len(fresh) > 0, nil
-	} else if err != nil {
+	pods, err := podsOfBatch(ctx, p.view, s.Batch)
+	if err != nil {
 		return nil, false, err
 	}
-	pods, err := podsOfBatch(ctx, p.view, s.Batch)
+	released, err := p.view.Pods(ctx, s.Workload)
 	if err != nil || len(pods)+len(released) == 0 {
 		return nil, false, err
 	}
@@ -110,7 +102,7 @@ func (p *querier) comparing(
 	}
 	q = p.comparison(s, of, v, status, series, attemptNames(batches, s.Batch), released)
 	n := batchOfAttempt(batches, s.Batch)
-	q.compare.earlier = p.isCompared(of, batches, s.Batch, n)
+	q.compare.earlier = isCompared(of, n, passedEarlier(batches, s.Batch, of.Name))
 	exists, err := p.anyExists(ctx, s.Release.Namespace, q.compare.old)
 	if err == nil && !exists {
 		q.compare.gone = n
@@ -144,7 +136,7 @@ func (p *querier) comparison(
 	}}
 	// A pod of a StatefulSet has the name of the old pod that it replaces.
 	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
-		return slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
+		return !hasLive(of.Compare, status.OldPods) || slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
 	})
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(c.samples).String()
@@ -253,7 +245,7 @@ func (p *querier) compare(
 			metrics, looked = policy.Discovered(answer)
 		}
 		if err == nil {
-			query, err = c.add(metrics)
+			query, err = c.add(policy.ValuesOnly(of.Compare, metrics))
 		}
 		switch {
 		case err != nil:
@@ -274,17 +266,18 @@ func (p *querier) compare(
 		var values measured
 		var err error
 		switch {
-		case m.query == "" && c.of.Baseline == v1alpha1.BaselinePreRelease:
 		case m.query == "":
 			from := c.start.Add(-usualFor / slice * slice)
 			if first, err = ask(m.numerator, from, at, slice); err == nil {
 				second, err = ask(m.denominator, from, at, slice)
 			}
 		case now.judgesValues():
-			if values.now, err = ask(m.query, now.valuesFrom().Add(slice), at, slice); err == nil {
+			values.now, err = ask(m.query, now.valuesFrom().Add(slice), at, slice)
+			old := now.oldWithData(values.now)
+			if err == nil && (old > 0 || now.before == nil) {
 				values.past, err = ask(m.past, c.start.Add(-pastFor), c.start, pastEvery)
 			}
-			if end := now.before; end != nil && len(end.names) > 0 && err == nil {
+			if end := now.before; end != nil && old < enoughOld && err == nil {
 				if values.before, err = ask(m.before, end.end.Add(-c.of.Window.Duration/slice*slice), end.end, slice); err == nil {
 					values.pastBefore, err = ask(m.pastBefore, end.end.Add(-pastFor), end.end, pastEvery)
 				}

@@ -288,7 +288,7 @@ func (p *querier) resolve(
 	series := endpoint.SeriesOf(e)
 	v := variablesOf(s, series, over)
 	var pods []workload.Pod
-	if of.Compare != nil {
+	if of.Compare != nil && s.Batch != nil {
 		return p.comparing(ctx, s, of, v, status, series)
 	}
 	if s.Batch == nil || strings.Contains(of.Prometheus.Query, "$newPods") {

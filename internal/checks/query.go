@@ -255,8 +255,8 @@ func (q *query) pass() {
 		s.Phase, s.OnSilence = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData)
 		s.Message = fmt.Sprintf("%s at the end; %d of %d evaluations had data; see the query in this status", q.last(), s.WithData, s.Measured)
 		return
-	case s.Phase == v1alpha1.CheckWatching:
-		return // a pass in the background is not written
+	case s.Phase == v1alpha1.CheckWatching && (q.Check.Compare == nil || q.Check.Compare.Baseline == v1alpha1.BaselineOldPods):
+		return // a pass in the background is not written, unless a later batch reads it
 	}
 	s.Phase, s.Message = v1alpha1.CheckPassed, fmt.Sprintf("%d of %d evaluations had data; the last one: %s", s.WithData, s.Measured, q.last())
 	s.Reason = v1alpha1.ReasonPassed

@@ -46,8 +46,8 @@ type Past struct {
 	Batch, Released, Old, Former []workload.Pod
 	N                            int
 	Before                       string
-	// Undo: the version succeeded before.
-	Undo bool
+	// Undo: the version succeeded before. Passed: an earlier batch passed the check.
+	Undo, Passed bool
 }
 
 // Replay decides about past checks as the operator decides about current ones.
@@ -67,10 +67,11 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
 	if c.Compare != nil {
 		release, start := of.Subject.Release.DeepCopy(), time.Unix(of.Subject.Release.Status.StartTimeUnix, 0)
-		release.Status.Baseline = baselineOf(of.Before, of.Former, start, time.Time{}, start)
+		release.Status.Baseline = baselineOf(of.Before, of.Former, start, start)
 		of.Subject.Release = release
-		if status.OldPods = chosenOld(c.Compare, of.Old, of.Subject.Release); len(status.OldPods) == 0 || of.Undo {
-			return notCompared(status, c, of.N, without(of.Before, of.Undo), of.N > 1), of.Began
+		status.OldPods = readyNames(of.Old)
+		if of.Undo || !hasLive(c.Compare, status.OldPods) && !hasKept(c.Compare, release) {
+			return notCompared(status, c, of.N, without(of.Before, of.Undo), isCompared(c, of.N, of.Passed)), of.Began
 		}
 	}
 	work := slots.Work{Namespace: of.Subject.Release.Namespace, Release: of.Subject.Release.Name}

@@ -63,7 +63,9 @@ type Values struct {
 	MinChange float64
 	// MinTimes is the least change that matters as a share of the old value: 0.3 is 30 %.
 	MinTimes float64
-	Alpha    float64
+	// Wide: both least changes have to be exceeded twice, MinTimes as a factor, so that a decrease can exceed it, too.
+	Wide  bool
+	Alpha float64
 }
 
 // Comparison is the result.
@@ -103,7 +105,11 @@ func (v *Values) Compare() Comparison {
 	s := math.Sqrt((borrowed*spread*spread + within) / freedom)
 	t := delta / (s * math.Sqrt(1/float64(c.New)+1/float64(c.Old)))
 	c.P = v.tail(distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}, t)
-	matters := math.Abs(math.Expm1(delta)) >= v.MinTimes && math.Abs(c.Value-c.Baseline) >= v.MinChange
+	floors := 1.0
+	if v.Wide {
+		floors = 2
+	}
+	matters := math.Abs(math.Expm1(delta/floors)) >= v.MinTimes && math.Abs(c.Value-c.Baseline) >= floors*v.MinChange
 	c.Fails = c.P <= v.Alpha && matters && v.secondVote()
 	return c
 }

@@ -287,11 +287,15 @@ func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 	}
 	var failed, passed, held time.Time // zero if none
 	for _, c := range s.checksOf(p.workload.Labels) {
+		compared := false
 		for _, batch := range pods.batches(&c, p.workload.MinReady) {
 			if !failed.IsZero() && !batch.began.Before(failed) {
 				continue
 			}
-			status, at := s.replay.Decide(ctx, s.pastOf(p, &c, pods, batch))
+			of := s.pastOf(p, &c, pods, batch)
+			of.Passed = compared
+			status, at := s.replay.Decide(ctx, of)
+			compared = compared || status.Phase == v1alpha1.CheckPassed
 			if batch.n == 1 && at.After(held) {
 				held = at
 			}

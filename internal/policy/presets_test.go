@@ -183,8 +183,11 @@ func TestBaselineAccepted(t *testing.T) {
 		}, false},
 		"shares and Auto":  {v1alpha1.CompareCheck{Metrics: share, Baseline: v1alpha1.BaselineAuto}, true},
 		"without baseline": {v1alpha1.CompareCheck{Metrics: share}, true},
-		"a value": {v1alpha1.CompareCheck{
+		"a share beside a value": {v1alpha1.CompareCheck{
 			Metrics: share, Presets: []v1alpha1.ComparePreset{v1alpha1.PresetCPU}, Baseline: v1alpha1.BaselinePreRelease,
+		}, false},
+		"a value": {v1alpha1.CompareCheck{
+			Presets: []v1alpha1.ComparePreset{v1alpha1.PresetCPU}, Baseline: v1alpha1.BaselinePreRelease,
 		}, true},
 		"found values": {v1alpha1.CompareCheck{
 			Presets: []v1alpha1.ComparePreset{v1alpha1.PresetAuto}, Baseline: v1alpha1.BaselinePreRelease,

@@ -181,7 +181,7 @@ const (
 // PolicyCheck is one check of exactly one type: podHealth, cel, probe,
 // prometheus, alerts, compare, service, job or altershield.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.compare) || self.stage == 'BatchPost' || self.stage == 'ReleasePost' && has(self.compare.baseline) && self.compare.baseline == 'PreRelease'",message="compare needs the pods of a batch: leave stage out, or set it to BatchPost; ReleasePost needs compare.baseline PreRelease",fieldPath=".stage"
+// +kubebuilder:validation:XValidation:rule="!has(self.compare) || self.stage == 'BatchPost'",message="compare needs the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
 // +kubebuilder:validation:XValidation:rule="!has(self.compare) || duration(self.delay) + duration(self.compare.warmUp) + duration(self.compare.maxWindow) + duration(self.compare.slice) + duration('1m') <= duration(self.deadline)",message="deadline must be at least 1m longer than delay, compare.warmUp, compare.maxWindow and compare.slice together",fieldPath=".deadline"
 // +kubebuilder:validation:XValidation:rule="!has(self.altershield) || self.stage == 'BatchPost' && self.mode == 'Enforce' && (!has(self.wait) || self.wait) && duration(self.delay) == duration('0s')",message="a check of type altershield has only name and onError: the server has its own stages, the OpsConfigInfo timeouts sets its time, and the OpsConfigInfo observe turns observe mode on",fieldPath=".altershield",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(self.podHealth) || self.stage == 'BatchPost'",message="podHealth reads the pods of a batch: leave stage out, or set it to BatchPost",fieldPath=".stage"
@@ -211,10 +211,9 @@ type PolicyCheck struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// Stage at which the check begins: any for cel, any but Admission for
-	// prometheus, service and job, BatchPost for podHealth, BatchPost or ReleasePost
-	// for alerts and compare, BatchPre or BatchPost for probe. A probe with target
-	// Service may also begin at ReleasePost, and compare only with baseline
-	// PreRelease.
+	// prometheus, service and job, BatchPost for podHealth and compare, BatchPost or
+	// ReleasePost for alerts, BatchPre or BatchPost for probe. A probe with target
+	// Service may also begin at ReleasePost.
 	// +optional
 	// +kubebuilder:default=BatchPost
 	Stage PolicyStage `json:"stage,omitempty"`
@@ -659,7 +658,7 @@ type CompareCheck struct {
 	// +kubebuilder:default=true
 	Confirm *bool `json:"confirm,omitempty"`
 	// Pods that new pods are compared with; if absent, OldPods. A share is compared
-	// with old pods at the same time only.
+	// with old pods at the same time only, so PreRelease allows none.
 	// +optional
 	Baseline CompareBaseline `json:"baseline,omitempty"`
 }
