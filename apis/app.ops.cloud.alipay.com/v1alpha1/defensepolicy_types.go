@@ -646,7 +646,7 @@ type CompareCheck struct {
 	// +kubebuilder:default="10m"
 	MaxWindow *metav1.Duration `json:"maxWindow,omitempty"`
 	// Number of healthy releases of a thousand that may fail, 1 to 100. All metrics
-	// and all batches of a release share it.
+	// and all batches of a release share it. It holds for old pods at the same time.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=1
