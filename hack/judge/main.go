@@ -219,7 +219,7 @@ func healthyBefore(n int) (over []string) {
 				l := latency{fresh: size[0], old: size[1], spread: spread, noise: 0.2, correlation: 0.5, trend: 0.1, cold: 1, missing: 0.1, times: 1}
 				failed := healthyShare(n, func(rng *rand.Rand) bool { return l.beforeRelease(rng, budget, d) })
 				if failed > most && i < allowed {
-					over = append(over, fmt.Sprintf("before the release, %d+%d pods, SD %.0f %%, %s: %.2f %%", size[0], size[1], 100*spread, d.name, 100*failed))
+					over = append(over, fmt.Sprintf("PreRelease, %d+%d pods, SD %.0f %%, %s: %.2f %%", size[0], size[1], 100*spread, d.name, 100*failed))
 				}
 				fmt.Print(" ", cell(failed), " |")
 			}

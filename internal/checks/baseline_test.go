@@ -416,8 +416,8 @@ func TestOrEarlier(t *testing.T) {
 		want      int
 	}{
 		"the newest of that version": {with("v1"), 1, []v1alpha1.ChangeWorkload{
-			record(2, suspended, with("v1", 1)), record(4, suspended, five), record(3, suspended, with("v1", 1)), record(5, suspended, with("v2", 1)),
-			record(6, suspended, nil),
+			record(2, suspended, with("v1", 1)), record(4, suspended, five), record(3, suspended, with("v1", 1)),
+			record(5, suspended, with("v2", 1)), record(6, suspended, nil),
 		}, 5},
 		"one pod lives for long enough": {with("v1", 6*time.Minute), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 1},
 		"one pod was just created":      {with("v1", time.Minute), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 5},
@@ -425,8 +425,8 @@ func TestOrEarlier(t *testing.T) {
 		"it succeeded again":            {with("v1", time.Minute), 3, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 1},
 		"of another version":            {with("v3"), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 0},
 	} {
-		past := rollback.Past{Changes: tc.releases, History: []workload.Revision{{Version: "v1", Release: tc.succeeded}, {Version: "v3", Release: 1}}}
-		if got := orEarlier(tc.kept, 6*time.Minute, past); len(got.Pods) != tc.want || got.Version != tc.kept.Version {
+		history := []workload.Revision{{Version: "v1", Release: tc.succeeded}, {Version: "v3", Release: 1}}
+		if got := orEarlier(tc.kept, 6*time.Minute, rollback.Past{Changes: tc.releases, History: history}); len(got.Pods) != tc.want || got.Version != tc.kept.Version {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

@@ -134,10 +134,12 @@ func (p *querier) comparison(
 		start: of.WindowFrom(timeOf(status.StartTime)), alpha: p.alphaOf(s, of), samples: of.Samples(series.ScrapeInterval),
 		before: beforeOf(of.Compare, s.Release),
 	}}
-	// A pod of a StatefulSet has the name of the old pod that it replaces.
-	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
-		return !hasLive(of.Compare, status.OldPods) || slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
-	})
+	if hasLive(of.Compare, status.OldPods) {
+		// A pod of a StatefulSet has the name of the old pod that it replaces.
+		c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
+			return slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
+		})
+	}
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(c.samples).String()
 	c.variables, c.only = v, p.onlyOf(s, of)
