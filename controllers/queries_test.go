@@ -327,16 +327,6 @@ var queryStories = []world.Story{
 			}
 		}
 	}},
-	{Name: "as slow as old pods, in the background", Options: comparingBefore(0, 1000, func(p *v1alpha1.DefensePolicy) {
-		p.Spec.Checks[0].Wait, p.Spec.Hold = new(bool), &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
-	}), Run: func(w *world.World) {
-		create(w, surging(4))
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-		w.For(formerly)
-		release(w, "second")
-		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "evaluations had data; the last one: latency: 100 in 1 new pod against 100 in ")
-		until(w, v1alpha1.ChangeWorkloadSuccess)
-	}},
 	{Name: "a Prometheus that is down", Options: asking(func(string) string { return "" }), Run: func(w *world.World) {
 		create(w, web(1))
 		endsAs(w, v1alpha1.CheckError, v1alpha1.ReasonUnavailable, "")
@@ -359,6 +349,21 @@ func TestComparedRecreated(t *testing.T) {
 		allRecreated(w, 2)
 		release(w, "second")
 		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "against 100 in 2 old ones in the 5 minutes before the release: +0 %")
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+	}})
+}
+
+// TestComparedInBackground: a pass in the background is written, since later batches read it. The story is not swept: how many old pods are
+// left when a later batch begins is luck, and a process that dies does not know how many evaluations had data.
+func TestComparedInBackground(t *testing.T) {
+	world.Reference(t, world.Story{Name: "as slow as old pods, in the background", Options: comparingBefore(0, 1000, func(p *v1alpha1.DefensePolicy) {
+		p.Spec.Checks[0].Wait, p.Spec.Hold = new(bool), &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
+	}), Run: func(w *world.World) {
+		create(w, surging(4))
+		until(w, v1alpha1.ChangeWorkloadSuccess)
+		w.For(formerly)
+		release(w, "second")
+		endsAs(w, v1alpha1.CheckPassed, v1alpha1.ReasonPassed, "evaluations had data; the last one: latency: 100 in 1 new pod against 100 in ")
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 	}})
 }
