@@ -356,9 +356,10 @@ func TestComparedRecreated(t *testing.T) {
 // TestComparedInBackground: a pass in the background is written, since later batches read it. The story is not swept: how many old pods are
 // left when a later batch begins is luck, and a process that dies does not know how many evaluations had data.
 func TestComparedInBackground(t *testing.T) {
-	world.Reference(t, world.Story{Name: "as slow as old pods, in the background", Options: comparingBefore(0, 1000, func(p *v1alpha1.DefensePolicy) {
+	background := func(p *v1alpha1.DefensePolicy) {
 		p.Spec.Checks[0].Wait, p.Spec.Hold = new(bool), &v1alpha1.PolicyHold{Until: v1alpha1.HoldFirstBatch}
-	}), Run: func(w *world.World) {
+	}
+	world.Reference(t, world.Story{Name: "as slow as old pods", Options: comparingBefore(0, 1000, background), Run: func(w *world.World) {
 		create(w, surging(4))
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.For(formerly)

@@ -426,7 +426,8 @@ func TestOrEarlier(t *testing.T) {
 		"of another version":            {with("v3"), 1, []v1alpha1.ChangeWorkload{record(2, suspended, five)}, 0},
 	} {
 		history := []workload.Revision{{Version: "v1", Release: tc.succeeded}, {Version: "v3", Release: 1}}
-		if got := orEarlier(tc.kept, 6*time.Minute, rollback.Past{Changes: tc.releases, History: history}); len(got.Pods) != tc.want || got.Version != tc.kept.Version {
+		got := orEarlier(tc.kept, 6*time.Minute, rollback.Past{Changes: tc.releases, History: history})
+		if len(got.Pods) != tc.want || got.Version != tc.kept.Version {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
