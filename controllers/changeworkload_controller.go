@@ -237,6 +237,9 @@ func (r *ChangeWorkloadReconciler) load(
 			return in, false, err
 		}
 	}
+	if in.Baseline, err = checks.Baseline(ctx, r.View, in.Workload, change, in.Batches, in.Now); err != nil {
+		return in, false, err
+	}
 	others, err := r.Releases(ctx, change.Namespace, in.Workload.UID)
 	for i := range others {
 		if others[i].UID != change.UID {

@@ -81,6 +81,25 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
+func TestBeforeRelease(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		times       float64
+		drift       drift
+		least, most float64
+	}{
+		{"healthy", 1, drift{}, 0, 0.02},
+		{"healthy, in the course of a day", 1, drift{daily: 0.3}, 0, 0.02},
+		{"healthy, and the load changes with the release", 1, drift{step: 0.5}, 0.05, 0.3},
+		{"three times as slow", 3, drift{daily: 0.3}, 0.9, 1},
+	} {
+		l := latency{fresh: 3, old: 8, spread: 0.1, noise: 0.2, correlation: 0.5, times: tc.times}
+		if got := share(200, func(rng *rand.Rand) bool { return l.beforeRelease(rng, budget, tc.drift) }); got < tc.least || got > tc.most {
+			t.Errorf("%s: %.2f fail, want %.2f to %.2f", tc.name, got, tc.least, tc.most)
+		}
+	}
+}
+
 func TestDraw(t *testing.T) {
 	directory := t.TempDir()
 	if err := draw(directory, make([]pair, len(spreads)), map[string][]float64{"1+2": make([]float64, len(changes))}); err != nil {

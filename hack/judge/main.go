@@ -60,6 +60,7 @@ func main() {
 	}
 	over = append(over, healthyCounts(*n)...)
 	values, kayenta := healthyValues(*n)
+	over = append(over, healthyBefore(*n)...)
 	powerOfCounts(max(*n/10, 1))
 	found := powerOfValues(max(*n/10, 1))
 	if *plots != "" {
@@ -207,6 +208,38 @@ func healthyValues(n int) (over []string, kayenta []pair) {
 		}
 	}
 	return over, kayenta
+}
+
+// drifts are between the time before a release and the time after it. The first allowed ones must stay within the budget.
+var drifts = []drift{
+	{name: "none"}, {name: "day of 30 %", daily: 0.3}, {name: "day of 100 %", daily: 0.7}, {name: "step of 20 %", step: 0.2},
+	{name: "step of 50 %", step: 0.5},
+}
+
+const allowed = 2
+
+// healthyBefore returns the cells with allowed drifts that are over the budget, compared with the time before a release.
+func healthyBefore(n int) (over []string) {
+	columns := []string{"new+old", "SD"}
+	for _, d := range drifts {
+		columns = append(columns, d.name)
+	}
+	table(fmt.Sprintf("Healthy releases that fail by latency with baseline PreRelease, in %%, of %d", n), columns...)
+	for _, size := range sizes {
+		for _, spread := range spreads {
+			fmt.Printf("| %d+%d | %.0f %% |", size[0], size[1], 100*spread)
+			for i, d := range drifts {
+				l := latency{fresh: size[0], old: size[1], spread: spread, noise: 0.2, correlation: 0.5, trend: 0.1, cold: 1, missing: 0.1, times: 1}
+				failed := healthyShare(n, func(rng *rand.Rand) bool { return l.beforeRelease(rng, budget, d) })
+				if failed > most && i < allowed {
+					over = append(over, fmt.Sprintf("PreRelease, %d+%d pods, SD %.0f %%, %s: %.2f %%", size[0], size[1], 100*spread, d.name, 100*failed))
+				}
+				fmt.Print(" ", cell(failed), " |")
+			}
+			fmt.Println()
+		}
+	}
+	return over
 }
 
 func powerOfCounts(n int) {

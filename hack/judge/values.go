@@ -19,6 +19,7 @@ package main
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
@@ -84,6 +85,38 @@ func (l latency) past(rng *rand.Rand, effects []float64) (medians []float64) {
 		}
 	}
 	return medians
+}
+
+// drift is how values of all pods change between the time before a release and the time after it.
+type drift struct {
+	name string
+	// daily is the amplitude of a wave of a day, step the standard deviation of a change with the release, both of the logarithm.
+	daily, step float64
+}
+
+// beforeRelease simulates a release that is compared with old pods before it, and reports whether it fails.
+func (l latency) beforeRelease(rng *rand.Rand, alpha float64, d drift) bool {
+	olds, news := l.pods(rng, l.old, 1), l.pods(rng, l.fresh, l.times)
+	v := judge.Values{
+		Past: l.past(rng, olds), MinChange: 0.01, MinTimes: 0.3, Wide: true, Alpha: judge.LookAlpha(alpha, max(l.fresh, l.old)),
+	}
+	began, step := 2*math.Pi*rng.Float64(), d.step*rng.NormFloat64()
+	wave := func(minute int) float64 { return d.daily * math.Sin(began+2*math.Pi*float64(minute)/(24*60)) }
+	v.Old = l.window(rng, olds, windowSlices, 0, 0)
+	for i, n := range looksAt(l.fresh) {
+		minute, drifted := (i+1)*2*windowSlices, slices.Clone(news[:n]) // each batch takes as long as two windows
+		for pod := range drifted {
+			drifted[pod] += wave(minute) - wave(0) + step
+		}
+		v.New = l.window(rng, drifted, windowSlices, 0, l.cold)
+		if !v.Compare().Fails {
+			continue
+		}
+		if v.New = l.window(rng, drifted, windowSlices, windowSlices/2, 0); v.Compare().Fails {
+			return true
+		}
+	}
+	return false
 }
 
 // looksAt returns the numbers of new pods at the looks of a release, of which each batch has one pod.

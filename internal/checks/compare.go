@@ -63,6 +63,9 @@ type comparison struct {
 	samples time.Duration
 	// gone is the number of the batch within its attempt if none of the old pods is left; else 0.
 	gone int
+	// before is the time before the release; nil if it is not compared with. earlier: an earlier batch passed the check.
+	before  *before
+	earlier bool
 }
 
 // compared is the result of an evaluation.
@@ -71,8 +74,10 @@ type compared struct {
 	Failing, Other []string
 	// Short: a metric has too few data. Open: one is not compared yet, or is suspicious. Unconfirmed: one has to be confirmed.
 	Short, Open, Unconfirmed bool
-	// Gone is that of the comparison.
+	// Gone is comparison.gone if the time before the release is not compared with, and Earlier is comparison.earlier.
 	Gone int
+	// Missed: a share cannot be compared, since no old pod is left.
+	Missed, Earlier bool
 	// Slices of the window that were compared.
 	Slices int32
 }
@@ -145,47 +150,34 @@ func (c *comparison) counts(m *v1alpha1.CompareMetric, numerator, denominator mo
 			break
 		}
 	}
+	if c.before != nil && c.gone > 0 && !fails && !counts.Enough() {
+		result.miss(m.Name)
+		return
+	}
 	result.add(m.Name, counts.Sentence("requests", slice), fails, !counts.Enough(), counts.Odds() >= suspicious)
 }
 
+// measured are the answers about a value: of now, of its past, and both of the time before the release.
+type measured struct{ now, past, before, pastBefore model.Matrix }
+
 // values judges a value of each pod.
-func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matrix, result *compared) {
-	of := c.byPod(measured)
+func (c *comparison) values(m *v1alpha1.CompareMetric, answers *measured, result *compared) {
+	of := c.byPod(answers.now)
 	v := judge.Values{
 		Direction: map[v1alpha1.CompareDirection]judge.Direction{
 			v1alpha1.CompareDecrease: judge.Decrease, v1alpha1.CompareEither: judge.Either,
 		}[m.Direction],
 		MinChange: m.MinChange.AsApproximateFloat64(), MinTimes: float64(valueOr(m.MinChangePercent, defaultChange)) / 100, Alpha: c.alpha,
 	}
-	before := c.byPod(past)
-	for _, pod := range c.old {
-		for _, value := range before[pod] {
-			if !math.IsNaN(value) && !math.IsInf(value, 0) {
-				v.Past = append(v.Past, value)
-			}
-		}
-	}
-	slices.Sort(v.Past)
-	if len(v.Past) < 2 {
-		v.Past = unknownPast(v.MinChange)
-	}
-	between := func(from, until time.Time) judge.Comparison {
+	v.Past = pastOf(c.byPod(answers.past), c.old, v.MinChange)
+	sameTime := func(from, until time.Time) judge.Comparison {
 		all := c.times(from, until)
-		take := func(pods []string) (taken []judge.Series) {
-			for _, pod := range pods {
-				values := make(judge.Series, len(all))
-				for i, at := range all {
-					values[i] = math.NaN()
-					if value, some := of[pod][at]; some {
-						values[i] = value
-					}
-				}
-				taken = append(taken, values)
-			}
-			return taken
-		}
-		v.New, v.Old = take(c.fresh), take(c.old)
+		v.New, v.Old = seriesOf(of, c.fresh, all), seriesOf(of, c.old, all)
 		return v.Compare()
+	}
+	earlier := func(from, until time.Time) judge.Comparison {
+		v.New = seriesOf(of, c.fresh, c.times(from, until))
+		return c.againstBefore(v, answers)
 	}
 	if !c.judgesValues() {
 		result.Other, result.Open = append(result.Other, m.Name+": compared at the end of the window"), true
@@ -193,7 +185,13 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matr
 	}
 	window, slice, from := c.of.Window.Duration, c.of.Slice.Duration, c.valuesFrom()
 	end, last := from.Add(window), c.start.Add(c.of.MaxWindow.Duration/slice*slice)
-	found := between(from, earliest(end, c.at))
+	// All comparisons of an evaluation have the same baseline.
+	between, found := sameTime, sameTime(from, earliest(end, c.at))
+	if c.before != nil && found.Old < enoughOld {
+		if other := earlier(from, earliest(end, c.at)); other.Enough || !found.Enough {
+			between, found = earlier, other
+		}
+	}
 	critical := float64(cmp.Or(m.CriticalChangePercent, defaultCritical)) / 100
 	switch confirmed := earliest(end.Add(window/2/slice*slice), last); {
 	case !found.Enough && c.last():
@@ -204,9 +202,16 @@ func (c *comparison) values(m *v1alpha1.CompareMetric, measured, past model.Matr
 		found.Fails, result.Unconfirmed = false, true
 	default:
 		again := between(confirmed.Add(-window), confirmed)
-		found.Fails, found.Enough = again.Fails, again.Enough
+		found.Fails, result.Unconfirmed = again.Fails, result.Unconfirmed || !again.Enough
 	}
 	result.add(m.Name, found.Sentence(), found.Fails, !found.Enough, false)
+}
+
+// oldWithData returns the number of old pods with enough data at the same time.
+func (c *comparison) oldWithData(now model.Matrix) int {
+	from := c.valuesFrom()
+	v := judge.Values{Old: seriesOf(c.byPod(now), c.old, c.times(from, earliest(from.Add(c.of.Window.Duration), c.at)))}
+	return v.Compare().Old
 }
 
 // valuesFrom returns the start of the window of values: each covers $range, and none covers the warm-up.
@@ -218,12 +223,28 @@ func (c *comparison) valuesFrom() time.Time {
 // judgesValues reports whether values are compared: at the end of their window, or at the last evaluation.
 func (c *comparison) judgesValues() bool {
 	window := c.of.Window.Duration
-	return !c.at.Before(c.valuesFrom().Add(window)) || c.last() || c.gone > 0 && !c.at.Before(c.start.Add(window))
+	return !c.at.Before(c.valuesFrom().Add(window)) || c.last() || c.gone > 0 && c.before == nil && !c.at.Before(c.start.Add(window))
 }
 
 // last reports whether no later evaluation is made.
 func (c *comparison) last() bool {
 	return c.at.Add(c.of.Slice.Duration).After(c.start.Add(c.of.MaxWindow.Duration))
+}
+
+// pastOf returns the past of some pods.
+func pastOf(of map[string]samplesByTime, pods []string, minChange float64) (past []float64) {
+	for _, pod := range pods {
+		for _, value := range of[pod] {
+			if !math.IsNaN(value) && !math.IsInf(value, 0) {
+				past = append(past, value)
+			}
+		}
+	}
+	slices.Sort(past)
+	if len(past) < 2 {
+		return unknownPast(minChange)
+	}
+	return past
 }
 
 // unknownPast returns a past with the spread that is assumed without one.
@@ -240,6 +261,11 @@ func (r *compared) add(name, sentence string, fails, short, open bool) {
 	}
 	r.Other = append(r.Other, sentence)
 	r.Open, r.Short = r.Open || open, r.Short || short
+}
+
+// miss adds a share that cannot be compared.
+func (r *compared) miss(name string) {
+	r.Other, r.Missed = append(r.Other, name+": not compared, since a share needs old pods at the same time"), true
 }
 
 func valueOr(p *int32, otherwise int32) int32 {
@@ -263,7 +289,7 @@ func (q *query) takeCompared(found *compared) {
 	for i, text := range s.Samples {
 		s.Samples[i] = wording.Shortened(text, maxSample)
 	}
-	if !found.Short {
+	if !found.Short && !found.Missed {
 		s.WithData++
 	}
 	switch {

@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,9 @@ func TestRealComparisons(t *testing.T) {
 			monitoring.Traffic{Rate: 0.2, Latency: time.Millisecond}, false, v1alpha1.CheckFailed, "far more than any old pod", 6 * time.Minute},
 		{"a dependency fails for both", bad, bad, false, v1alpha1.CheckPassed, "errors: 4 % of ", 9 * time.Minute},
 		{"bursts of errors", usual, usual, true, v1alpha1.CheckPassed, "errors: ", 13 * time.Minute},
+		{"three times as slow as before the release", with(func(of *monitoring.Traffic) { of.Latency *= 3 }), monitoring.Traffic{}, false,
+			v1alpha1.CheckFailed, "latency: 0.15 in 2 new pods against 0.05 in 8 old ones in the 5 minutes before the release: +200 %",
+			11 * time.Minute},
 		{"no traffic", monitoring.Traffic{}, monitoring.Traffic{}, false, v1alpha1.CheckNoData, "no requests at the same time", 13 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -127,6 +131,9 @@ func TestRealComparisons(t *testing.T) {
 			r.began = began
 			r.clock.SetTime(began)
 			*r.check().StartTime = metav1.NewTime(began)
+			if strings.HasSuffix(tc.name, "before the release") {
+				r.keeps(v1alpha1.BaselineAuto, 0, 4*time.Hour, oldNames(8)...)
+			}
 			r.run(14 * time.Minute)
 			r.ends(tc.phase, r.check().Reason, tc.message)
 			if took := r.clock.Now().Sub(began); took > tc.within {

@@ -46,6 +46,9 @@ type exported struct {
 	// requests and errors of a minute, and latency in seconds. since and until are times after the start of the check; zero for always.
 	requests, errors, latency float64
 	since, until              time.Duration
+	// formerly was the latency until a time after the start of the check, and bad the one until an earlier time.
+	formerly, bad  float64
+	changed, fixed time.Duration
 }
 
 // ranges plays the query API of Prometheus for range queries, at a step of 15 seconds.
@@ -105,7 +108,14 @@ func newRanges(t *testing.T, pods map[string]exported) *ranges {
 				if of.since != 0 && after < of.since || of.until != 0 && after > of.until {
 					continue
 				}
-				v := of.latency * (1 + 0.02*math.Sin(at+float64(len(pod))))
+				v := of.latency
+				switch {
+				case of.bad != 0 && after <= of.fixed:
+					v = of.bad
+				case of.formerly != 0 && after <= of.changed:
+					v = of.formerly
+				}
+				v *= (1 + 0.02*math.Sin(at+float64(len(pod))))
 				if minutes := after.Minutes() + 1000; strings.Contains(query, "errors_total") || strings.Contains(query, "5..") {
 					v = math.Round(of.errors * minutes)
 				} else if strings.Contains(query, "requests_total") || strings.HasPrefix(query, "sum by (pod) (http") {

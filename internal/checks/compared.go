@@ -109,8 +109,23 @@ func without(before string, undo bool) string {
 	}
 }
 
-// notCompared returns the status of a check of type compare of the nth batch that has no old pods.
-func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without string) v1alpha1.CheckStatus {
+// passedEarlier reports whether an earlier batch of the attempt passed a check, with all its metrics.
+func passedEarlier(batches []v1alpha1.ChangePod, batch *v1alpha1.ChangePod, name string) bool {
+	return slices.ContainsFunc(batches, func(b v1alpha1.ChangePod) bool {
+		c := record.FindCheck(b.Status.Checks, name)
+		return b.Spec.Attempt == batch.Spec.Attempt && record.BatchNumber(&b) < record.BatchNumber(batch) && c != nil &&
+			c.Phase == v1alpha1.CheckPassed
+	})
+}
+
+// isCompared reports whether an earlier batch than the nth was compared. One without old pods is inconclusive itself, so OldPods takes it
+// as compared.
+func isCompared(of *policy.Check, n int, passed bool) bool {
+	return passed || of.Compare.Baseline == v1alpha1.BaselineOldPods && n > 1
+}
+
+// notCompared returns the status of a check of type compare of the nth batch that has no old pods. earlier: an earlier batch was compared.
+func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without string, earlier bool) v1alpha1.CheckStatus {
 	next.Phase, next.Reason = v1alpha1.CheckSkipped, v1alpha1.ReasonNoOldPods
 	switch {
 	case !judge.IsLook(n):
@@ -118,11 +133,14 @@ func notCompared(next v1alpha1.CheckStatus, of *policy.Check, n int, without str
 		next.Message = fmt.Sprintf("pods are compared after the batches 1, 2, 4, 8 and so on of a release, and this is batch %d", n)
 	case without != "":
 		next.Message = without
-	case n > 1:
+	case earlier:
 		next.Message = "no Ready pod of the previous version is left; earlier batches were compared"
 	default:
 		next.Phase, next.OnSilence = v1alpha1.CheckInconclusive, onSilence(of.OnNoData)
 		next.Message = "no Ready pod of the previous version was left to compare with: hold the rollout (spec.hold)"
+		if of.Compare.Baseline != v1alpha1.BaselineOldPods {
+			next.Message += "; and none was known when the release began"
+		}
 	}
 	return next
 }

@@ -49,22 +49,28 @@ type comparing struct {
 	only      string
 }
 
-// comparedMetric is a metric with its queries, of which past is that for the spread of old pods.
+// comparedMetric is a metric with its queries. past is about the spread of old pods.
 type comparedMetric struct {
 	v1alpha1.CompareMetric
 	query, past, numerator, denominator string
+	// before and pastBefore are about old pods before the release.
+	before, pastBefore string
 }
 
 // withoutComparison ends a check of type compare that has nothing to compare.
 func (p *querier) withoutComparison(
 	ctx context.Context, s *Subject, of *policy.Check, c *v1alpha1.CheckStatus,
 ) (next v1alpha1.CheckStatus, ends bool, err error) {
-	if of.Compare == nil || s.Batch == nil || len(c.OldPods) > 0 {
+	if of.Compare == nil || s.Batch == nil || hasLive(of.Compare, c.OldPods) {
 		return next, false, nil
 	}
 	batches, err := p.view.Batches(ctx, s.Release)
 	if err != nil {
 		return next, false, err
+	}
+	n := batchOfAttempt(batches, s.Batch)
+	if judge.IsLook(n) && hasKept(of.Compare, s.Release) {
+		return next, false, nil
 	}
 	undo, err := isUndo(ctx, p.view, s)
 	if err != nil {
@@ -74,7 +80,8 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
-	return notCompared(followed(c, of, s), of, batchOfAttempt(batches, s.Batch), without(before, undo)), true, nil
+	earlier := isCompared(of, n, passedEarlier(batches, s.Batch, of.Name))
+	return notCompared(followed(c, of, s), of, n, without(before, undo), earlier), true, nil
 }
 
 // comparing returns the queries of a comparison of a batch and the earlier ones of its attempt. some is false if no new pod is left.
@@ -94,9 +101,11 @@ func (p *querier) comparing(
 		return nil, false, err
 	}
 	q = p.comparison(s, of, v, status, series, attemptNames(batches, s.Batch), released)
+	n := batchOfAttempt(batches, s.Batch)
+	q.compare.earlier = isCompared(of, n, passedEarlier(batches, s.Batch, of.Name))
 	exists, err := p.anyExists(ctx, s.Release.Namespace, q.compare.old)
 	if err == nil && !exists {
-		q.compare.gone = batchOfAttempt(batches, s.Batch)
+		q.compare.gone = n
 	}
 	return q, true, err
 }
@@ -123,11 +132,14 @@ func (p *querier) comparison(
 	c := &comparing{comparison: comparison{
 		of: of.Compare, fresh: promql.Sample(fresh, maxCompared), podLabel: model.LabelName(series.PodLabel),
 		start: of.WindowFrom(timeOf(status.StartTime)), alpha: p.alphaOf(s, of), samples: of.Samples(series.ScrapeInterval),
+		before: beforeOf(of.Compare, s.Release),
 	}}
-	// A pod of a StatefulSet has the name of the old pod that it replaces.
-	c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
-		return slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
-	})
+	if hasLive(of.Compare, status.OldPods) {
+		// A pod of a StatefulSet has the name of the old pod that it replaces.
+		c.old = slices.DeleteFunc(slices.Clone(status.OldPods), func(name string) bool {
+			return slices.Contains(fresh, name) || slices.ContainsFunc(released, func(pod workload.Pod) bool { return pod.Name == name })
+		})
+	}
 	v.NewPods, v.OldPods, v.Pods = c.fresh, c.old, slices.Concat(c.fresh, c.old)
 	v.Range = model.Duration(c.samples).String()
 	c.variables, c.only = v, p.onlyOf(s, of)
@@ -140,6 +152,9 @@ func (p *querier) comparison(
 	}
 	if policy.IsAuto(of.Compare) {
 		v.Pods = c.old
+		if c.before != nil {
+			v.Pods = slices.Concat(c.old, c.before.names)
+		}
 		var err error
 		if c.auto, err = promql.Resolve(policy.Discovery(), v, c.only); err != nil {
 			q.Problem = err.Error()
@@ -175,9 +190,21 @@ func (c *comparing) add(metrics []v1alpha1.CompareMetric) (last string, err erro
 			}
 			*query.to, last = resolved.Text, resolved.Text
 		}
+		past := func(query string) string {
+			window, slice := model.Duration(c.of.Window.Duration), model.Duration(c.of.Slice.Duration)
+			return fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", query, window, slice)
+		}
 		if m.query != "" {
-			m.past = fmt.Sprintf("quantile_over_time(0.5, (%s)[%s:%s])", m.query, model.Duration(c.of.Window.Duration),
-				model.Duration(c.of.Slice.Duration))
+			m.past = past(m.query)
+		}
+		if m.query != "" && c.before != nil {
+			v := c.variables
+			v.OldPods, v.Pods = c.before.names, c.before.names
+			resolved, err := promql.Resolve(m.Query, v, c.only)
+			if err != nil {
+				return "", err
+			}
+			m.before, m.pastBefore = resolved.Text, past(resolved.Text)
 		}
 		c.metrics = append(c.metrics, m)
 	}
@@ -205,15 +232,22 @@ func (p *querier) compare(
 	now := c.comparison
 	now.at = at
 	slice := of.Compare.Slice.Duration
-	found := &compared{Slices: int32(at.Sub(c.start) / slice), Gone: c.gone} //nolint:gosec // at most 60
+	found := &compared{Slices: int32(at.Sub(c.start) / slice), Earlier: c.earlier} //nolint:gosec // at most 60
+	if c.before == nil {
+		found.Gone = c.gone
+	}
 	var query string
 	var failed error
 	if c.auto != nil {
 		// Each evaluation finds the same, as of the start of the window.
 		answer, err := p.clients.Query(ctx, e, work, c.auto.Text, c.start, of.Timeout)
 		metrics, looked := policy.Discovered(answer)
+		if err == nil && looked != "" && c.before != nil {
+			answer, err = p.clients.Query(ctx, e, work, c.auto.Text, c.before.end, of.Timeout)
+			metrics, looked = policy.Discovered(answer)
+		}
 		if err == nil {
-			query, err = c.add(metrics)
+			query, err = c.add(policy.ValuesOnly(of.Compare, metrics))
 		}
 		switch {
 		case err != nil:
@@ -231,6 +265,7 @@ func (p *querier) compare(
 	for i := range c.metrics {
 		m := &c.metrics[i]
 		var first, second model.Matrix
+		var values measured
 		var err error
 		switch {
 		case m.query == "":
@@ -239,8 +274,15 @@ func (p *querier) compare(
 				second, err = ask(m.denominator, from, at, slice)
 			}
 		case now.judgesValues():
-			if first, err = ask(m.query, now.valuesFrom().Add(slice), at, slice); err == nil {
-				second, err = ask(m.past, c.start.Add(-pastFor), c.start, pastEvery)
+			values.now, err = ask(m.query, now.valuesFrom().Add(slice), at, slice)
+			old := now.oldWithData(values.now)
+			if err == nil && (old > 0 || now.before == nil) {
+				values.past, err = ask(m.past, c.start.Add(-pastFor), c.start, pastEvery)
+			}
+			if end := now.before; end != nil && old < enoughOld && err == nil {
+				if values.before, err = ask(m.before, end.end.Add(-c.of.Window.Duration/slice*slice), end.end, slice); err == nil {
+					values.pastBefore, err = ask(m.pastBefore, end.end.Add(-pastFor), end.end, pastEvery)
+				}
 			}
 		}
 		switch {
@@ -249,7 +291,7 @@ func (p *querier) compare(
 		case m.query == "":
 			now.counts(&m.CompareMetric, first, second, found)
 		default:
-			now.values(&m.CompareMetric, first, second, found)
+			now.values(&m.CompareMetric, &values, found)
 		}
 	}
 	if failed != nil && len(found.Failing) == 0 {

@@ -240,17 +240,23 @@ func (q *query) pass() {
 		s.Message = "not confirmed: " + q.last()
 		return
 	case s.Reason == v1alpha1.ReasonFewData && q.comparedNow().Gone > 0:
-		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "")
+		*s = notCompared(*s, q.Check, q.comparedNow().Gone, "", q.comparedNow().Earlier)
 		return
 	case s.Reason == v1alpha1.ReasonFewData:
 		s.Phase, s.OnSilence, s.Message = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData), q.last()
+		return
+	case q.comparedNow().Missed:
+		s.Phase, s.OnSilence, s.Reason = v1alpha1.CheckInconclusive, onSilence(q.Check.OnNoData), v1alpha1.ReasonNoOldPods
+		if s.Message = q.last(); q.comparedNow().Earlier {
+			s.Phase, s.OnSilence, s.Message = v1alpha1.CheckSkipped, "", s.Message+"; an earlier batch was compared"
+		}
 		return
 	case s.Reason == v1alpha1.ReasonNoSeries || s.Reason == v1alpha1.ReasonNotFinite:
 		s.Phase, s.OnSilence = v1alpha1.CheckNoData, onSilence(q.Check.OnNoData)
 		s.Message = fmt.Sprintf("%s at the end; %d of %d evaluations had data; see the query in this status", q.last(), s.WithData, s.Measured)
 		return
-	case s.Phase == v1alpha1.CheckWatching:
-		return // a pass in the background is not written
+	case s.Phase == v1alpha1.CheckWatching && (q.Check.Compare == nil || q.Check.Compare.Baseline == v1alpha1.BaselineOldPods):
+		return // a pass in the background is not written, unless a later batch reads it
 	}
 	s.Phase, s.Message = v1alpha1.CheckPassed, fmt.Sprintf("%d of %d evaluations had data; the last one: %s", s.WithData, s.Measured, q.last())
 	s.Reason = v1alpha1.ReasonPassed

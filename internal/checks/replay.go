@@ -41,12 +41,13 @@ type Past struct {
 	Endpoint *v1alpha1.DefenseEndpoint
 	// Began is the start of the check.
 	Began time.Time
-	// Batch are the pods of the Nth batch, Released the pods of the release, and Old the pods of the version Before that were Ready.
-	Batch, Released, Old []workload.Pod
-	N                    int
-	Before               string
-	// Undo: the version succeeded before.
-	Undo bool
+	// Batch are the pods of the Nth batch, Released the pods of the release, and Old the pods of the version Before that were Ready. Former
+	// are those that were Ready when the release began.
+	Batch, Released, Old, Former []workload.Pod
+	N                            int
+	Before                       string
+	// Undo: the version succeeded before. Passed: an earlier batch passed the check.
+	Undo, Passed bool
 }
 
 // Replay decides about past checks as the operator decides about current ones.
@@ -65,8 +66,12 @@ func (r *Replay) Decide(ctx context.Context, of Past) (v1alpha1.CheckStatus, tim
 	status.Phase, status.StartTime = v1alpha1.CheckRunning, stamp(of.Began)
 	status.DueTime, status.Deadline = stamp(of.Began.Add(c.Due())), stamp(of.Began.Add(c.Deadline))
 	if c.Compare != nil {
-		if status.OldPods = readyNames(of.Old); len(status.OldPods) == 0 || of.Undo {
-			return notCompared(status, c, of.N, without(of.Before, of.Undo)), of.Began
+		release, start := of.Subject.Release.DeepCopy(), time.Unix(of.Subject.Release.Status.StartTimeUnix, 0)
+		release.Status.Baseline = baselineOf(of.Before, of.Former, start, start)
+		of.Subject.Release = release
+		status.OldPods = readyNames(of.Old)
+		if of.Undo || !hasLive(c.Compare, status.OldPods) && !hasKept(c.Compare, release) {
+			return notCompared(status, c, of.N, without(of.Before, of.Undo), isCompared(c, of.N, of.Passed)), of.Began
 		}
 	}
 	work := slots.Work{Namespace: of.Subject.Release.Namespace, Release: of.Subject.Release.Name}

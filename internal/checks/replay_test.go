@@ -18,6 +18,7 @@ package checks
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +65,26 @@ func TestReplay(t *testing.T) {
 			if diff := at.Sub(r.began) - took; diff.Abs() > resultsEvery {
 				t.Errorf("decided after %s, the operator after %s", at.Sub(r.began), took)
 			}
-			past.Old = nil
+			for _, pod := range past.Old {
+				pod.ReadySince = r.began.Add(-time.Hour)
+				past.Former = append(past.Former, pod)
+			}
+			past.Subject.Release.Status.StartTimeUnix = r.began.Unix()
+			past.Check.Compare.Baseline, past.Check.Compare.Metrics = v1alpha1.BaselinePreRelease, []v1alpha1.CompareMetric{slowness()}
+			got, _ = replay.Decide(t.Context(), past)
+			if !strings.Contains(strings.Join(got.Samples, "; "), " in 5 old ones in the 5 minutes before the release: ") {
+				t.Errorf("against the time before the release: %s %v", got.Phase, got.Samples)
+			}
+			past.Check.Compare.Baseline = v1alpha1.BaselineAuto
+			past.Old, past.Former, past.N = nil, nil, 2
+			for passed, phase := range map[bool]v1alpha1.CheckPhase{false: v1alpha1.CheckInconclusive, true: v1alpha1.CheckSkipped} {
+				past.Passed = passed
+				if got, _ := replay.Decide(t.Context(), past); got.Phase != phase {
+					t.Errorf("an earlier batch passed: %t: %s", passed, got.Phase)
+				}
+			}
+			past.N, past.Passed = 1, false
+			past.Check.Compare.Baseline = v1alpha1.BaselineOldPods
 			if got, _ := replay.Decide(t.Context(), past); got.Phase != v1alpha1.CheckInconclusive || got.Reason != v1alpha1.ReasonNoOldPods {
 				t.Errorf("without old pods: %s %s", got.Phase, got.Reason)
 			}

@@ -158,6 +158,19 @@ func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *workload.W
 	return nil, nil
 }
 
+// OldVersion reads the newest version that succeeded before the current one; empty when it is gone.
+func (v View) OldVersion(ctx context.Context, w *workload.Workload) (string, error) {
+	kind, err := v.KindOf(w)
+	if err != nil {
+		return "", err
+	}
+	r, err := v.oldRevision(ctx, kind, w)
+	if err != nil || r == nil {
+		return "", err
+	}
+	return r.Version, nil
+}
+
 // OldPods reads the pods of the newest version that succeeded before the current one.
 func (v View) OldPods(ctx context.Context, w *workload.Workload) ([]workload.Pod, error) {
 	kind, err := v.KindOf(w)

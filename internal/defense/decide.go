@@ -167,6 +167,9 @@ func (d *release) follow() {
 		}
 		d.startAttempt()
 	}
+	if d.status.Baseline == nil {
+		d.status.Baseline = d.Baseline
+	}
 	takeRequest(d)
 	explainDefense(d)
 	markOrphans(d.status, d.Batches)

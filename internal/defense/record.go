@@ -79,6 +79,8 @@ type ReleaseInput struct {
 	PutOffSince time.Time
 	// Begin are the checks of policies that begin at stages of the release as a whole.
 	Begin []record.BeginCheck
+	// Baseline are the pods of the previous version to keep; nil for none.
+	Baseline *v1alpha1.ReleaseBaseline
 	// FrozenBy is the freeze that denies releases now, as namespace/policy/freeze; empty for none. FrozenUntil is its end.
 	// They are set only when the release begins.
 	FrozenBy    string

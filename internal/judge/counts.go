@@ -251,12 +251,12 @@ func (c *Counts) Sentence(exposure string, slice time.Duration) string {
 	}
 	share, before := fresh.events/fresh.exposure, old.events/old.exposure
 	text := fmt.Sprintf("%.3g %% of %s %s of %s against %.3g %% of %s of %d old ones over %s", 100*share, grouped(fresh.exposure), exposure,
-		counted(len(c.fresh), "new pod"), 100*before, grouped(old.exposure), len(c.old), lasting(c.minutes, slice))
+		counted(len(c.fresh), "new pod"), 100*before, grouped(old.exposure), len(c.old), Lasting(c.minutes, slice))
 	if before > 0 && share > before {
 		text += fmt.Sprintf(": %.3g times", share/before)
 	}
 	if c.isGross() {
-		return text + "; far more than any old pod for " + lasting(c.gross, slice)
+		return text + "; far more than any old pod for " + Lasting(c.gross, slice)
 	}
 	return text + odds(c.Odds())
 }

@@ -63,7 +63,9 @@ type Values struct {
 	MinChange float64
 	// MinTimes is the least change that matters as a share of the old value: 0.3 is 30 %.
 	MinTimes float64
-	Alpha    float64
+	// Wide: both least changes have to be exceeded twice, MinTimes as a factor, so that a decrease can exceed it, too.
+	Wide  bool
+	Alpha float64
 }
 
 // Comparison is the result.
@@ -78,6 +80,8 @@ type Comparison struct {
 	P float64
 	// Fails: the change is worse, matters, and both votes agree.
 	Fails bool
+	// When is the time of old pods, for the sentence; empty for the time of new pods.
+	When string
 }
 
 // Compare compares the values of new and old pods.
@@ -101,7 +105,11 @@ func (v *Values) Compare() Comparison {
 	s := math.Sqrt((borrowed*spread*spread + within) / freedom)
 	t := delta / (s * math.Sqrt(1/float64(c.New)+1/float64(c.Old)))
 	c.P = v.tail(distuv.StudentsT{Mu: 0, Sigma: 1, Nu: freedom}, t)
-	matters := math.Abs(math.Expm1(delta)) >= v.MinTimes && math.Abs(c.Value-c.Baseline) >= v.MinChange
+	floors := 1.0
+	if v.Wide {
+		floors = 2
+	}
+	matters := math.Abs(math.Expm1(delta/floors)) >= v.MinTimes && math.Abs(c.Value-c.Baseline) >= floors*v.MinChange
 	c.Fails = c.P <= v.Alpha && matters && v.secondVote()
 	return c
 }
@@ -201,10 +209,14 @@ func squares(values []float64) (sum float64) {
 
 // Sentence explains the comparison.
 func (c Comparison) Sentence() string {
-	if !c.Enough {
-		return fmt.Sprintf("%s and %d old ones have enough data", counted(c.New, "new pod"), c.Old)
+	old := fmt.Sprintf("%d old ones", c.Old)
+	if c.When != "" {
+		old += " " + c.When
 	}
-	text := fmt.Sprintf("%.3g in %s against %.3g in %d old ones", c.Value, counted(c.New, "new pod"), c.Baseline, c.Old)
+	if !c.Enough {
+		return fmt.Sprintf("%s and %s have enough data", counted(c.New, "new pod"), old)
+	}
+	text := fmt.Sprintf("%.3g in %s against %.3g in %s", c.Value, counted(c.New, "new pod"), c.Baseline, old)
 	if c.Baseline > 0 {
 		text += fmt.Sprintf(": %+.0f %%", math.Round(100*(c.Value/c.Baseline-1))+0)
 	}

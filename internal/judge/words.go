@@ -43,8 +43,8 @@ func grouped(n float64) string {
 	return digits
 }
 
-// lasting writes the duration of some slices.
-func lasting(n int, slice time.Duration) string {
+// Lasting writes the duration of some slices.
+func Lasting(n int, slice time.Duration) string {
 	d := time.Duration(n) * slice
 	if d%time.Minute == 0 {
 		return counted(int(d/time.Minute), "minute")

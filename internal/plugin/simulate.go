@@ -287,11 +287,15 @@ func (s *simulating) judge(ctx context.Context, p *past) SimulatedRelease {
 	}
 	var failed, passed, held time.Time // zero if none
 	for _, c := range s.checksOf(p.workload.Labels) {
+		compared := false
 		for _, batch := range pods.batches(&c, p.workload.MinReady) {
 			if !failed.IsZero() && !batch.began.Before(failed) {
 				continue
 			}
-			status, at := s.replay.Decide(ctx, s.pastOf(p, &c, pods, batch))
+			of := s.pastOf(p, &c, pods, batch)
+			of.Passed = compared
+			status, at := s.replay.Decide(ctx, of)
+			compared = compared || status.Phase == v1alpha1.CheckPassed
 			if batch.n == 1 && at.After(held) {
 				held = at
 			}
@@ -330,7 +334,7 @@ func (s *simulating) pastOf(p *past, c *policy.Check, pods *pastPods, batch past
 	w.Version, w.Replicas = p.version, int32(max(len(pods.fresh), len(pods.old))) //nolint:gosec // at most 500
 	of := checks.Past{
 		Check: c, Endpoint: s.endpoints[c.Prometheus.EndpointRef.Name], Began: batch.began, Batch: batch.pods, Released: pods.fresh,
-		Old: pods.oldAt(batch.began), N: batch.n,
+		Old: pods.oldAt(batch.began), Former: pods.oldAt(p.began), N: batch.n,
 		Subject: checks.Subject{Workload: &w, Policies: []v1alpha1.DefensePolicy{*s.policy}, Selected: s.selected(w.Labels)},
 	}
 	of.Undo = p.again

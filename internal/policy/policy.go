@@ -123,7 +123,7 @@ func specAccepted(spec *v1alpha1.DefensePolicySpec) (problem string) {
 			}
 		}
 		if c := spec.Checks[i].Compare; c != nil {
-			if problem := cmp.Or(presetsAccepted(c), metricsAccepted(c.Metrics)); problem != "" {
+			if problem := cmp.Or(presetsAccepted(c), metricsAccepted(c.Metrics), baselineAccepted(c)); problem != "" {
 				return fmt.Sprintf("spec.checks[%d].compare.%s", i, problem)
 			}
 		}
@@ -522,6 +522,7 @@ func compareOf(c *v1alpha1.CompareCheck) *v1alpha1.CompareCheck {
 	with.Slice = &metav1.Duration{Duration: max(durationOr(c.Slice, time.Minute), time.Second)}
 	with.WarmUp = &metav1.Duration{Duration: durationOr(c.WarmUp, time.Minute)}
 	with.MaxWindow = &metav1.Duration{Duration: durationOr(c.MaxWindow, 10*time.Minute)}
+	with.Baseline = cmp.Or(c.Baseline, v1alpha1.BaselineOldPods)
 	with.FalsePositivesPerMille, with.Confirm = cmp.Or(c.FalsePositivesPerMille, 10), ptr.To(ptr.Deref(c.Confirm, true))
 	return &with
 }

@@ -228,3 +228,19 @@ func presetsAccepted(c *v1alpha1.CompareCheck) string {
 	}
 	return ""
 }
+
+// baselineAccepted returns the problem of the baseline of a check of type compare; empty if there is none.
+func baselineAccepted(c *v1alpha1.CompareCheck) string {
+	metrics, _ := withPresets(c)
+	if values := ValuesOnly(c, slices.Clone(metrics)); len(values) < len(metrics) {
+		return "baseline: PreRelease compares only values, and a share needs old pods at the same time; set Auto or OldPods, or leave out shares"
+	}
+	return ""
+}
+
+// ValuesOnly returns the metrics that a check can compare: only values with baseline PreRelease.
+func ValuesOnly(c *v1alpha1.CompareCheck, metrics []v1alpha1.CompareMetric) []v1alpha1.CompareMetric {
+	return slices.DeleteFunc(metrics, func(m v1alpha1.CompareMetric) bool {
+		return c.Baseline == v1alpha1.BaselinePreRelease && m.Query == ""
+	})
+}

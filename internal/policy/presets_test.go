@@ -169,3 +169,32 @@ func TestDiscovered(t *testing.T) {
 		t.Errorf("looked for %s", looked)
 	}
 }
+
+// TestBaselineAccepted: a share has no time before the release to be compared with.
+func TestBaselineAccepted(t *testing.T) {
+	share := []v1alpha1.CompareMetric{{Name: "errors", Numerator: "a", Denominator: "b"}}
+	for name, tc := range map[string]struct {
+		of       v1alpha1.CompareCheck
+		accepted bool
+	}{
+		"shares": {v1alpha1.CompareCheck{Metrics: share, Baseline: v1alpha1.BaselinePreRelease}, false},
+		"a preset": {v1alpha1.CompareCheck{
+			Presets: []v1alpha1.ComparePreset{v1alpha1.PresetOTelErrors}, Baseline: v1alpha1.BaselinePreRelease,
+		}, false},
+		"shares and Auto":  {v1alpha1.CompareCheck{Metrics: share, Baseline: v1alpha1.BaselineAuto}, true},
+		"without baseline": {v1alpha1.CompareCheck{Metrics: share}, true},
+		"a share beside a value": {v1alpha1.CompareCheck{
+			Metrics: share, Presets: []v1alpha1.ComparePreset{v1alpha1.PresetCPU}, Baseline: v1alpha1.BaselinePreRelease,
+		}, false},
+		"a value": {v1alpha1.CompareCheck{
+			Presets: []v1alpha1.ComparePreset{v1alpha1.PresetCPU}, Baseline: v1alpha1.BaselinePreRelease,
+		}, true},
+		"found values": {v1alpha1.CompareCheck{
+			Presets: []v1alpha1.ComparePreset{v1alpha1.PresetAuto}, Baseline: v1alpha1.BaselinePreRelease,
+		}, true},
+	} {
+		if problem := baselineAccepted(&tc.of); (problem == "") != tc.accepted {
+			t.Errorf("%s: %q", name, problem)
+		}
+	}
+}

@@ -100,7 +100,8 @@ func Sample(names []string, most int) []string {
 		hash := func(s string) uint64 {
 			h := fnv.New64a()
 			_, _ = h.Write([]byte(s)) // it never fails
-			return h.Sum64()
+			sum := h.Sum64()          // its first bits hardly depend on the end of a name
+			return (sum ^ sum>>33) * 0xff51afd7ed558ccd
 		}
 		slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(hash(a), hash(b)), cmp.Compare(a, b)) })
 		names = names[:most]

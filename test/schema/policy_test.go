@@ -94,6 +94,7 @@ var _ = DescribeTable("policies that are accepted", func(ctx SpecContext, spec s
 	Entry("all of a query", "onNoData: Fail\n"+checkOf("stage: ReleasePost\ndelay: 1m\nwait: false\ndeadline: 1h\ntimeout: 30s\n"+
 		"prometheus: {endpointRef: {name: prom}, query: 'sum(rate(errors{pod=~\"$pods\"}[$range]))', failWhen: value > 0.05, "+
 		"interval: 1m0s, count: 60, failures: 60, empty: Zero}")),
+	Entry("a comparison with the time before the release", checkOf(compareOf("query: a, minChange: 1", "baseline: PreRelease"))),
 	Entry("the least of a comparison", checkOf(compareOf("numerator: a, denominator: b"))),
 	Entry("a comparison of a preset", checkOf("compare: {endpointRef: {name: prom}, presets: [Auto]}")),
 	Entry("a comparison of all it may have", checkOf(compareOf("numerator: a, denominator: b", "presets: [Auto, cpu, memory, throttling, "+
@@ -133,6 +134,10 @@ var _ = DescribeTable("policies that are refused", func(ctx SpecContext, name, s
 	Entry("a check of no type", "p", checkOf("wait: true"), "spec.checks[0]", "a check has a type"),
 	Entry("a comparison at the end", "p", checkOf("stage: ReleasePost\n"+compareOf("query: a, minChange: 1")),
 		"spec.checks[0].stage", "compare needs the pods of a batch"),
+	Entry("a comparison of a whole release", "p", checkOf("stage: ReleasePost\n"+compareOf("query: a, minChange: 1", "baseline: PreRelease")),
+		"spec.checks[0].stage", "compare needs the pods of a batch"),
+	Entry("an unknown baseline", "p", checkOf(compareOf("query: a, minChange: 1", "baseline: History")), "compare.baseline",
+		"supported values"),
 	Entry("a comparison of nothing", "p", checkOf("compare: {endpointRef: {name: prom}, metrics: []}"), "compare.metrics", "at least 1"),
 	Entry("a comparison without metrics", "p", checkOf("compare: {endpointRef: {name: prom}}"), "compare.presets", "give presets or metrics"),
 	Entry("no preset", "p", checkOf("compare: {endpointRef: {name: prom}, presets: []}"), "compare.presets", "at least 1"),

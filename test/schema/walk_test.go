@@ -56,7 +56,8 @@ var everyField = []string{
 	checkOf("service: {endpointRef: {name: gate}, protocol: JSON, invoke: Polling, parameters: {suite: smoke}, failWhen: '!body.ok'}"),
 	checkOf("job: {cronJob: smoke}"),
 	checkOf(compareOf("numerator: b, denominator: c, direction: Increase, minChangePercent: 10, minChange: 5m, criticalChangePercent: 100",
-		"presets: [Auto, cpu]", "window: 5m", "slice: 1m", "warmUp: 1m", "maxWindow: 10m", "falsePositivesPerMille: 10", "confirm: true")),
+		"presets: [Auto, cpu]", "window: 5m", "slice: 1m", "warmUp: 1m", "maxWindow: 10m", "falsePositivesPerMille: 10", "confirm: true",
+		"baseline: Auto")),
 	checkOf(compareOf("query: a, minChange: 1")),
 	checkOf("alerts: {endpointRef: {name: prom}, matchers: ['severity=\"page\"'], interval: 30s, duration: 15m}"),
 	"freezes: [{name: weekend, schedule: 0 16 * * 5, duration: 64h, timeZone: UTC, action: Deny}, " +

@@ -602,6 +602,11 @@ type ChangeWorkloadStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Checks []CheckStatus `json:"checks,omitempty"`
+	// Pods of the previous version at the start of the attempt, or of an earlier
+	// release that replaced them and did not succeed; absent if no check compares
+	// with the time before it.
+	// +optional
+	Baseline *ReleaseBaseline `json:"baseline,omitempty"`
 	// Fields that a hold changed. The operator gives them back from here if the
 	// annotation of the hold is lost.
 	// +optional

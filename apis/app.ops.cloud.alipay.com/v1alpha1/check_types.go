@@ -175,3 +175,27 @@ type PodAtStart struct {
 	// +optional
 	LostTime *metav1.Time `json:"lostTime,omitempty"`
 }
+
+// ReleaseBaseline is the list of pods of the previous version at the start of a
+// release. Checks of type compare compare values with their time before it.
+type ReleaseBaseline struct {
+	// Version of the pods: the newest version that succeeded before the release.
+	// +kubebuilder:validation:MaxLength=32
+	Version string `json:"version"`
+	// End of the time before the release, in Unix seconds.
+	EndTimeUnix int64 `json:"endTimeUnix"`
+	// Pods that were Ready. Of more than 100, the hash of their names decides.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	Pods []BaselinePod `json:"pods"`
+}
+
+// BaselinePod is a pod of the previous version.
+type BaselinePod struct {
+	// Name of the pod.
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod"`
+	// Time since which the pod was Ready, in Unix seconds. An earlier pod may have
+	// had its name.
+	ReadyTimeUnix int64 `json:"readyTimeUnix"`
+}

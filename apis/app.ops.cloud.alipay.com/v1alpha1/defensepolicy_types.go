@@ -646,7 +646,7 @@ type CompareCheck struct {
 	// +kubebuilder:default="10m"
 	MaxWindow *metav1.Duration `json:"maxWindow,omitempty"`
 	// Number of healthy releases of a thousand that may fail, 1 to 100. All metrics
-	// and all batches of a release share it.
+	// and all batches of a release share it. It holds for old pods at the same time.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=1
@@ -657,7 +657,25 @@ type CompareCheck struct {
 	// +optional
 	// +kubebuilder:default=true
 	Confirm *bool `json:"confirm,omitempty"`
+	// Pods that new pods are compared with; if absent, OldPods. A share is compared
+	// with old pods at the same time only, so PreRelease allows none.
+	// +optional
+	Baseline CompareBaseline `json:"baseline,omitempty"`
 }
+
+// CompareBaseline selects the pods that new pods are compared with.
+// +kubebuilder:validation:Enum=OldPods;PreRelease;Auto
+type CompareBaseline string
+
+const (
+	// BaselineOldPods compares with old pods at the same time.
+	BaselineOldPods CompareBaseline = "OldPods"
+	// BaselinePreRelease compares values with those of old pods before the release.
+	BaselinePreRelease CompareBaseline = "PreRelease"
+	// BaselineAuto compares as OldPods. If fewer than two old pods have enough data,
+	// it compares values as PreRelease.
+	BaselineAuto CompareBaseline = "Auto"
+)
 
 // ComparePreset is the name of a metric that the operator knows, or Auto.
 // +kubebuilder:validation:Enum=Auto;cpu;memory;throttling;istio-errors;istio-latency;istio-p99;spring-errors;spring-latency;otel-errors;otel-latency;otel-rpc-errors;otel-rpc-latency;linkerd-errors;linkerd-latency;jvm-gc
