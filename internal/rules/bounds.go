@@ -68,7 +68,7 @@ func unavailable(parsed *ast.AST, steps *int) (problem string) {
 		case ast.MapKind:
 			problem = ofMap(e.AsMap())
 		case ast.StructKind:
-			problem = fmt.Sprintf("the message %s{} is not available in policies: write a list or a map", e.AsStruct().TypeName())
+			problem = fmt.Sprintf("the message %s{} is not available: write a list or a map", e.AsStruct().TypeName())
 		default:
 		}
 		if problem == "" && nesting(e) > maxNesting {
@@ -125,7 +125,7 @@ func ofCall(call ast.CallExpr, steps *int) string {
 	}
 	switch {
 	case !available.Has(name):
-		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/reference/checks.md lists the functions",
+		return fmt.Sprintf("the function %s with %d arguments is not available; docs/reference/checks.md lists the functions",
 			name, len(call.Args()))
 	case name == functionMatches && len(call.Args()) > 0:
 		return ofPattern(call.Args()[len(call.Args())-1], steps)
