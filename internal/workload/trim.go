@@ -18,12 +18,14 @@ package workload
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +42,8 @@ const (
 	maxMetadata = 16 << 10
 	// maxKept bounds the value of an annotation of an object that exceeds maxMetadata.
 	maxKept = 1 << 10
+	// maxDeclared bounds the memory of an object of a declared kind.
+	maxDeclared = 64 << 10
 	// maxPolicy bounds the memory of the spec of a policy.
 	maxPolicy = 64 << 10
 	// maxName bounds names in references to other objects, which the API server does not.
@@ -78,7 +82,10 @@ func TrimPolicy(obj any) (any, error) {
 // trimMeta drops metadata that no decision reads. It reports whether labels and annotations fit: if
 // not, it keeps only short values of the kept keys, and sets TooLargeMark. A map does not become
 // nil: a patch would create it, and so replace entries that the cache does not have.
-func trimMeta(o metav1.Object, kept ...string) (fits bool) {
+func trimMeta(o metav1.Object, kept ...string) (fits bool) { return trimMetaBut(o, isRead, kept) }
+
+// trimMetaBut is trimMeta with other annotations that stay.
+func trimMetaBut(o metav1.Object, isRead func(key string) bool, kept []string) (fits bool) {
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
 	o.SetOwnerReferences(controllerOnly(o.GetOwnerReferences()))
@@ -143,6 +150,21 @@ func TrimMeta(u *unstructured.Unstructured) {
 	}
 	labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
 	u.SetLabels(labels)
+}
+
+// TrimDeclared drops metadata of an object of a declared kind that no expression reads. An object that
+// is too large counts as opted out, and has no more than its metadata.
+func TrimDeclared(u *unstructured.Unstructured) error {
+	isRead := func(key string) bool {
+		return key != corev1.LastAppliedConfigAnnotation && key != v1alpha1.TooLargeMark
+	}
+	if fits := trimMetaBut(u, isRead, keptOfLarge()); fits && memory(u.Object) <= maxDeclared {
+		return nil
+	}
+	u.Object = map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), "metadata": u.Object["metadata"]}
+	return errors.Join(
+		unstructured.SetNestedField(u.Object, "true", "metadata", "annotations", v1alpha1.TooLargeMark),
+		unstructured.SetNestedField(u.Object, v1alpha1.DefenseDisabled, "metadata", "labels", v1alpha1.DefenseLabel))
 }
 
 // trimStatus keeps the numbers, short texts and conditions that are read from the status of a
