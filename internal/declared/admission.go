@@ -26,10 +26,11 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Webhooks returns the webhooks of the kind; none if admission only observes. Like those of other kinds they lack the
-// Service, the bundle and the excluded namespaces.
+// Webhooks returns the webhooks of the kind; none if admission only observes. They lack the Service, the bundle
+// and the excluded namespaces, as the webhooks of other kinds do.
 func (k *Kind) Webhooks() (mutating []admissionregistrationv1.MutatingWebhook, validating []admissionregistrationv1.ValidatingWebhook) {
 	if k.Spec.Admission == v1alpha1.AdmissionObserves {
 		return nil, nil
@@ -54,17 +55,28 @@ func (k *Kind) PathOf(does string) string {
 	return fmt.Sprintf("/declared/%s/%d/%s", k.Name, k.Generation, does)
 }
 
-// changed returns CEL that is true if a request changes the content. Paths are indexes, so that a field may have the
-// name of a reserved word; a missing field is no error, which would deny all requests. A change of an ignored field calls
-// the webhooks, too: CEL cannot express what is ignored.
+// changed returns CEL that is true if a request changes the content. It is never an error, which would deny all requests.
+// A change of an ignored field calls the webhooks, too: CEL cannot express ignored fields.
 func (k *Kind) changed() string {
 	var all []string
 	for i := range k.content {
-		index := ""
-		for _, name := range k.content[i].path {
-			index += "[?'" + name + "']"
-		}
-		all = append(all, fmt.Sprintf("object%[1]s != oldObject%[1]s", index))
+		all = append(all, fieldIn("object", k.content[i].path)+" != "+fieldIn("oldObject", k.content[i].path))
 	}
 	return strings.Join(all, " || ")
+}
+
+// fieldIn returns CEL for the optional value of a field; none if it is within a list or a text. The path is written as
+// indexes, so that a field may have the name of a reserved word.
+func fieldIn(object string, path workload.Path) string {
+	var maps []string
+	for i, name := range path {
+		if i > 0 {
+			maps = append(maps, "type("+object+".orValue({})) == map")
+		}
+		object += "[?'" + name + "']"
+	}
+	if maps == nil {
+		return object
+	}
+	return "(" + strings.Join(maps, " && ") + " ? " + object + " : optional.none())"
 }

@@ -76,7 +76,7 @@ func TestWebhooks(t *testing.T) {
 // without a call. Fields may have the names of reserved words.
 func TestMatchConditions(t *testing.T) {
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
-	k := accept(t, cloneSets, "version: v1\ncontent: [{path: spec.template}, {path: spec.in.package}, {path: data}]")
+	k := accept(t, cloneSets, "version: v1\ncontent: [{path: spec.template}, {path: spec.in.package}, {path: data}, {path: spec.a.b.c}]")
 	_, validating := k.Webhooks()
 	// calls returns the webhooks that are called for an update.
 	calls := func(before, after string) (does []string) {
@@ -120,6 +120,14 @@ func TestMatchConditions(t *testing.T) {
 		"a part that appears":       {blocked, "spec: {}", "spec: {template: {a: c}}", "vp"},
 		"a part that disappears":    {blocked, "data: {a: b}", "spec: {}", "vp"},
 		"an object that is a list":  {blocked, "data: [a]", "data: [b]", "vp"},
+		"a field of a list":         {blocked, "spec: {a: [{b: c}]}", "spec: {a: [{b: d}]}", ""},
+		"a field of a text":         {blocked, "spec: {a: {b: text}}", "spec: {a: {b: other}}", ""},
+		"a field of a number":       {blocked, "spec: {a: {b: 1}}", "spec: {a: {b: {c: 1}}}", "vp"},
+		"a field of null":           {blocked, "spec: null", "spec: {a: null}", ""},
+		"a field of a list of old":  {quarantined, "spec: {a: [b]}", "spec: {a: {b: {c: 1}}}", "qp"},
+		"a list around all":         {blocked, "spec: [a]", "spec: [b]", ""},
+		"a deep field":              {blocked, "spec: {a: {b: {c: 1}}}", "spec: {a: {b: {c: 2}}}", "vp"},
+		"a deep field that stays":   {blocked, "spec: {a: {b: {c: 1, d: 1}}}", "spec: {a: {b: {c: 1, d: 2}}}", ""},
 		"the template of no object": {blocked, "spec: {template: a}", "spec: {template: a}", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,6 +35,9 @@ const MaxHistory = 256 << 10
 // ErrTrimmed is the error of a read of content from an object in the cache, which lacks it.
 var ErrTrimmed = errors.New("an object in the cache has no content")
 
+// ErrTooLarge is the error of an evaluation of an object in the cache that lacks fields, as it is too large.
+var ErrTooLarge = errors.New("the object is too large for the cache of the operator, so some of its fields are not read")
+
 // VersionOf returns the version of the content of an object, trimmed or as the API server sent it. A single pod template
 // has the version that it has in a Deployment.
 func (k *Kind) VersionOf(object map[string]any) string {
@@ -64,7 +67,7 @@ func (p *part) canonical(object map[string]any) []byte {
 	return workload.CanonicalJSON(value)
 }
 
-// read returns the part without what is ignored. The caller must not change it.
+// read returns the part without ignored fields. Objects around them are content. The caller must not change it.
 func (p *part) read(object map[string]any) (value any, ok bool) {
 	if value, ok = get(object, p.path); !ok || len(p.ignore) == 0 {
 		return value, ok
@@ -72,26 +75,11 @@ func (p *part) read(object map[string]any) (value any, ok bool) {
 	if content, isObject := value.(map[string]any); isObject {
 		content = runtime.DeepCopyJSON(content)
 		for _, ignored := range p.ignore {
-			drop(content, ignored[len(p.path):])
+			unstructured.RemoveNestedField(content, ignored[len(p.path):]...)
 		}
-		return content, len(content) > 0
+		return content, true
 	}
 	return value, true
-}
-
-// drop removes a field, and objects around it that have no other field: they came with it.
-func drop(content map[string]any, path []string) {
-	if len(path) == 1 {
-		delete(content, path[0])
-		return
-	}
-	below, ok := content[path[0]].(map[string]any)
-	if !ok {
-		return
-	}
-	if drop(below, path[1:]); len(below) == 0 {
-		delete(content, path[0])
-	}
 }
 
 // ImagesOf returns the images of the pod templates of an object, trimmed or as the API server sent it.
@@ -160,10 +148,8 @@ func (k *Kind) Restore(object map[string]any, kept []byte) ([]workload.Op, error
 	e := editOf(object)
 	for i := range k.content {
 		p := &k.content[i]
-		value, ok := h.Content[p.path.String()]
-		if value, ok = p.withIgnored(value, ok, object); !ok {
-			value = nil
-		}
+		value := h.Content[p.path.String()] // nil if the part was missing
+		p.addIgnored(value, object)
 		if err := e.set(p.path, value); err != nil {
 			return nil, err
 		}
@@ -171,27 +157,16 @@ func (k *Kind) Restore(object map[string]any, kept []byte) ([]workload.Op, error
 	return e.ops, nil
 }
 
-// withIgnored adds what is ignored, as an object has it, to the content of a history.
-func (p *part) withIgnored(value any, ok bool, object map[string]any) (any, bool) {
-	content, isObject := value.(map[string]any)
-	if ok && !isObject {
-		return value, true
-	}
+// addIgnored adds ignored fields, as an object has them, to the content of a history. A field is left out if the history
+// has no object around it: the part has another structure then.
+func (p *part) addIgnored(value any, object map[string]any) {
+	content, _ := value.(map[string]any)
 	for _, ignored := range p.ignore {
-		current, found := get(object, ignored)
-		if !found {
-			continue
-		}
-		if content == nil {
-			content = map[string]any{}
-		}
-		// Where the history has no object for the field, the content wins.
-		if unstructured.SetNestedField(content, current, ignored[len(p.path):]...) == nil {
-			ok = true
+		last := len(ignored) - 1
+		around, _ := get(content, ignored[len(p.path):last])
+		fields, isObject := around.(map[string]any)
+		if current, found := get(object, ignored); found && isObject && fields != nil {
+			fields[ignored[last]] = runtime.DeepCopyJSONValue(current)
 		}
 	}
-	if content == nil {
-		return value, ok
-	}
-	return content, ok
 }

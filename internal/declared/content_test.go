@@ -22,12 +22,14 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -109,10 +111,22 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%s: same version %t, want %t", change, got == version, same)
 		}
 	}
+	template := func(annotations string) string {
+		return k.VersionOf(object(t, "spec: {template: {metadata: {annotations: {"+annotations+"}}}}"))
+	}
+	if template("") != template("injected: a") || template("") == template("b: c") {
+		t.Error("an ignored annotation counts, or another one does not")
+	}
 }
 
 func TestVersionOfParts(t *testing.T) {
 	two := accept(t, "configmaps", "version: v1\ncontent: [{path: data, ignore: [a.b]}, {path: binaryData}]")
+	// An object around ignored fields is content.
+	for _, texts := range [][2]string{{"data: {x: '1', a: {b: c}}", "data: {x: '1'}"}, {"data: {a: {b: c}}", "data: {}"}, {"data: {}", "{}"}} {
+		if two.VersionOf(object(t, texts[0])) == two.VersionOf(object(t, texts[1])) {
+			t.Errorf("%q have one version", texts)
+		}
+	}
 	swapped := accept(t, "configmaps", "version: v1\ncontent: [{path: binaryData}, {path: data, ignore: [a.b]}]")
 	seen := map[string]string{}
 	for _, text := range []string{"data: {x: '1'}", "binaryData: {x: '1'}", "data: {x: '2'}", "{}", "data: {x: '1', a: {c: d}}"} {
@@ -125,8 +139,9 @@ func TestVersionOfParts(t *testing.T) {
 		}
 	}
 	for text, as := range map[string]string{
-		"data: {x: '1', a: {b: c}}": "data: {x: '1'}", // with the objects around what is ignored
-		"data: {a: {b: c}}":         "{}",
+		"data: {x: '1', a: {b: c}}": "data: {x: '1', a: {}}",
+		"data: {a: {b: c}}":         "data: {a: {}}",
+		"data: {a: {b: null}}":      "data: {a: {}}",
 		"data: null":                "{}",
 		"data: {b: 1, a: {c: 2}}":   "data: {a: {c: 2}, b: 1}",
 	} {
@@ -151,7 +166,18 @@ func TestRestore(t *testing.T) {
 			"content: [{path: spec, ignore: [replicas]}]", "spec: {replicas: 1, a: 1}", "spec: {a: 2}", "spec: {a: 1}",
 		},
 		"what is ignored and new stays": {
-			"content: [{path: spec, ignore: [a.b]}]", "spec: {c: 1}", "spec: {a: {b: 1}, c: 2}", "spec: {a: {b: 1}, c: 1}",
+			"content: [{path: spec, ignore: [a.b]}]", "spec: {a: {}, c: 1}", "spec: {a: {b: 1}, c: 2}", "spec: {a: {b: 1}, c: 1}",
+		},
+		"what is ignored goes with an object that is new": {
+			"content: [{path: spec, ignore: [canary.weight]}]", "spec: {blueGreen: {a: b}}", "spec: {canary: {weight: 5}}", "spec: {blueGreen: {a: b}}",
+		},
+		"what is ignored goes with a part that is new": {"content: [{path: spec, ignore: [replicas]}]", "{}", "spec: {replicas: 1}", "{}"},
+		"what is ignored stays in a part without other content": {
+			"content: [{path: spec, ignore: [replicas]}]", "spec: {replicas: 1}", "spec: {replicas: 2, a: b}", "spec: {replicas: 2}",
+		},
+		"what is ignored in a text": {"content: [{path: spec, ignore: [a.b]}]", "spec: {a: text}", "spec: {a: {b: 1}}", "spec: {a: text}"},
+		"an object that is empty": {
+			"content: [{path: spec, ignore: [selfSigned.crl]}]", "spec: {selfSigned: {}}", "spec: {ca: {secretName: a}}", "spec: {selfSigned: {}}",
 		},
 		"a part that is gone": {"content: [{path: data}]", "data: {a: b}", "{}", "data: {a: b}"},
 		"a part that is gone with what is around it": {
@@ -239,7 +265,7 @@ func TestTrim(t *testing.T) {
 	if k.VersionOf(u.Object) != k.VersionOf(whole.Object) || !reflect.DeepEqual(k.ImagesOf(u.Object), []string{"busybox"}) {
 		t.Error(k.VersionOf(u.Object), k.ImagesOf(u.Object))
 	}
-	if _, ok := get(u.Object, workload.Path{"spec", "template"}); ok || k.Replicas(u.Object) != 5 || u.GetManagedFields() != nil {
+	if _, ok := get(u.Object, workload.Path{"spec", "template"}); ok || u.GetManagedFields() != nil {
 		t.Errorf("%v", u.Object)
 	}
 	if want := map[string]string{"example.com/a": "b"}; !reflect.DeepEqual(u.GetAnnotations(), want) {
@@ -254,20 +280,32 @@ func TestTrim(t *testing.T) {
 	if !errors.Is(failed, ErrTrimmed) || !errors.Is(also, ErrTrimmed) {
 		t.Error(failed, also)
 	}
-	if k.VersionOf(whole.Object) == "forged" {
-		t.Error("a user made an object look trimmed")
+	for _, mark := range []string{`"1"`, `"trimmed"`, "1", "true"} {
+		for _, number := range []bool{false, true} {
+			decoder := json.NewDecoder(strings.NewReader(`{"altershield":{"version":"forged","trimmed":` + mark + `}}`))
+			if number {
+				decoder.UseNumber()
+			}
+			var forged map[string]any
+			if err := decoder.Decode(&forged); err != nil {
+				t.Fatal(err)
+			}
+			if k.VersionOf(forged) == "forged" {
+				t.Errorf("%s makes an object look trimmed, numbers as text: %t", mark, number)
+			}
+		}
 	}
 }
 
 // TestTrimKeepsFields: fields that the operator reads stay, although they are content.
 func TestTrimKeepsFields(t *testing.T) {
-	k := accept(t, "things.example.com", "version: v1\ncontent: [{path: spec, ignore: [paused, replicas]}]\n"+
-		"pods: {current: 'true'}\nrollout: {halt: [{path: spec.paused, value: true}]}")
-	u := &unstructured.Unstructured{Object: object(t, "spec: {paused: true, replicas: 7, minReadySeconds: 9, a: b}\nstatus: {a: b}")}
+	k := accept(t, "things.example.com", "version: v1\ncontent: [{path: spec, ignore: [paused, replicas, canary.weight]}]\n"+
+		"replicas: spec.replicas\npods: {current: 'true'}\nrollout: {halt: [{path: spec.paused, value: true}]}")
+	u := &unstructured.Unstructured{Object: object(t, "spec: {paused: true, replicas: 7, minReadySeconds: 9, a: b, canary: {weight: 5, c: d}}\nstatus: {a: b}")}
 	if _, err := k.Trim(u); err != nil {
 		t.Fatal(err)
 	}
-	if want := object(t, "{paused: true, replicas: 7, minReadySeconds: 9}"); !reflect.DeepEqual(u.Object["spec"], any(want)) {
+	if want := object(t, "{paused: true, replicas: 7, minReadySeconds: 9, canary: {weight: 5}}"); !reflect.DeepEqual(u.Object["spec"], any(want)) {
 		t.Errorf("%v", u.Object)
 	}
 	if !k.Halted(u.Object) || k.MinReady(u.Object).Seconds() != 9 {
@@ -275,19 +313,69 @@ func TestTrimKeepsFields(t *testing.T) {
 	}
 }
 
-// TestTrimIsBounded: an object that is too large counts as opted out.
+// TestTrimIsBounded: labels and settings that are too large opt an object out, as they do for other kinds. Anything
+// else that is too large is dropped, and nothing is computed from the rest.
 func TestTrimIsBounded(t *testing.T) {
 	k := accept(t, cloneSets, cloneSetSpec)
-	for _, place := range [][]string{{"status", "large"}, {"metadata", "annotations", "large"}} {
-		u := &unstructured.Unstructured{Object: object(t, sleep)}
-		if err := unstructured.SetNestedField(u.Object, strings.Repeat("a", 100_000), place...); err != nil {
-			t.Fatal(err)
+	const setting = v1alpha1.SettingAnnotationPrefix + "a"
+	for name, test := range map[string]struct {
+		place            []string
+		bytes            int
+		status, optedOut bool
+		fails            bool
+	}{
+		"an annotation of others":    {place: []string{"metadata", "annotations", "kapp.k14s.io/original"}, bytes: 17 << 10, status: true},
+		"a long setting":             {place: []string{"metadata", "annotations", setting}, bytes: 17 << 10, status: true, optedOut: true, fails: true},
+		"a label":                    {place: []string{"metadata", "labels", "a"}, bytes: 17 << 10, status: true, optedOut: true, fails: true},
+		"a status":                   {place: []string{"status", "large"}, bytes: 100_000, fails: true},
+		"a status of ordinary size":  {place: []string{"status", "large"}, bytes: 10_000, status: true},
+		"a field that is no content": {place: []string{"spec", "large"}, bytes: 100_000, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unstructured.Unstructured{Object: object(t, sleep)}
+			u.SetAnnotations(map[string]string{setting + "b": "kept", "example.com/short": "kept"})
+			version := k.VersionOf(u.Object)
+			if err := unstructured.SetNestedField(u.Object, strings.Repeat("a", test.bytes), test.place...); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := k.Trim(u); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := u.Object["status"]; ok != test.status || workload.OptedOut(u.GetLabels()) != test.optedOut {
+				t.Errorf("status %t, labels %v", ok, u.GetLabels())
+			}
+			if got := u.GetAnnotations(); !test.optedOut && (got[setting+"b"] == "" || got["example.com/short"] == "") {
+				t.Errorf("%v", got)
+			}
+			if k.VersionOf(u.Object) != version {
+				t.Error("the version is lost")
+			}
+			_, progress := k.ProgressOf(u.Object, time.Time{})
+			_, current := k.IsCurrent(u.Object, object(t, "metadata: {labels: {controller-revision-hash: a}}"), nil)
+			if errors.Is(progress, ErrTooLarge) != test.fails || errors.Is(current, ErrTooLarge) != test.fails {
+				t.Errorf("%v, %v", progress, current)
+			}
+			if _, known := k.Replicas(u.Object); !test.status && test.place[0] == "spec" && known {
+				t.Error("the number of replicas is read from an object that lacks it")
+			}
+			delete(u.Object, keptField)
+			if text, err := json.Marshal(u.Object); err != nil || len(text) > 12_000 {
+				t.Errorf("%d bytes, %v", len(text), err)
+			}
+		})
+	}
+}
+
+// TestTrimMarks: only the cache can mark an object as too large.
+func TestTrimMarks(t *testing.T) {
+	k := accept(t, "things.example.com", "version: v1")
+	u := &unstructured.Unstructured{Object: object(t, "apiVersion: v1\nkind: Thing\nmetadata: {annotations: {"+v1alpha1.TooLargeMark+": 'true'}}")}
+	for range 2 {
+		if _, err := k.ProgressOf(u.Object, time.Time{}); err != nil {
+			t.Error(err)
 		}
 		if _, err := k.Trim(u); err != nil {
 			t.Fatal(err)
-		}
-		if text, err := json.Marshal(u.Object); err != nil || len(text) > 1000 || !workload.OptedOut(u.GetLabels()) {
-			t.Errorf("%d bytes, labels %v", len(text), u.GetLabels())
 		}
 	}
 }

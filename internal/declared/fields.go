@@ -23,6 +23,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -92,6 +93,16 @@ func (e *edit) set(path workload.Path, value any) error {
 	return nil
 }
 
+// setBeside changes a field of an object that exists. A missing object around the field means that the rollout has another
+// strategy, and the object may become invalid by it.
+func (e *edit) setBeside(path workload.Path, value any) error {
+	around := path[:len(path)-1]
+	if _, ok := get(e.object, around); !ok {
+		return fmt.Errorf("%s is missing, so the object may not have %s; it is neither halted nor held", around, path)
+	}
+	return e.set(path, value)
+}
+
 // haltedField is the JSON of a field that halts an object, and of its value before the halt. The annotation
 // [v1alpha1.HaltedFromAnnotation] has a list of them: the declaration may change before the object is resumed.
 type haltedField struct {
@@ -100,8 +111,12 @@ type haltedField struct {
 	Was   any    `json:"was,omitempty"`
 }
 
-// maxWas bounds the text of a value before a halt, in bytes.
-const maxWas = 1 << 10
+// maxFrom bounds the annotation, in bytes: it is kept in the cache of an object that is too large. maxHalts bounds its
+// entries, as the API does.
+const (
+	maxFrom  = 1 << 10
+	maxHalts = 4
+)
 
 // Halted reports whether all fields of an object have the values that halt it. An object of a kind without such fields
 // is never halted.
@@ -119,50 +134,50 @@ func (k *Kind) Halt(object map[string]any) (ops []workload.Op, from string, err 
 	var fields []haltedField
 	for _, h := range k.halts {
 		was, _ := get(object, h.path)
-		if text, err := json.Marshal(was); err != nil || len(text) > maxWas {
-			return nil, "", fmt.Errorf("%s has a value of %d bytes, which is too long to be restored: at most %d are kept",
-				h.path, len(text), maxWas)
+		if was != nil && !isScalar(was) {
+			return nil, "", fmt.Errorf("%s is a list or an object, which the operator does not replace", h.path)
 		}
 		fields = append(fields, haltedField{Path: h.path.String(), Value: h.value, Was: was})
-		if err := e.set(h.path, h.value); err != nil {
+		if err := e.setBeside(h.path, h.value); err != nil {
 			return nil, "", err
 		}
 	}
 	text, err := json.Marshal(fields)
-	return e.ops, string(text), err
+	if err == nil && len(text) > maxFrom {
+		err = fmt.Errorf("the fields that halt and their present values have %d bytes, and at most %d are kept", len(text), maxFrom)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return e.ops, string(text), nil
 }
 
 // Resume returns the operations that restore the fields of a halted object by the annotation of Halt. A field that
-// a user changed meanwhile stays. Fields that no halt may write are ignored: users can write the annotation.
-func (k *Kind) Resume(object map[string]any, from string) ([]workload.Op, error) {
+// a user changed meanwhile stays. Users can write the annotation, and the declaration may have changed since the halt:
+// only fields of the declaration's halts are written. The problem names other fields that still have their value of the
+// halt; it is empty if there are none.
+func (k *Kind) Resume(object map[string]any, from string) (ops []workload.Op, problem string) {
 	var fields []haltedField
-	if err := utiljson.Unmarshal([]byte(from), &fields); err != nil {
-		return nil, fmt.Errorf("the annotation of the halt: %w", err)
+	if err := utiljson.Unmarshal([]byte(from), &fields); err != nil || len(from) > maxFrom || len(fields) > maxHalts {
+		return nil, "the annotation " + v1alpha1.HaltedFromAnnotation + " is not as the operator wrote it; set the fields that halt by hand"
 	}
 	e := editOf(object)
+	var stay []string
 	for _, f := range fields {
 		path := pathOf(v1alpha1.ChangeKindPath(f.Path))
-		if !k.mayWrite(path) {
+		if current, _ := get(e.object, path); !reflect.DeepEqual(current, f.Value) {
 			continue
 		}
-		current, _ := get(e.object, path)
-		to := current
-		if reflect.DeepEqual(current, f.Value) {
-			to = f.Was
-		}
-		if err := e.set(path, to); err != nil {
-			return nil, err
+		declared := slices.ContainsFunc(k.halts, func(h halt) bool { return slices.Equal(h.path, path) })
+		if !declared || !isScalar(f.Value) || f.Was != nil && !isScalar(f.Was) || e.set(path, f.Was) != nil {
+			stay = append(stay, f.Path)
 		}
 	}
-	return e.ops, nil
-}
-
-// mayWrite reports whether a halt may write a field.
-func (k *Kind) mayWrite(path workload.Path) bool {
-	if len(path) == 0 || slices.Contains(path, "") || slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, path[0]) {
-		return false
+	if len(stay) > 0 {
+		problem = strings.Join(stay, ", ") + ": spec.rollout.halt of the ChangeKind has no such field, or the annotation " +
+			v1alpha1.HaltedFromAnnotation + " was changed; set the value by hand"
 	}
-	return k.contentWith(path) == nil
+	return e.ops, problem
 }
 
 // Partition returns how many pods of an object keep the previous content; ok is false if the field is no number of pods.
@@ -176,17 +191,18 @@ func (k *Kind) SetPartition(object map[string]any, pods int32) ([]workload.Op, e
 		return nil, errors.New("spec.rollout.partition is absent")
 	}
 	e := editOf(object)
-	err := e.set(k.partition, int64(pods))
-	return e.ops, err
+	if err := e.setBeside(k.partition, int64(pods)); err != nil {
+		return nil, err
+	}
+	return e.ops, nil
 }
 
-// Replicas returns the desired number of pods of an object: 1 without the field, 0 for a kind without pods.
-func (k *Kind) Replicas(object map[string]any) int32 {
-	if k.replicas == nil {
-		return 0
+// Replicas returns the desired number of pods of an object; ok is false if it is unknown.
+func (k *Kind) Replicas(object map[string]any) (n int32, ok bool) {
+	if _, found := get(object, k.replicas); !found {
+		return 0, false
 	}
-	replicas, _ := number(object, k.replicas, 1)
-	return replicas
+	return number(object, k.replicas, 0)
 }
 
 // MinReady returns how long a pod of an object has to be Ready to be available.

@@ -25,10 +25,12 @@ import (
 	"strings"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/rules"
@@ -70,8 +72,10 @@ type halt struct {
 type Served struct {
 	Kind       string
 	Namespaced bool
-	// Replicas and Selector are the paths of the scale subresource, as in .spec.replicas; empty without it.
-	Replicas, Selector string
+	// Selector is the path of the scale subresource, as in .status.labelSelector; empty without it.
+	Selector string
+	// Schema is the schema of the version; nil if the kind has no CustomResourceDefinition.
+	Schema *apiextensionsv1.JSONSchemaProps
 }
 
 // maxHaltValue bounds the text of a value that halts, in bytes.
@@ -92,6 +96,11 @@ func Accept(c *v1alpha1.ChangeKind, served Served) (k *Kind, problem string) {
 		for _, ignored := range k.Spec.Content[i].Ignore {
 			of.ignore = append(of.ignore, of.path.Join(pathOf(ignored)...))
 		}
+		for _, path := range append(of.ignore, of.path) {
+			if problem = missingIn(served.Schema, path); problem != "" {
+				return nil, "spec.content: " + problem
+			}
+		}
 		k.content = append(k.content, of)
 	}
 	for _, accept := range []func() string{k.acceptFields, k.acceptPods, k.acceptRollout} {
@@ -105,7 +114,6 @@ func Accept(c *v1alpha1.ChangeKind, served Served) (k *Kind, problem string) {
 // withDefaults adds the defaults that the API server cannot know, and sorts the content.
 func withDefaults(given *v1alpha1.ChangeKindSpec, served Served) v1alpha1.ChangeKindSpec {
 	s := *given.DeepCopy()
-	s.Replicas = cmp.Or(s.Replicas, scalePath(served.Replicas))
 	if len(s.Content) == 0 {
 		s.Content = []v1alpha1.ChangeKindContent{{Path: "spec"}}
 	}
@@ -123,6 +131,32 @@ func withDefaults(given *v1alpha1.ChangeKindSpec, served Served) v1alpha1.Change
 		p.Selector = cmp.Or(p.Selector, scalePath(served.Selector))
 	}
 	return s
+}
+
+// missingIn returns why objects of a schema have no such field; empty if they may have it.
+func missingIn(s *apiextensionsv1.JSONSchemaProps, path workload.Path) string {
+	for i, name := range path {
+		switch {
+		case s == nil:
+			return ""
+		case s.Type == "array":
+			return fmt.Sprintf("%s of this kind is a list, so it has no field %s; use the path of the list", path[:i], name)
+		case s.Type != "object" && s.Type != "":
+			return fmt.Sprintf("%s of this kind is a %s, so it has no field %s; correct the path", path[:i], s.Type, name)
+		}
+		next, known := s.Properties[name]
+		switch {
+		case known:
+			s = &next
+		case s.AdditionalProperties != nil:
+			s = s.AdditionalProperties.Schema
+		case ptr.Deref(s.XPreserveUnknownFields, false) || s.XEmbeddedResource || s.Type == "":
+			return ""
+		default:
+			return fmt.Sprintf("this kind has no field %s; correct the path", path[:i+1])
+		}
+	}
+	return ""
 }
 
 func scalePath(path string) v1alpha1.ChangeKindPath {
@@ -204,18 +238,15 @@ func (k *Kind) acceptPods() (problem string) {
 	if p == nil {
 		return ""
 	}
-	if k.replicas = pathOf(k.Spec.Replicas); k.replicas == nil {
-		return "spec.replicas: the kind has no scale subresource that names the path of the number of pods; set it"
-	}
-	if of := k.contentWith(k.replicas); of != nil {
+	if of := k.contentWith(pathOf(k.Spec.Replicas)); k.Spec.Replicas != "" && of != nil {
 		return fmt.Sprintf("spec.replicas: scaling would be a release, as %s is part of the content %s; add the field to ignore of that content",
-			k.replicas, of.path)
+			k.Spec.Replicas, of.path)
 	}
-	k.selects = pathOf(p.Selector)
+	k.replicas, k.selects = pathOf(k.Spec.Replicas), pathOf(p.Selector)
 	if p.Find == v1alpha1.FindBySelector && k.selects == nil && len(p.Labels) == 0 {
 		return "spec.pods.selector: the kind has no scale subresource that names the path of a selector; set selector or labels"
 	}
-	if k.current, problem = rules.CompileValue[bool](string(p.Current), rules.OfPod, k.hidden()...); problem != "" {
+	if k.current, problem = rules.CompileValue[bool](string(p.Current), rules.OfPod, k.hides); problem != "" {
 		return "spec.pods.current: " + problem
 	}
 	k.labels = map[string]*rules.Value[string]{}
@@ -224,7 +255,7 @@ func (k *Kind) acceptPods() (problem string) {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 			return place + "it is no key of a label: " + problems[0]
 		}
-		if k.labels[key], problem = rules.CompileValue[string](string(p.Labels[key]), rules.OfObject, k.hidden()...); problem != "" {
+		if k.labels[key], problem = rules.CompileValue[string](string(p.Labels[key]), rules.OfObject, k.hides); problem != "" {
 			return place + problem
 		}
 	}
@@ -234,25 +265,28 @@ func (k *Kind) acceptPods() (problem string) {
 // acceptRollout compiles the expressions about a rollout.
 func (k *Kind) acceptRollout() (problem string) {
 	r := &k.Spec.Rollout
+	if k.GroupKind() == (schema.GroupKind{Kind: "Service"}) && r.Complete == "" &&
+		(k.hides([]string{"spec", "type"}, false) || k.hides([]string{"spec", "clusterIP"}, false)) {
+		return "spec.rollout.complete: without it, spec.type and spec.clusterIP are read, which are content; set it, or ignore both fields"
+	}
 	if r.Complete != "" {
-		if k.complete, problem = rules.CompileValue[bool](string(r.Complete), rules.OfRollout, k.hidden()...); problem != "" {
+		if k.complete, problem = rules.CompileValue[bool](string(r.Complete), rules.OfRollout, k.hides); problem != "" {
 			return "spec.rollout.complete: " + problem
 		}
 	}
 	if r.Stuck != "" {
-		if k.stuck, problem = rules.CompileValue[string](string(r.Stuck), rules.OfRollout, k.hidden()...); problem != "" {
+		if k.stuck, problem = rules.CompileValue[string](string(r.Stuck), rules.OfRollout, k.hides); problem != "" {
 			return "spec.rollout.stuck: " + problem
 		}
 	}
 	return ""
 }
 
-// hidden returns the fields that objects in the cache lack.
-func (k *Kind) hidden() (fields [][]string) {
-	for i := range k.content {
-		fields = append(fields, k.content[i].path)
-	}
-	return fields
+// hides reports whether objects in the cache lack a field, or a part of it. tested means that only its presence is read.
+func (k *Kind) hides(field []string, tested bool) bool {
+	of := k.contentWith(field)
+	return of != nil && (within(field, of.path) || !tested) &&
+		!slices.ContainsFunc(k.reads(), func(kept workload.Path) bool { return within(field, kept) })
 }
 
 // ContentHash returns a hash of the declaration of the content. Versions and histories of another hash are not

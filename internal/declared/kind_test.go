@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -32,6 +33,7 @@ const cloneSets = "clonesets.apps.kruise.io"
 const cloneSetSpec = `
 version: v1beta1
 content: [{path: spec.template, podTemplate: true, ignore: [metadata.annotations.injected]}]
+replicas: spec.replicas
 pods: {current: "pod.metadata.labels['controller-revision-hash'].endsWith(object.status.updateRevision.split('-').last())"}
 rollout:
   complete: object.status.updatedAvailableReplicas == object.spec.replicas
@@ -51,7 +53,37 @@ func kindOf(t *testing.T, name, spec string) *v1alpha1.ChangeKind {
 	return c
 }
 
-var scaled = Served{Kind: "CloneSet", Namespaced: true, Replicas: ".spec.replicas", Selector: ".status.labelSelector"}
+// schemaOf returns a schema of the kind.
+func schemaOf(t *testing.T) *apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	s := &apiextensionsv1.JSONSchemaProps{}
+	if err := yaml.UnmarshalStrict([]byte(`
+type: object
+properties:
+  metadata: {type: object}
+  spec:
+    type: object
+    properties:
+      hosts: {type: array}
+      http: {type: array, items: {type: object, properties: {route: {type: array}}}}
+      mode: {type: string}
+      labels: {type: object, additionalProperties: {type: string}}
+      values: {type: object, additionalProperties: true}
+      raw: {type: object, x-kubernetes-preserve-unknown-fields: true}
+      port: {x-kubernetes-preserve-unknown-fields: true}
+      template: {type: object, properties: {a: {type: string}}}
+      templates: {}
+      a: {type: object, properties: {b: {type: string}}}
+      replicas: {type: integer}
+      paused: {type: boolean}
+      canary: {type: object, properties: {weight: {type: integer}}}
+`), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var scaled = Served{Kind: "CloneSet", Namespaced: true, Selector: ".status.labelSelector"}
 
 func accept(t *testing.T, name, spec string) *Kind {
 	t.Helper()
@@ -118,8 +150,35 @@ func TestAcceptRefuses(t *testing.T) {
 			"content: [{path: spec.template}]\nrollout: {halt: [{path: spec.a, value: " + strings.Repeat("a", 300) + "}]}",
 			"spec.rollout.halt[0].value: it must be a string of at most 256 bytes",
 		},
-		"replicas in the content":     {"replicas: spec.replicas\npods: {current: 'true'}", "spec.replicas: scaling would be a release"},
-		"replicas of an unknown path": {pods, "spec.replicas: the kind has no scale subresource"},
+		"replicas in the content": {"replicas: spec.replicas\npods: {current: 'true'}", "spec.replicas: scaling would be a release"},
+		"a content through a list": {
+			"content: [{path: spec.hosts}, {path: spec.http.route}]", "spec.content: spec.http of this kind is a list, so it has no field route",
+		},
+		"an ignored field of a list": {"content: [{path: spec, ignore: [http.weight]}]", "spec.content: spec.http of this kind is a list"},
+		"a content of a text":        {"content: [{path: spec.mode.a}]", "spec.content: spec.mode of this kind is a string"},
+		"a content that is mistyped": {"content: [{path: spec.hots}]", "spec.content: this kind has no field spec.hots"},
+		"contents of any name": {
+			"content: [{path: spec.labels.a}, {path: spec.values.a.b}, {path: spec.raw.a.b}, {path: spec.hosts}, {path: spec.port.a}]", "",
+		},
+		"replicas of an ignored field": {"replicas: spec.replicas\ncontent: [{path: spec, ignore: [replicas]}]\npods: {current: 'true'}", ""},
+		"replicas that are unknown":    {pods + "rollout: {complete: 'true'}", ""},
+		"an expression that reads ignored fields": {
+			"content: [{path: spec, ignore: [replicas, canary.weight]}]\n" +
+				"rollout: {complete: 'object.status.ready == object.spec.replicas && has(object.spec.canary.weight)'}", "",
+		},
+		"an expression that reads a field of the cache": {
+			"content: [{path: spec}]\nrollout: {minReadySeconds: spec.minReadySeconds, complete: 'object.spec.minReadySeconds == 0'}", "",
+		},
+		"an expression that reads around ignored fields": {
+			"content: [{path: spec, ignore: [canary.weight]}]\nrollout: {complete: 'has(object.spec.canary)'}",
+			"spec.rollout.complete: it reads object.spec.canary, which has content",
+		},
+		"an expression that tests around content": {
+			"content: [{path: spec.template}]\nrollout: {complete: 'has(object.spec)'}", "",
+		},
+		"an expression that tests content": {
+			"content: [{path: spec.template}]\nrollout: {complete: 'has(object.spec.template)'}", "spec.rollout.complete: it reads object.spec.template,",
+		},
 		"a selector of an unknown path": {
 			"replicas: spec.replicas\n" +
 				"content: [{path: spec.template}]\npods: {find: Selector, current: 'true'}", "spec.pods.selector: the kind has no scale subresource",
@@ -141,11 +200,25 @@ func TestAcceptRefuses(t *testing.T) {
 		"a stuck rollout of a number":        {"rollout: {stuck: '1'}", "spec.rollout.stuck: it must be of the type string"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, problem := Accept(kindOf(t, cloneSets, "version: v1\n"+test.spec), Served{Kind: "CloneSet", Namespaced: true})
+			_, problem := Accept(kindOf(t, cloneSets, "version: v1\n"+test.spec), Served{Kind: "CloneSet", Namespaced: true, Schema: schemaOf(t)})
 			if test.want == "" && problem != "" || !strings.HasPrefix(problem, test.want) {
 				t.Errorf("%q, want %q", problem, test.want)
 			}
 		})
+	}
+	// kstatus reads the type of a Service, which the cache lacks.
+	for spec, refused := range map[string]bool{
+		"{}": true, "content: [{path: spec.ports}]": false, "rollout: {complete: 'true'}": false,
+		"content: [{path: spec, ignore: [type, clusterIP]}]": false, "content: [{path: spec, ignore: [type]}]": true,
+	} {
+		c := kindOf(t, "services", spec)
+		_, problem := Accept(c, Served{Kind: "Service", Namespaced: true})
+		if strings.HasPrefix(problem, "spec.rollout.complete: ") != refused || problem != "" && !refused {
+			t.Errorf("%s: %q", spec, problem)
+		}
+	}
+	if _, problem := Accept(kindOf(t, "services.serving.knative.dev", "version: v1"), Served{Kind: "Service", Namespaced: true}); problem != "" {
+		t.Error(problem)
 	}
 	_, problem := Accept(kindOf(t, "clusterissuers.cert-manager.io", "version: v1"), Served{})
 	if !strings.HasPrefix(problem, "metadata.name: ") {

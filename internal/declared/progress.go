@@ -45,6 +45,9 @@ type Progress struct {
 // ProgressOf returns the progress of the rollout of an object that was changed at a time. Without an
 // expression of the ChangeKind, kstatus decides: by observedGeneration and the conditions Reconciling, Stalled and Ready.
 func (k *Kind) ProgressOf(object map[string]any, since time.Time) (p Progress, err error) {
+	if err := whole(object); err != nil {
+		return p, err
+	}
 	of := rules.Object{Object: object, Since: since}
 	if k.complete == nil || k.stuck == nil {
 		result, err := status.Compute(&unstructured.Unstructured{Object: object})
@@ -81,6 +84,9 @@ func (k *Kind) ProgressOf(object map[string]any, since time.Time) (p Progress, e
 // IsCurrent reports whether a pod has the current content of an object. revision is the metadata of the newest
 // ControllerRevision that the object owns; nil if there is none.
 func (k *Kind) IsCurrent(object, pod, revision map[string]any) (bool, error) {
+	if err := whole(object); err != nil {
+		return false, err
+	}
 	current, err := k.current.Eval(rules.Object{Object: object, Pod: pod, Revision: revision})
 	if err != nil {
 		return false, fmt.Errorf("spec.pods.current: %w", err)
@@ -90,6 +96,9 @@ func (k *Kind) IsCurrent(object, pod, revision map[string]any) (bool, error) {
 
 // Selector returns the selector of the pods of an object. It never selects all pods.
 func (k *Kind) Selector(object map[string]any) (labels.Selector, error) {
+	if err := whole(object); err != nil {
+		return nil, err
+	}
 	if len(k.labels) > 0 {
 		set := labels.Set{}
 		for _, key := range slices.Sorted(maps.Keys(k.labels)) {

@@ -19,11 +19,10 @@ package declared
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -35,11 +34,12 @@ const (
 	keptVersion = "version"
 	keptImages  = "images"
 	keptMark    = "trimmed"
+	// keptTooLarge means that more fields were dropped.
+	keptTooLarge = "tooLarge"
 )
 
-// trimmed is the value of keptMark. No object of an API server has a value of this type, so that users cannot make an
-// object look trimmed.
-const trimmed = json.Number("1")
+// trimmed is the value of keptMark. It is no JSON, so no decoder returns it, and users cannot make an object look trimmed.
+const trimmed = json.Number("trimmed")
 
 // keptOf returns the data of the content of a trimmed object; nil if the object is not trimmed.
 func keptOf(object map[string]any) map[string]any {
@@ -50,8 +50,17 @@ func keptOf(object map[string]any) map[string]any {
 	return kept
 }
 
+// whole returns an error if an object in the cache lacks fields that expressions may read.
+func whole(object map[string]any) error {
+	if keptOf(object)[keptTooLarge] == true {
+		return ErrTooLarge
+	}
+	return nil
+}
+
 // Trim drops the content of an object on its way into the cache, and metadata that no decision reads. Version and images
-// of the content stay, and so do fields of the content that the operator reads. A trimmed object stays as it is.
+// of the content stay, and so do ignored fields, and fields of the content that the operator reads. A trimmed object stays
+// as it is.
 func (k *Kind) Trim(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok || keptOf(u.Object) != nil {
@@ -62,37 +71,38 @@ func (k *Kind) Trim(obj any) (any, error) {
 		images = append(images, image)
 	}
 	kept := map[string]any{keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed}
-	fields := map[v1alpha1.ChangeKindPath]any{}
+	fields := map[string]any{}
 	for _, path := range k.reads() {
-		if value, ok := get(u.Object, pathOf(path)); ok {
-			fields[path] = value
+		if value, ok := get(u.Object, path); ok {
+			fields[path.String()] = value
 		}
 	}
 	for i := range k.content {
 		unstructured.RemoveNestedField(u.Object, k.content[i].path...)
 	}
 	for path, value := range fields {
-		if err := unstructured.SetNestedField(u.Object, value, pathOf(path)...); err != nil {
+		if err := unstructured.SetNestedField(u.Object, value, strings.Split(path, ".")...); err != nil {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
 	}
 	delete(u.Object, keptField)
-	if err := workload.TrimDeclared(u); err != nil {
-		return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-	}
+	kept[keptTooLarge] = !workload.TrimDeclared(u)
 	u.Object[keptField] = kept
 	return u, nil
 }
 
-// reads returns the fields that the operator reads from an object in the cache, whether they are content or not.
-func (k *Kind) reads() []v1alpha1.ChangeKindPath {
-	r := &k.Spec.Rollout
-	paths := []v1alpha1.ChangeKindPath{k.Spec.Replicas, r.MinReadySeconds, r.Partition}
-	if k.Spec.Pods != nil {
-		paths = append(paths, k.Spec.Pods.Selector)
+// reads returns the fields that stay in the cache, whether they are within content or not.
+func (k *Kind) reads() (paths []workload.Path) {
+	for _, path := range []workload.Path{k.replicas, k.minReady, k.partition, k.selects} {
+		if path != nil {
+			paths = append(paths, path)
+		}
 	}
-	for i := range r.Halt {
-		paths = append(paths, r.Halt[i].Path)
+	for i := range k.halts {
+		paths = append(paths, k.halts[i].path)
 	}
-	return slices.DeleteFunc(paths, func(path v1alpha1.ChangeKindPath) bool { return path == "" })
+	for i := range k.content {
+		paths = append(paths, k.content[i].ignore...)
+	}
+	return paths
 }

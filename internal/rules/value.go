@@ -19,7 +19,6 @@ package rules
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -41,8 +40,11 @@ type Object struct {
 }
 
 // CompileValue compiles an expression of the scope OfObject, OfRollout or OfPod. The problem is empty if it compiles.
-// hidden are fields that the variable object lacks; an expression that reads them is refused.
-func CompileValue[T bool | string](text string, scope Scope, hidden ...[]string) (v *Value[T], problem string) {
+// hides reports whether the variable object lacks a field, of which possibly only the presence is tested; an expression
+// that reads one is refused. The path is empty for the variable itself.
+func CompileValue[T bool | string](
+	text string, scope Scope, hides func(field []string, tested bool) bool,
+) (v *Value[T], problem string) {
 	defer func() {
 		if r := recover(); r != nil {
 			v, problem = nil, fmt.Sprintf("it cannot be compiled: %v", r)
@@ -58,7 +60,7 @@ func CompileValue[T bool | string](text string, scope Scope, hidden ...[]string)
 		return nil, problem
 	}
 	parsed, _ := env.Parse(text)
-	if field := readsHidden(parsed.NativeRep(), hidden); field != "" {
+	if field := readsHidden(parsed.NativeRep(), hides); field != "" {
 		return nil, fmt.Sprintf("it reads %s, which has content; the operator keeps only a hash of the content: read other fields", field)
 	}
 	if !kind.IsExactType(want) {
@@ -96,18 +98,13 @@ func (v *Value[T]) Eval(of Object) (got T, err error) {
 	return got, nil
 }
 
-// readsHidden returns the first selection from the variable object that has hidden fields; empty for none. The
-// variable itself and a field above a hidden field have it, too.
-func readsHidden(parsed *ast.AST, hidden [][]string) string {
+// readsHidden returns the first selection from the variable object that reads a hidden field; empty for none.
+func readsHidden(parsed *ast.AST, hides func(field []string, tested bool) bool) string {
 	for _, e := range ast.MatchDescendants(ast.NavigateAST(parsed), ast.KindMatcher(ast.IdentKind)) {
 		if e.AsIdent() != varObject {
 			continue
 		}
-		path, tested := selectedFrom(e)
-		if slices.ContainsFunc(hidden, func(field []string) bool {
-			shared := min(len(field), len(path))
-			return slices.Equal(field[:shared], path[:shared]) && (len(path) >= len(field) || !tested)
-		}) {
+		if path, tested := selectedFrom(e); hides(path, tested) {
 			return strings.Join(append([]string{varObject}, path...), ".")
 		}
 	}

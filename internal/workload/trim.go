@@ -18,7 +18,6 @@ package workload
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -40,7 +39,7 @@ import (
 const (
 	// maxMetadata bounds the memory of the labels and annotations of an object.
 	maxMetadata = 16 << 10
-	// maxKept bounds the value of an annotation of an object that exceeds maxMetadata.
+	// maxKept bounds the value of an annotation of an object that exceeds maxMetadata, and of an annotation of others.
 	maxKept = 1 << 10
 	// maxDeclared bounds the memory of an object of a declared kind.
 	maxDeclared = 64 << 10
@@ -82,10 +81,7 @@ func TrimPolicy(obj any) (any, error) {
 // trimMeta drops metadata that no decision reads. It reports whether labels and annotations fit: if
 // not, it keeps only short values of the kept keys, and sets TooLargeMark. A map does not become
 // nil: a patch would create it, and so replace entries that the cache does not have.
-func trimMeta(o metav1.Object, kept ...string) (fits bool) { return trimMetaBut(o, isRead, kept) }
-
-// trimMetaBut is trimMeta with other annotations that stay.
-func trimMetaBut(o metav1.Object, isRead func(key string) bool, kept []string) (fits bool) {
+func trimMeta(o metav1.Object, kept ...string) (fits bool) {
 	o.SetManagedFields(nil)
 	o.SetFinalizers(nil)
 	o.SetOwnerReferences(controllerOnly(o.GetOwnerReferences()))
@@ -152,19 +148,26 @@ func TrimMeta(u *unstructured.Unstructured) {
 	u.SetLabels(labels)
 }
 
-// TrimDeclared drops metadata of an object of a declared kind that no expression reads. An object that
-// is too large counts as opted out, and has no more than its metadata.
-func TrimDeclared(u *unstructured.Unstructured) error {
-	isRead := func(key string) bool {
-		return key != corev1.LastAppliedConfigAnnotation && key != v1alpha1.TooLargeMark
+// TrimDeclared drops metadata of an object of a declared kind that no expression reads, and long annotations of others. If
+// the object is still too large, it drops other annotations of others, then the status, then all but metadata: only labels
+// and settings opt it out, as in TrimMeta. It reports whether expressions can read the object.
+func TrimDeclared(u *unstructured.Unstructured) (whole bool) {
+	annotations := filtered(u.GetAnnotations(), func(key, value string) bool {
+		return isRead(key) || key != v1alpha1.TooLargeMark && key != corev1.LastAppliedConfigAnnotation && len(value) <= maxKept
+	})
+	TrimMeta(u)
+	whole = u.GetAnnotations()[v1alpha1.TooLargeMark] == ""
+	if whole && memory(u.GetLabels())+memory(annotations) <= maxMetadata {
+		u.SetAnnotations(annotations)
 	}
-	if fits := trimMetaBut(u, isRead, keptOfLarge()); fits && memory(u.Object) <= maxDeclared {
-		return nil
+	if memory(u.Object) > maxDeclared {
+		whole = false
+		delete(u.Object, "status")
 	}
-	u.Object = map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), "metadata": u.Object["metadata"]}
-	return errors.Join(
-		unstructured.SetNestedField(u.Object, "true", "metadata", "annotations", v1alpha1.TooLargeMark),
-		unstructured.SetNestedField(u.Object, v1alpha1.DefenseDisabled, "metadata", "labels", v1alpha1.DefenseLabel))
+	if memory(u.Object) > maxDeclared {
+		u.Object = map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), "metadata": u.Object["metadata"]}
+	}
+	return whole
 }
 
 // trimStatus keeps the numbers, short texts and conditions that are read from the status of a
