@@ -28,17 +28,6 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Each kind has these webhooks.
-const (
-	mutate     = intercept.Mutate
-	validate   = intercept.Validate
-	quarantine = intercept.Quarantine
-	policy     = intercept.Policy
-)
-
-// callTimeout is the time that an API server waits for an answer, in seconds.
-const callTimeout = intercept.CallTimeout
-
 // pathOf returns the path of a webhook: /mutate-apps-v1-deployment.
 func pathOf(does string, kind workload.Kind) string {
 	gvk := kind.GroupVersionKind()

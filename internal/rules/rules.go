@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package rules compiles and evaluates the expressions of checks of the type cel, and those of ChangeKinds
+// Package rules compiles and evaluates the expressions of checks of the type cel, and the expressions of ChangeKinds
 // (value.go), by pure functions.
 //
 // A tenant may write a policy. So an expression has only functions that are quick for each

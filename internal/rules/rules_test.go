@@ -165,7 +165,7 @@ func TestCompile(t *testing.T) {
 		"patterns that repeat": {
 			check: check("pod.a.matches('x{900}') || pod.a.matches('a{900}')", "pod.a.matches('c{900}') && pod.a.matches('d{900}')",
 				"pod.a.matches('e{900}')", "pod.a.matches('f{900}')"),
-			want: "rules[3].expression: a pattern is too large: at most 1000 steps, and 5000 of all patterns of the check together",
+			want: "rules[3].expression: a pattern is too large: at most 1000 steps, and 5000 of all patterns together",
 		},
 		"a pattern that repeats too often": {
 			check: check("pod.a.matches('(x?y?z?w?){300}')"),

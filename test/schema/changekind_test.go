@@ -59,12 +59,25 @@ var everyKind = []string{
 		"rollout: {complete: 'object.status.ready == true', stuck: string(object.status.message), minReadySeconds: spec.minReadySeconds, " +
 		"deadline: 10m, settle: 5s, partition: spec.partition, halt: [{path: spec.paused, value: true}]}\n" +
 		"hold: Partition\nrollback: Automatic\nadmission: Observe",
-	"pods: {find: Selector, selector: status.selector, current: 'true'}",
-	"pods: {find: Selector, labels: {app: object.metadata.name}, current: 'true'}",
+	template + "replicas: spec.replicas\npods: {find: Selector, selector: status.selector, current: 'true'}",
+	template + "pods: {find: Selector, labels: {app: string(object.metadata.name)}, current: 'true'}\n" +
+		"rollout: {complete: 'object.status.ready == true'}",
+}
+
+// problemOf returns the problem of a ChangeKind that the API server accepted.
+func problemOf(o *unstructured.Unstructured) string {
+	typed := &v1alpha1.ChangeKind{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, typed); err != nil {
+		return "cannot be read: " + err.Error()
+	}
+	_, problem := declared.Accept(typed, declared.Served{Kind: "CloneSet", Namespaced: true, Selector: ".status.labelSelector"})
+	return problem
 }
 
 var _ = DescribeTable("ChangeKinds that are accepted", func(ctx SpecContext, name, spec string) {
-	Expect(api.Create(ctx, kindOf(name, spec), client.DryRunAll)).To(Succeed())
+	k := kindOf(name, spec)
+	Expect(api.Create(ctx, k, client.DryRunAll)).To(Succeed())
+	Expect(problemOf(k)).To(BeEmpty())
 },
 	Entry("the least", "virtualservices.networking.istio.io", ""),
 	Entry("a kind of the core group", "configmaps", "enrolment: Label\ncontent: [{path: data}, {path: binaryData}]"),
@@ -115,6 +128,10 @@ var _ = DescribeTable("ChangeKinds that are refused", func(ctx SpecContext, name
 		"versionLabel: Template\ncontent: [{path: spec.a, podTemplate: true}, {path: spec.b, podTemplate: true}]",
 		"spec.versionLabel", "exactly one pod template"),
 	Entry("a hold without a partition", cloneSets, template+pods+"hold: Partition", "spec.hold", "rollout.partition"),
+	Entry("a hold of an unknown number of pods", cloneSets, template+pods+"rollout: {complete: 'true', partition: spec.partition}\nhold: Partition",
+		"spec.hold", "set pods, replicas"),
+	Entry("an unknown number of pods", cloneSets, template+pods, "spec.replicas", "or rollout.complete"),
+	Entry("a path of 17 fields", cloneSets, "content: [{path: a"+strings.Repeat(".a", 16)+"}]", "spec.content[0].path"),
 	Entry("a hold without pods", cloneSets, template+"rollout: {partition: spec.partition}\nhold: Partition", "spec.hold", "set pods"),
 	Entry("a hold that is none", cloneSets, "hold: Always", "spec.hold", "Unsupported value"),
 	Entry("pods of any content", cloneSets, "pods: {find: Owner}", "spec.pods.current"),
@@ -153,12 +170,7 @@ var _ = Describe("any value of any field of a ChangeKind", func() {
 				known = append(known, strings.Join(at.names(), "."))
 			}
 			Expect(try(ctx, k, func(o *unstructured.Unstructured) string {
-				typed := &v1alpha1.ChangeKind{}
-				if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, typed); err != nil {
-					return "cannot be read: " + err.Error()
-				}
-				if _, problem := declared.Accept(typed, declared.Served{Kind: "CloneSet", Namespaced: true}); problem != "" &&
-					!strings.HasPrefix(problem, "spec.") {
+				if problem := problemOf(o); problem != "" && !strings.HasPrefix(problem, "spec.") {
 					return "not accepted, without the name of the field: " + problem
 				}
 				return ""
@@ -200,12 +212,17 @@ var _ = Describe("patches of declared kinds", func() {
 		}
 
 		By("halting an object that has none of the fields")
+		_, _, err := k.Halt(o.Object)
+		Expect(err).To(MatchError(ContainSubstring("data is missing")))
+		Expect(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"data":{"kept":"yes"}}`)))).To(Succeed())
 		halt, from, err := k.Halt(o.Object)
 		Expect(patch(halt, err)).To(Succeed())
-		Expect(data()).To(Equal(map[string]string{"paused": "true", "step": "0"}))
+		Expect(data()).To(Equal(map[string]string{"kept": "yes", "paused": "true", "step": "0"}))
 		Expect(patch(halt, nil)).NotTo(Succeed(), "the fields changed since they were read")
-		Expect(patch(k.Resume(o.Object, from))).To(Succeed())
-		Expect(data()).To(BeEmpty())
+		resume, problem := k.Resume(o.Object, from)
+		Expect(problem).To(BeEmpty())
+		Expect(patch(resume, nil)).To(Succeed())
+		Expect(data()).To(Equal(map[string]string{"kept": "yes"}))
 
 		By("restoring content that is gone, and content that is new")
 		before, err := k.History(o.Object)

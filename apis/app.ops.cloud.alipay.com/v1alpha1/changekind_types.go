@@ -91,9 +91,10 @@ const (
 	AdmissionObserves ChangeKindAdmission = "Observe"
 )
 
-// ChangeKindPath is a path of fields in an object, separated by dots.
+// ChangeKindPath is a path of at most 16 fields in an object, separated by dots. No
+// field is in a list.
 // +kubebuilder:validation:MaxLength=256
-// +kubebuilder:validation:Pattern=`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$`
+// +kubebuilder:validation:Pattern=`^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,15}$`
 type ChangeKindPath string
 
 // ChangeKindExpression is a CEL expression.
@@ -103,7 +104,7 @@ type ChangeKindExpression string
 
 // ChangeKindContent is a part of an object whose change is a release.
 //
-// +kubebuilder:validation:XValidation:rule="!(self.path.split('.')[0] in ['apiVersion', 'kind', 'metadata', 'status'])",message="a release changes what users want of an object: name a field outside of metadata and status, as in spec",fieldPath=".path"
+// +kubebuilder:validation:XValidation:rule="!(self.path.split('.')[0] in ['apiVersion', 'kind', 'metadata', 'status'])",message="content is a part of the desired state: name a field outside of metadata and status, as in spec",fieldPath=".path"
 type ChangeKindContent struct {
 	// Path of the part, as in spec.template.
 	Path ChangeKindPath `json:"path"`
@@ -112,7 +113,8 @@ type ChangeKindContent struct {
 	// +optional
 	PodTemplate bool `json:"podTemplate,omitempty"`
 	// Paths below path that are no content: a change of them is no release, and a
-	// rollback does not restore them.
+	// rollback does not restore them. Objects around these fields are content, even
+	// if they have no other field.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=set
@@ -204,10 +206,12 @@ type ChangeKindRollout struct {
 	// pods, 60s otherwise.
 	// +optional
 	Settle *metav1.Duration `json:"settle,omitempty"`
-	// Path of the number of pods that keep the previous content.
+	// Path of the number of pods that keep the previous content, counted as in
+	// replicas. An object that lacks an object around the field is not held.
 	// +optional
 	Partition ChangeKindPath `json:"partition,omitempty"`
-	// Fields that stop the rollout. The operator restores their previous values.
+	// Fields that stop the rollout. The operator restores their previous values. An
+	// object that lacks an object around one of them is not halted.
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=map
@@ -218,7 +222,8 @@ type ChangeKindRollout struct {
 // ChangeKindSpec describes a kind.
 //
 // +kubebuilder:validation:XValidation:rule="self.versionLabel != 'Template' || self.content.filter(c, has(c.podTemplate) && c.podTemplate).size() == 1",message="the version label is on exactly one pod template: set podTemplate of one content, or set versionLabel to Object",fieldPath=".versionLabel"
-// +kubebuilder:validation:XValidation:rule="self.hold != 'Partition' || has(self.rollout) && has(self.rollout.partition) && has(self.pods)",message="a partition holds pods at their previous content: set pods and rollout.partition, or set hold to Never",fieldPath=".hold"
+// +kubebuilder:validation:XValidation:rule="self.hold != 'Partition' || has(self.rollout) && has(self.rollout.partition) && has(self.pods) && has(self.replicas)",message="a partition holds pods at their previous content: set pods, replicas and rollout.partition, or set hold to Never",fieldPath=".hold"
+// +kubebuilder:validation:XValidation:rule="!has(self.pods) || has(self.replicas) || has(self.rollout) && has(self.rollout.complete)",message="the number of pods is unknown, so it does not end a release: set replicas, as in spec.replicas, or rollout.complete",fieldPath=".replicas"
 type ChangeKindSpec struct {
 	// Version of the kind that is read and changed. Another version makes the present
 	// content of all objects a baseline.
@@ -242,8 +247,8 @@ type ChangeKindSpec struct {
 	// +optional
 	// +kubebuilder:default=Object
 	VersionLabel ChangeKindVersionLabel `json:"versionLabel,omitempty"`
-	// Path of the desired number of pods; if absent, the path of the scale
-	// subresource of the kind.
+	// Path of the desired number of pods. If it is absent, or an object lacks the
+	// field, the number is unknown, and rollout.complete alone ends a release.
 	// +optional
 	Replicas ChangeKindPath `json:"replicas,omitempty"`
 	// Pods of the objects. Objects of a kind without it have no pods.
