@@ -36,7 +36,8 @@ const MaxHistory = 256 << 10
 var ErrTrimmed = errors.New("an object in the cache has no content")
 
 // ErrTooLarge is the error of an evaluation of an object in the cache that lacks fields, as it is too large.
-var ErrTooLarge = errors.New("the object is too large for the cache of the operator, so some of its fields are not read")
+var ErrTooLarge = errors.New("the object is too large for the cache of the operator, so some of its fields are not read; " +
+	"shorten its status, or its fields that are no content")
 
 // VersionOf returns the version of the content of an object, trimmed or as the API server sent it. A single pod template
 // has the version that it has in a Deployment.

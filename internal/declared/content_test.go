@@ -169,7 +169,8 @@ func TestRestore(t *testing.T) {
 			"content: [{path: spec, ignore: [a.b]}]", "spec: {a: {}, c: 1}", "spec: {a: {b: 1}, c: 2}", "spec: {a: {b: 1}, c: 1}",
 		},
 		"what is ignored goes with an object that is new": {
-			"content: [{path: spec, ignore: [canary.weight]}]", "spec: {blueGreen: {a: b}}", "spec: {canary: {weight: 5}}", "spec: {blueGreen: {a: b}}",
+			"content: [{path: spec, ignore: [canary.weight]}]", "spec: {blueGreen: {a: b}}", "spec: {canary: {weight: 5}}",
+			"spec: {blueGreen: {a: b}}",
 		},
 		"what is ignored goes with a part that is new": {"content: [{path: spec, ignore: [replicas]}]", "{}", "spec: {replicas: 1}", "{}"},
 		"what is ignored stays in a part without other content": {
@@ -301,11 +302,13 @@ func TestTrim(t *testing.T) {
 func TestTrimKeepsFields(t *testing.T) {
 	k := accept(t, "things.example.com", "version: v1\ncontent: [{path: spec, ignore: [paused, replicas, canary.weight]}]\n"+
 		"replicas: spec.replicas\npods: {current: 'true'}\nrollout: {halt: [{path: spec.paused, value: true}]}")
-	u := &unstructured.Unstructured{Object: object(t, "spec: {paused: true, replicas: 7, minReadySeconds: 9, a: b, canary: {weight: 5, c: d}}\nstatus: {a: b}")}
+	u := &unstructured.Unstructured{Object: object(t,
+		"spec: {paused: true, replicas: 7, minReadySeconds: 9, a: b, canary: {weight: 5, c: d}}\nstatus: {a: b}")}
 	if _, err := k.Trim(u); err != nil {
 		t.Fatal(err)
 	}
-	if want := object(t, "{paused: true, replicas: 7, minReadySeconds: 9, canary: {weight: 5}}"); !reflect.DeepEqual(u.Object["spec"], any(want)) {
+	want := object(t, "{paused: true, replicas: 7, minReadySeconds: 9, canary: {weight: 5}}")
+	if !reflect.DeepEqual(u.Object["spec"], any(want)) {
 		t.Errorf("%v", u.Object)
 	}
 	if !k.Halted(u.Object) || k.MinReady(u.Object).Seconds() != 9 {
@@ -325,7 +328,7 @@ func TestTrimIsBounded(t *testing.T) {
 		fails            bool
 	}{
 		"an annotation of others":    {place: []string{"metadata", "annotations", "kapp.k14s.io/original"}, bytes: 17 << 10, status: true},
-		"a long setting":             {place: []string{"metadata", "annotations", setting}, bytes: 17 << 10, status: true, optedOut: true, fails: true},
+		"a long setting":             {[]string{"metadata", "annotations", setting}, 17 << 10, true, true, true},
 		"a label":                    {place: []string{"metadata", "labels", "a"}, bytes: 17 << 10, status: true, optedOut: true, fails: true},
 		"a status":                   {place: []string{"status", "large"}, bytes: 100_000, fails: true},
 		"a status of ordinary size":  {place: []string{"status", "large"}, bytes: 10_000, status: true},
@@ -369,7 +372,8 @@ func TestTrimIsBounded(t *testing.T) {
 // TestTrimMarks: only the cache can mark an object as too large.
 func TestTrimMarks(t *testing.T) {
 	k := accept(t, "things.example.com", "version: v1")
-	u := &unstructured.Unstructured{Object: object(t, "apiVersion: v1\nkind: Thing\nmetadata: {annotations: {"+v1alpha1.TooLargeMark+": 'true'}}")}
+	u := &unstructured.Unstructured{Object: object(t, "apiVersion: v1\nkind: Thing\nmetadata: {name: a}")}
+	u.SetAnnotations(map[string]string{v1alpha1.TooLargeMark: "true"})
 	for range 2 {
 		if _, err := k.ProgressOf(u.Object, time.Time{}); err != nil {
 			t.Error(err)

@@ -98,7 +98,7 @@ func (e *edit) set(path workload.Path, value any) error {
 func (e *edit) setBeside(path workload.Path, value any) error {
 	around := path[:len(path)-1]
 	if _, ok := get(e.object, around); !ok {
-		return fmt.Errorf("%s is missing, so the object may not have %s; it is neither halted nor held", around, path)
+		return fmt.Errorf("%s is missing, so the rollout may have another strategy, and the operator does not set %s", around, path)
 	}
 	return e.set(path, value)
 }
@@ -180,8 +180,15 @@ func (k *Kind) Resume(object map[string]any, from string) (ops []workload.Op, pr
 	return e.ops, problem
 }
 
-// Partition returns how many pods of an object keep the previous content; ok is false if the field is no number of pods.
+// Partition returns how many pods of an object keep the previous content; ok is false if the object cannot be held: the
+// field is no number of pods, or an object around it is missing.
 func (k *Kind) Partition(object map[string]any) (pods int32, ok bool) {
+	if k.partition == nil {
+		return 0, false
+	}
+	if _, ok = get(object, k.partition[:len(k.partition)-1]); !ok {
+		return 0, false
+	}
 	return number(object, k.partition, 0)
 }
 
@@ -199,10 +206,8 @@ func (k *Kind) SetPartition(object map[string]any, pods int32) ([]workload.Op, e
 
 // Replicas returns the desired number of pods of an object; ok is false if it is unknown.
 func (k *Kind) Replicas(object map[string]any) (n int32, ok bool) {
-	if _, found := get(object, k.replicas); !found {
-		return 0, false
-	}
-	return number(object, k.replicas, 0)
+	n, _ = number(object, k.replicas, -1)
+	return max(n, 0), n >= 0
 }
 
 // MinReady returns how long a pod of an object has to be Ready to be available.
@@ -214,8 +219,8 @@ func (k *Kind) MinReady(object map[string]any) time.Duration {
 // number returns a field of an object that is a count; ok is false if it has another value.
 func number(object map[string]any, path workload.Path, missing int32) (n int32, ok bool) {
 	value, found := get(object, path)
-	if path == nil || !found {
-		return missing, path != nil
+	if !found {
+		return missing, true
 	}
 	count, isNumber := value.(int64)
 	if !isNumber || count < 0 || count > math.MaxInt32 {

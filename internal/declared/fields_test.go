@@ -155,18 +155,19 @@ func TestNumbers(t *testing.T) {
 		minReady            float64
 		held                bool
 	}{
-		"{}": {0, 0, false, true, 0, false},
+		"{}": {0, 0, false, false, 0, false},
 		"spec: {replicas: 0, roll: {partition: 3}, minReadySeconds: 5}":    {0, 3, true, true, 5, true},
 		"spec: {replicas: 7, roll: {partition: 30%}, minReadySeconds: 5s}": {7, 0, true, false, 0, true},
 		"spec: {replicas: 7, roll: {partition: 4294967296}}":               {7, 0, true, false, 0, true},
 		"spec: {replicas: '7', roll: {partition: -1}}":                     {0, 0, false, false, 0, true},
 		"spec: {roll: {}}":                        {0, 0, false, true, 0, true},
-		"spec: {replicas: 7, strategy: OnDelete}": {7, 0, true, true, 0, false},
+		"spec: {replicas: 7, strategy: OnDelete}": {7, 0, true, false, 0, false},
 	} {
 		o := object(t, text)
 		partition, ok := k.Partition(o)
 		replicas, known := k.Replicas(o)
-		if replicas != want.replicas || known != want.known || partition != want.partition || ok != want.ok || k.MinReady(o).Seconds() != want.minReady {
+		if replicas != want.replicas || known != want.known || partition != want.partition || ok != want.ok ||
+			k.MinReady(o).Seconds() != want.minReady {
 			t.Errorf("%s: %d, %t, %d, %t, %s", text, replicas, known, partition, ok, k.MinReady(o))
 		}
 		ops, err := k.SetPartition(o, 4)
@@ -184,7 +185,8 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%s: %d, %v", text, now, err)
 		}
 	}
-	without := accept(t, "things.example.com", "version: v1\ncontent: [{path: spec.template}]\nrollout: {complete: 'true'}\npods: {current: 'true'}")
+	without := accept(t, "things.example.com",
+		"version: v1\ncontent: [{path: spec.template}]\nrollout: {complete: 'true'}\npods: {current: 'true'}")
 	if _, ok := without.Partition(object(t, "{}")); ok {
 		t.Error("a kind without a partition has one")
 	}

@@ -43,7 +43,7 @@ type Kind struct {
 	// Name is the name of the ChangeKind, and Resource the plural.
 	Name, Resource string
 	Generation     int64
-	// Spec has the paths of the scale subresource, and its content is sorted by path.
+	// Spec has the path of the selector of the scale subresource, and its content is sorted by path.
 	Spec v1alpha1.ChangeKindSpec
 
 	// content is sorted by path.
@@ -128,7 +128,7 @@ func withDefaults(given *v1alpha1.ChangeKindSpec, served Served) v1alpha1.Change
 		}
 	}
 	if p := s.Pods; p != nil && p.Find == v1alpha1.FindBySelector && len(p.Labels) == 0 {
-		p.Selector = cmp.Or(p.Selector, scalePath(served.Selector))
+		p.Selector = cmp.Or(p.Selector, v1alpha1.ChangeKindPath(strings.TrimPrefix(served.Selector, ".")))
 	}
 	return s
 }
@@ -139,10 +139,8 @@ func missingIn(s *apiextensionsv1.JSONSchemaProps, path workload.Path) string {
 		switch {
 		case s == nil:
 			return ""
-		case s.Type == "array":
-			return fmt.Sprintf("%s of this kind is a list, so it has no field %s; use the path of the list", path[:i], name)
 		case s.Type != "object" && s.Type != "":
-			return fmt.Sprintf("%s of this kind is a %s, so it has no field %s; correct the path", path[:i], s.Type, name)
+			return fmt.Sprintf("%s has the type %s in this kind, so it has no field %s; shorten the path", path[:i], s.Type, name)
 		}
 		next, known := s.Properties[name]
 		switch {
@@ -157,10 +155,6 @@ func missingIn(s *apiextensionsv1.JSONSchemaProps, path workload.Path) string {
 		}
 	}
 	return ""
-}
-
-func scalePath(path string) v1alpha1.ChangeKindPath {
-	return v1alpha1.ChangeKindPath(strings.TrimPrefix(path, "."))
 }
 
 func pathOf(path v1alpha1.ChangeKindPath) workload.Path {

@@ -152,10 +152,11 @@ func TestAcceptRefuses(t *testing.T) {
 		},
 		"replicas in the content": {"replicas: spec.replicas\npods: {current: 'true'}", "spec.replicas: scaling would be a release"},
 		"a content through a list": {
-			"content: [{path: spec.hosts}, {path: spec.http.route}]", "spec.content: spec.http of this kind is a list, so it has no field route",
+			"content: [{path: spec.hosts}, {path: spec.http.route}]",
+			"spec.content: spec.http has the type array in this kind, so it has no field route",
 		},
-		"an ignored field of a list": {"content: [{path: spec, ignore: [http.weight]}]", "spec.content: spec.http of this kind is a list"},
-		"a content of a text":        {"content: [{path: spec.mode.a}]", "spec.content: spec.mode of this kind is a string"},
+		"an ignored field of a list": {"content: [{path: spec, ignore: [http.weight]}]", "spec.content: spec.http has the type array"},
+		"a content of a text":        {"content: [{path: spec.mode.a}]", "spec.content: spec.mode has the type string"},
 		"a content that is mistyped": {"content: [{path: spec.hots}]", "spec.content: this kind has no field spec.hots"},
 		"contents of any name": {
 			"content: [{path: spec.labels.a}, {path: spec.values.a.b}, {path: spec.raw.a.b}, {path: spec.hosts}, {path: spec.port.a}]", "",
@@ -177,7 +178,8 @@ func TestAcceptRefuses(t *testing.T) {
 			"content: [{path: spec.template}]\nrollout: {complete: 'has(object.spec)'}", "",
 		},
 		"an expression that tests content": {
-			"content: [{path: spec.template}]\nrollout: {complete: 'has(object.spec.template)'}", "spec.rollout.complete: it reads object.spec.template,",
+			"content: [{path: spec.template}]\nrollout: {complete: 'has(object.spec.template)'}",
+			"spec.rollout.complete: it reads object.spec.template,",
 		},
 		"a selector of an unknown path": {
 			"replicas: spec.replicas\n" +
@@ -217,10 +219,11 @@ func TestAcceptRefuses(t *testing.T) {
 			t.Errorf("%s: %q", spec, problem)
 		}
 	}
-	if _, problem := Accept(kindOf(t, "services.serving.knative.dev", "version: v1"), Served{Kind: "Service", Namespaced: true}); problem != "" {
+	_, problem := Accept(kindOf(t, "services.serving.knative.dev", "version: v1"), Served{Kind: "Service", Namespaced: true})
+	if problem != "" {
 		t.Error(problem)
 	}
-	_, problem := Accept(kindOf(t, "clusterissuers.cert-manager.io", "version: v1"), Served{})
+	_, problem = Accept(kindOf(t, "clusterissuers.cert-manager.io", "version: v1"), Served{})
 	if !strings.HasPrefix(problem, "metadata.name: ") {
 		t.Error(problem)
 	}

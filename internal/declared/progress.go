@@ -64,16 +64,15 @@ func (k *Kind) ProgressOf(object map[string]any, since time.Time) (p Progress, e
 	}
 	if k.complete != nil {
 		p.Message = ""
-		if p.Complete, err = k.complete.Eval(of); err != nil {
-			return Progress{}, fmt.Errorf("spec.rollout.complete: %w", err)
+		if p.Complete, err = eval(k.complete, "spec.rollout.complete", of); err != nil {
+			return Progress{}, err
 		}
 	}
 	if k.stuck != nil {
-		stuck, err := k.stuck.Eval(of)
-		if err != nil {
-			return Progress{}, fmt.Errorf("spec.rollout.stuck: %w", err)
+		if p.Stuck, err = eval(k.stuck, "spec.rollout.stuck", of); err != nil {
+			return Progress{}, err
 		}
-		p.Stuck = wording.Brief(stuck)
+		p.Stuck = wording.Brief(p.Stuck)
 	}
 	if p.Complete {
 		p.Message, p.Stuck = "", ""
@@ -84,27 +83,28 @@ func (k *Kind) ProgressOf(object map[string]any, since time.Time) (p Progress, e
 // IsCurrent reports whether a pod has the current content of an object. revision is the metadata of the newest
 // ControllerRevision that the object owns; nil if there is none.
 func (k *Kind) IsCurrent(object, pod, revision map[string]any) (bool, error) {
-	if err := whole(object); err != nil {
-		return false, err
+	return eval(k.current, "spec.pods.current", rules.Object{Object: object, Pod: pod, Revision: revision})
+}
+
+// eval evaluates the expression of a field of the ChangeKind.
+func eval[T bool | string](v *rules.Value[T], field string, of rules.Object) (got T, err error) {
+	if err = whole(of.Object); err != nil {
+		return got, err
 	}
-	current, err := k.current.Eval(rules.Object{Object: object, Pod: pod, Revision: revision})
-	if err != nil {
-		return false, fmt.Errorf("spec.pods.current: %w", err)
+	if got, err = v.Eval(of); err != nil {
+		err = fmt.Errorf("%s: %w", field, err)
 	}
-	return current, nil
+	return got, err
 }
 
 // Selector returns the selector of the pods of an object. It never selects all pods.
 func (k *Kind) Selector(object map[string]any) (labels.Selector, error) {
-	if err := whole(object); err != nil {
-		return nil, err
-	}
 	if len(k.labels) > 0 {
 		set := labels.Set{}
 		for _, key := range slices.Sorted(maps.Keys(k.labels)) {
-			value, err := k.labels[key].Eval(rules.Object{Object: object})
+			value, err := eval(k.labels[key], fmt.Sprintf("spec.pods.labels[%s]", key), rules.Object{Object: object})
 			if err != nil {
-				return nil, fmt.Errorf("spec.pods.labels[%s]: %w", key, err)
+				return nil, err
 			}
 			set[key] = value
 		}

@@ -18,11 +18,14 @@ package schema
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,7 +131,8 @@ var _ = DescribeTable("ChangeKinds that are refused", func(ctx SpecContext, name
 		"versionLabel: Template\ncontent: [{path: spec.a, podTemplate: true}, {path: spec.b, podTemplate: true}]",
 		"spec.versionLabel", "exactly one pod template"),
 	Entry("a hold without a partition", cloneSets, template+pods+"hold: Partition", "spec.hold", "rollout.partition"),
-	Entry("a hold of an unknown number of pods", cloneSets, template+pods+"rollout: {complete: 'true', partition: spec.partition}\nhold: Partition",
+	Entry("a hold of an unknown number of pods", cloneSets,
+		template+pods+"rollout: {complete: 'true', partition: spec.partition}\nhold: Partition",
 		"spec.hold", "set pods, replicas"),
 	Entry("an unknown number of pods", cloneSets, template+pods, "spec.replicas", "or rollout.complete"),
 	Entry("a path of 17 fields", cloneSets, "content: [{path: a"+strings.Repeat(".a", 16)+"}]", "spec.content[0].path"),
@@ -236,5 +240,28 @@ var _ = Describe("patches of declared kinds", func() {
 		Expect(patch(restore, nil)).NotTo(Succeed(), "the content changed since it was read")
 		Expect(patch(k.Restore(o.Object, after))).To(Succeed())
 		Expect(data()).To(Equal(map[string]string{"content": "a", "other": "b"}))
+	})
+})
+
+var _ = Describe("webhooks of declared kinds", func() {
+	It("are valid for the API server, with the deepest paths", func(ctx SpecContext) {
+		var content []string
+		for i := range 8 {
+			content = append(content, fmt.Sprintf("{path: a%d%s}", i, strings.Repeat(".in", 15)))
+		}
+		o := kindOf(cloneSets, "content: ["+strings.Join(content, ", ")+"]")
+		Expect(api.Create(ctx, o, client.DryRunAll)).To(Succeed())
+		typed := &v1alpha1.ChangeKind{}
+		Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, typed)).To(Succeed())
+		k, problem := declared.Accept(typed, declared.Served{Kind: "CloneSet", Namespaced: true})
+		Expect(problem).To(BeEmpty())
+		mutating, validating := k.Webhooks()
+		meta := metav1.ObjectMeta{Name: "declared"}
+		for _, configuration := range []client.Object{
+			&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: meta, Webhooks: mutating},
+			&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: validating},
+		} {
+			Expect(api.Create(ctx, configuration, client.DryRunAll)).To(Succeed())
+		}
 	})
 })
