@@ -91,10 +91,10 @@ const (
 	AdmissionObserves ChangeKindAdmission = "Observe"
 )
 
-// ChangeKindPath is a path of at most 16 fields in an object, separated by dots. No
+// ChangeKindPath is a path of at most 8 fields in an object, separated by dots. No
 // field is in a list.
 // +kubebuilder:validation:MaxLength=256
-// +kubebuilder:validation:Pattern=`^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,15}$`
+// +kubebuilder:validation:Pattern=`^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,7}$`
 type ChangeKindPath string
 
 // ChangeKindExpression is a CEL expression.
