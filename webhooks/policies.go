@@ -33,6 +33,7 @@ import (
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/network"
 	policies "github.com/traas-stack/altershield-operator/internal/policy"
@@ -97,7 +98,7 @@ func newEvaluator(o *Options) *evaluator {
 func newPolicy(o Options, kind workload.Kind, e *evaluator) handler {
 	return handler{
 		kind:   kind,
-		name:   policy,
+		name:   intercept.Policy,
 		answer: e.answer(&o, kind),
 		failed: passing(e.noise, "admitted a workload without the checks of policies, because of an error",
 			"the checks of policies could not be made"),

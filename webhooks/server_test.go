@@ -41,6 +41,7 @@ import (
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 )
@@ -495,7 +496,7 @@ func TestServerLimits(t *testing.T) {
 	if l.PerSource >= l.Connections {
 		t.Error("one source may have all connections")
 	}
-	if l.Write < l.Read+callTimeout*time.Second {
+	if l.Write < l.Read+intercept.CallTimeout*time.Second {
 		t.Errorf("timeouts %s, %s do not fit the timeout of API servers", l.Read, l.Write)
 	}
 }

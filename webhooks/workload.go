@@ -47,6 +47,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/rules"
@@ -106,10 +107,10 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	check, evaluator := newGate(o), newEvaluator(&o) // all kinds share their limits
 	for _, kind := range o.Kinds.Kinds() {
 		for path, h := range map[string]handler{
-			pathOf(mutate, kind):     newMutating(o, kind, check),
-			pathOf(validate, kind):   newValidating(o, kind),
-			pathOf(quarantine, kind): newQuarantine(o, kind),
-			pathOf(policy, kind):     newPolicy(o, kind, evaluator),
+			pathOf(intercept.Mutate, kind):     newMutating(o, kind, check),
+			pathOf(intercept.Validate, kind):   newValidating(o, kind),
+			pathOf(intercept.Quarantine, kind): newQuarantine(o, kind),
+			pathOf(intercept.Policy, kind):     newPolicy(o, kind, evaluator),
 		} {
 			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
 		}
@@ -171,7 +172,7 @@ func concerns(req *admission.Request, kind workload.Kind) bool {
 func newMutating(o Options, kind workload.Kind, check *gate) handler {
 	return handler{
 		kind: kind,
-		name: mutate,
+		name: intercept.Mutate,
 		answer: func(ctx context.Context, req *admission.Request) (admission.Response, error) {
 			request, stored, object, err := read(req, &o, kind)
 			if err != nil {
@@ -222,7 +223,7 @@ func passing(log interface {
 func newValidating(o Options, kind workload.Kind) handler {
 	return handler{
 		kind:   kind,
-		name:   validate,
+		name:   intercept.Validate,
 		answer: judge(&o, kind, decide.Validate),
 		failed: func(req *admission.Request, err error) admission.Response {
 			o.Log.Error(err, "a workload cannot be validated", "kind", req.Kind.Kind, "namespace", req.Namespace, "name", req.Name)
@@ -236,7 +237,7 @@ func newValidating(o Options, kind workload.Kind) handler {
 func newQuarantine(o Options, kind workload.Kind) handler {
 	return handler{
 		kind:   kind,
-		name:   quarantine,
+		name:   intercept.Quarantine,
 		answer: judge(&o, kind, decide.ValidateQuarantine),
 		failed: passing(o.Log, "admitted a workload without checking its quarantine, because of an error"),
 	}

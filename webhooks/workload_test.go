@@ -41,6 +41,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -505,12 +506,12 @@ func TestManifest(t *testing.T) {
 	text := strings.Join(strings.Fields(string(data)), " ")
 	for _, key := range []string{
 		v1alpha1.EnrolledLabel + ": " + v1alpha1.EnrolledValue,
-		"path: " + pathOf(mutate, deployments), "path: " + pathOf(validate, deployments),
+		"path: " + pathOf(intercept.Mutate, deployments), "path: " + pathOf(intercept.Validate, deployments),
 		v1alpha1.SuspendLabel, v1alpha1.IgnoredSuspendLabel, v1alpha1.OverrideStaleAnnotation, v1alpha1.OverrideAnnotation, v1alpha1.DefenseLabel,
 		".split('' '')[?1]",
 		// The admission check creates an order on the server, except in a dry run.
-		"path: " + pathOf(mutate, deployments) + " failurePolicy: Ignore", "reinvocationPolicy: IfNeeded", "sideEffects: NoneOnDryRun",
-		"path: " + pathOf(quarantine, deployments) + " failurePolicy: Ignore", v1alpha1.QuarantinedAnnotation,
+		"path: " + pathOf(intercept.Mutate, deployments) + " failurePolicy: Ignore", "reinvocationPolicy: IfNeeded", "sideEffects: NoneOnDryRun",
+		"path: " + pathOf(intercept.Quarantine, deployments) + " failurePolicy: Ignore", v1alpha1.QuarantinedAnnotation,
 	} {
 		if !strings.Contains(text, key) {
 			t.Errorf("config/webhook/manifests.yaml does not mention %s", key)

@@ -500,7 +500,7 @@ func TestJudge(t *testing.T) {
 				p.Generation, p.Status.InForceGeneration, p.Status.InForce = 4, 4, p.Spec.DeepCopy()
 			}),
 			want: Judgement{Reason: v1alpha1.ReasonInvalidPolicy, Message: "spec.checks[0].cel.rules[0].expression: " +
-				"the function join with 1 arguments is not available in policies; docs/reference/checks.md lists the functions; " +
+				"the function join with 1 arguments is not available; docs/reference/checks.md lists the functions; " +
 				"until it is corrected, this check ends as Error"},
 		},
 		"selects namespaces": {policy: made("shop", "p", 0, ofNamespaces("a", "b")),

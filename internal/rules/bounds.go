@@ -55,7 +55,7 @@ func unavailable(parsed *ast.AST, steps *int) (problem string) {
 	nodes := ast.MatchDescendants(ast.NavigateAST(parsed), ast.AllMatcher())
 	if len(nodes) > maxNodes {
 		return fmt.Sprintf("it has %d nodes (names, fields, literals and calls; a loop has several), at most %d are allowed; "+
-			"split it into several rules", len(nodes), maxNodes)
+			"shorten it, or split it", len(nodes), maxNodes)
 	}
 	for _, e := range nodes {
 		switch e.Kind() {
@@ -68,7 +68,7 @@ func unavailable(parsed *ast.AST, steps *int) (problem string) {
 		case ast.MapKind:
 			problem = ofMap(e.AsMap())
 		case ast.StructKind:
-			problem = fmt.Sprintf("the message %s{} is not available in policies: write a list or a map", e.AsStruct().TypeName())
+			problem = fmt.Sprintf("the message %s{} is not available: write a list or a map", e.AsStruct().TypeName())
 		default:
 		}
 		if problem == "" && nesting(e) > maxNesting {
@@ -125,7 +125,7 @@ func ofCall(call ast.CallExpr, steps *int) string {
 	}
 	switch {
 	case !available.Has(name):
-		return fmt.Sprintf("the function %s with %d arguments is not available in policies; docs/reference/checks.md lists the functions",
+		return fmt.Sprintf("the function %s with %d arguments is not available; docs/reference/checks.md lists the functions",
 			name, len(call.Args()))
 	case name == functionMatches && len(call.Args()) > 0:
 		return ofPattern(call.Args()[len(call.Args())-1], steps)
@@ -155,7 +155,7 @@ func ofPattern(e ast.Expr, steps *int) string {
 		return fmt.Sprintf("the pattern of matches cannot be used: %v", err)
 	}
 	if *steps -= len(compiled.Inst); len(compiled.Inst) > maxPattern || *steps < 0 {
-		return fmt.Sprintf("a pattern is too large: at most %d steps, and %d of all patterns of the check together; x{500} has 500",
+		return fmt.Sprintf("a pattern is too large: at most %d steps, and %d of all patterns together; x{500} has 500",
 			maxPattern, maxPatterns)
 	}
 	return ""

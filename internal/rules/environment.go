@@ -43,7 +43,7 @@ var available = sets.New(
 	operators.Index, operators.OptIndex, operators.OptSelect,
 	operators.Add, operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate,
 	overloads.Size, overloads.Contains, overloads.StartsWith, overloads.EndsWith, functionMatches,
-	"lowerAscii", "trim", "substring", "split", "sets.contains", "sets.equivalent", "sets.intersects",
+	"lowerAscii", "trim", "substring", "split", functionLast, "sets.contains", "sets.equivalent", "sets.intersects",
 	overloads.TypeConvertDyn, overloads.TypeConvertType, overloads.TypeConvertInt, overloads.TypeConvertDouble,
 	overloads.TypeConvertString, overloads.TypeConvertTimestamp, overloads.TypeConvertDuration,
 	"optional.of", "optional.ofNonZeroValue", "optional.none", "hasValue", "value", "or", "orValue",
@@ -52,6 +52,20 @@ var available = sets.New(
 )
 
 const functionMatches = overloads.Matches
+
+// functionLast returns the last entry of a list.
+const functionLast = "last"
+
+func last(list ref.Val) ref.Val {
+	l, ok := list.(traits.Lister)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(list)
+	}
+	if entries(l) == 0 {
+		return types.NewErr("last: the list is empty")
+	}
+	return l.Get(types.Int(entries(l) - 1))
+}
 
 const (
 	// maxMatched and maxSplit bound the texts of matches and split, in bytes.
@@ -203,6 +217,8 @@ var base = sync.OnceValue(func() environments {
 		cel.StdLib(), ext.Strings(), ext.Sets(), library.Quantity(),
 		cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true), cel.DefaultUTCTimeZone(true),
 		cel.CrossTypeNumericComparisons(true),
+		cel.Function(functionLast, cel.MemberOverload("list_last", []*cel.Type{cel.ListType(cel.TypeParamType("T"))},
+			cel.TypeParamType("T"), cel.UnaryBinding(last))),
 	)
 	if err != nil {
 		panic(fmt.Sprintf("the environment of expressions: %v", err))
@@ -224,7 +240,10 @@ var base = sync.OnceValue(func() environments {
 			cel.Variable(varValue, cel.DoubleType), cel.Variable(varValues, cel.ListType(cel.DoubleType)),
 			cel.Variable(varSamples, cel.ListType(cel.DynType)),
 		},
-		OfAnswer: append(dyn(varBody), cel.Variable(varStatus, cel.IntType)),
+		OfAnswer:  append(dyn(varBody), cel.Variable(varStatus, cel.IntType)),
+		OfObject:  dyn(varObject),
+		OfRollout: append(dyn(varObject), cel.Variable(varSince, cel.TimestampType)),
+		OfPod:     dyn(varObject, varPod, varRevision),
 	} {
 		if e.scopes[scope], err = made.Extend(vars...); err != nil {
 			panic(fmt.Sprintf("the environment of expressions: %v", err))

@@ -152,6 +152,7 @@ func (in *Input) subjects(scope Scope) (of []subject) {
 			in.Body = types.NullValue
 		}
 		of = []subject{{vars: map[string]any{varStatus: in.Status, varBody: in.Body}}}
+	case OfObject, OfRollout, OfPod: // Value.Eval has their variables
 	case OfRequest:
 		of = []subject{{vars: map[string]any{
 			varObject: orNull(in.Object), varOldObject: orNull(in.OldObject), varRequest: orNull(in.Request), varNamespace: orNull(in.Namespace),

@@ -71,7 +71,7 @@ func (w *writer) expression(depth int) string {
 		return fmt.Sprintf("%s[%s]", sub(), sub())
 	case 7:
 		return sub() + pick(w, ".size()", ".trim()", ".lowerAscii()", ".split('')", ".split('x')", ".substring(1)", ".orValue(1)",
-			".matches('(?:x?){300}x{300}y')", ".matches('(a|b)*c')", ".isInteger()", ".sign()", ".asInteger()")
+			".matches('(?:x?){300}x{300}y')", ".matches('(a|b)*c')", ".isInteger()", ".sign()", ".asInteger()", ".last()")
 	case 8:
 		function := pick(w, "contains", "startsWith", "endsWith", "split", "add", "sub", "compareTo", "isLessThan", "substring")
 		return fmt.Sprintf("%s.%s(%s)", sub(), function, sub())

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package rules compiles and evaluates the expressions of checks of the type cel, by pure
-// functions.
+// Package rules compiles and evaluates the expressions of checks of the type cel, and the expressions of ChangeKinds
+// (value.go), by pure functions.
 //
 // A tenant may write a policy. So an expression has only functions that are quick for each
 // argument, and its evaluation ends between any two calls or turns of a loop when its time or its
@@ -68,6 +68,8 @@ const (
 	varSamples     = "samples"
 	varStatus      = "status"
 	varBody        = "body"
+	varRevision    = "revision"
+	varSince       = "since"
 )
 
 // Scope is the subject of the rules of a check.
@@ -87,6 +89,12 @@ const (
 	OfResult
 	// OfAnswer means that the rule is evaluated for the answer of a service.
 	OfAnswer
+	// OfObject means that an expression is evaluated for an object of a declared kind.
+	OfObject
+	// OfRollout means that an expression is evaluated for an object and the time of its change.
+	OfRollout
+	// OfPod means that an expression is evaluated for an object and one of its pods.
+	OfPod
 )
 
 // Threshold returns the rule of a failWhen as a check of the scope OfResult or OfAnswer.

@@ -116,11 +116,11 @@ func TestCompile(t *testing.T) {
 		"a pod of a batch":     {check: ofBatch("has(pod.spec)"), want: "undeclared reference to 'pod'"},
 		"no clock": {
 			check: check("now() > timestamp('2026-01-01T00:00:00Z')"),
-			want:  "the function now with 0 arguments is not available in policies",
+			want:  "the function now with 0 arguments is not available",
 		},
 		"no authorizer": {
 			check: check("authorizer.path('/').check('get').allowed()"),
-			want:  "the function path with 1 arguments is not available in policies",
+			want:  "the function path with 1 arguments is not available",
 		},
 		"an unknown variable": {check: check("variables.x == 1"), want: "undeclared reference to 'variables'"},
 		"a later variable": {
@@ -156,7 +156,7 @@ func TestCompile(t *testing.T) {
 		},
 		"numbers without end": {
 			check: check("lists.range(1000000000).size() > 0"),
-			want:  "rules[0].expression: the function lists.range with 1 arguments is not available in policies",
+			want:  "rules[0].expression: the function lists.range with 1 arguments is not available",
 		},
 		"a string without end": {
 			check: check("'%.999999999f'.format([1.0]) != ''"),
@@ -165,7 +165,7 @@ func TestCompile(t *testing.T) {
 		"patterns that repeat": {
 			check: check("pod.a.matches('x{900}') || pod.a.matches('a{900}')", "pod.a.matches('c{900}') && pod.a.matches('d{900}')",
 				"pod.a.matches('e{900}')", "pod.a.matches('f{900}')"),
-			want: "rules[3].expression: a pattern is too large: at most 1000 steps, and 5000 of all patterns of the check together",
+			want: "rules[3].expression: a pattern is too large: at most 1000 steps, and 5000 of all patterns together",
 		},
 		"a pattern that repeats too often": {
 			check: check("pod.a.matches('(x?y?z?w?){300}')"),
@@ -189,7 +189,7 @@ func TestCompile(t *testing.T) {
 		"an optional that is mapped flat": {check: check("pod.?a.optFlatMap(x, x) == pod"),
 			want: "the function optFlatMap with 2 arguments is not available"},
 		"a message": {check: check("google.protobuf.Value{} == pod"),
-			want: "the message google.protobuf.Value{} is not available in policies"},
+			want: "the message google.protobuf.Value{} is not available"},
 		"an optional entry of a list": {check: check("[?pod.?a] == pod"),
 			want: "rules[0].expression: an entry of a list or map is optional"},
 		"an optional entry of a map": {check: check("{?'a': pod.?a} == pod"),
@@ -506,7 +506,7 @@ func TestScopes(t *testing.T) {
 		"the release of a request": {scope: OfRequest, rule: "release.version == 'v'", problem: "undeclared reference to 'release'"},
 		"the authorizer": {
 			scope: OfRequest, rule: "authorizer.group('').resource('pods').check('get').allowed()",
-			problem: "the function group with 1 arguments is not available in policies",
+			problem: "the function group with 1 arguments is not available",
 		},
 		"the request of a batch":    {scope: PerBatch, rule: "request.operation == 'CREATE'", problem: "undeclared reference to 'request'"},
 		"the pods of a batch":       {scope: PerBatch, rule: "pods.all(p, p.kind == 'Pod') && workload.kind == 'Deployment'"},

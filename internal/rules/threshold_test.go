@@ -67,7 +67,7 @@ func TestThreshold(t *testing.T) {
 		"":                       "it does not compile: line 1",
 		"value + 1.0":            "it must be true or false, and is of the type double",
 		"object.spec == 1":       "undeclared reference to 'object'",
-		"now() > value":          "not available in policies",
+		"now() > value":          "not available",
 		"values.matches('(a+)')": "it does not compile",
 	} {
 		if got := ThresholdProblem(failWhen, OfResult); !strings.HasPrefix(got, want) && !strings.Contains(got, want) {

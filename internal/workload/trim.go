@@ -24,6 +24,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,8 +39,10 @@ import (
 const (
 	// maxMetadata bounds the memory of the labels and annotations of an object.
 	maxMetadata = 16 << 10
-	// maxKept bounds the value of an annotation of an object that exceeds maxMetadata.
+	// maxKept bounds the value of an annotation of an object that exceeds maxMetadata, and of an annotation of others.
 	maxKept = 1 << 10
+	// maxDeclared bounds the memory of an object of a declared kind.
+	maxDeclared = 64 << 10
 	// maxPolicy bounds the memory of the spec of a policy.
 	maxPolicy = 64 << 10
 	// maxName bounds names in references to other objects, which the API server does not.
@@ -143,6 +146,28 @@ func TrimMeta(u *unstructured.Unstructured) {
 	}
 	labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
 	u.SetLabels(labels)
+}
+
+// TrimDeclared drops metadata of an object of a declared kind that no expression reads, and long annotations of others. If
+// the object is still too large, it drops other annotations of others, then the status, then all but metadata: only labels
+// and settings opt it out, as in TrimMeta. It reports whether expressions can read the object.
+func TrimDeclared(u *unstructured.Unstructured) (whole bool) {
+	annotations := filtered(u.GetAnnotations(), func(key, value string) bool {
+		return isRead(key) || key != v1alpha1.TooLargeMark && key != corev1.LastAppliedConfigAnnotation && len(value) <= maxKept
+	})
+	TrimMeta(u)
+	whole = u.GetAnnotations()[v1alpha1.TooLargeMark] == ""
+	if whole && memory(u.GetLabels())+memory(annotations) <= maxMetadata {
+		u.SetAnnotations(annotations)
+	}
+	if memory(u.Object) > maxDeclared {
+		whole = false
+		delete(u.Object, "status")
+	}
+	if memory(u.Object) > maxDeclared {
+		u.Object = map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), "metadata": u.Object["metadata"]}
+	}
+	return whole
 }
 
 // trimStatus keeps the numbers, short texts and conditions that are read from the status of a

@@ -38,8 +38,21 @@ import (
 // lower-case hex md5 of its canonical JSON without the version label. It does not change the
 // template.
 func Version(template map[string]any) string {
-	return digest(canonical(template, v1alpha1.VersionLabel))
+	return digest(Canonical(template))
 }
+
+// Canonical returns the canonical JSON of a pod template without the version label.
+func Canonical(template map[string]any) []byte { return canonical(template, v1alpha1.VersionLabel) }
+
+// CanonicalJSON returns the JSON of unstructured content, with sorted keys.
+func CanonicalJSON(content any) []byte {
+	var p printer
+	p.any(content)
+	return p.out
+}
+
+// VersionOf returns the version of canonical JSON.
+func VersionOf(canonical []byte) string { return digest(canonical) }
 
 // decodeTemplate reads a pod template as the API server sent it.
 func decodeTemplate(templateJSON []byte) (map[string]any, error) {

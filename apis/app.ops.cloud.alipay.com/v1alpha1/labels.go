@@ -35,6 +35,8 @@ const (
 	DefenseLabel = "altershield.defense.antgroup.com/defense"
 	// DefenseDisabled is the value of DefenseLabel that opts a workload out.
 	DefenseDisabled = "disabled"
+	// DefenseEnabled is the value of DefenseLabel that enrols an object of a kind that is enrolled by label.
+	DefenseEnabled = "enabled"
 	// DefenseEnforced is the value of DefenseLabel that defends a workload in enforce mode although another object owns
 	// it. Without it such a workload is in observe mode, because its owner would undo the writes of the operator.
 	DefenseEnforced = "enforced"

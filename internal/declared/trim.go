@@ -1,0 +1,108 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package declared
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// keptField is the field of a trimmed object that has data of its content.
+const keptField = "altershield"
+
+// Fields of keptField.
+const (
+	keptVersion = "version"
+	keptImages  = "images"
+	keptMark    = "trimmed"
+	// keptTooLarge means that more fields were dropped.
+	keptTooLarge = "tooLarge"
+)
+
+// trimmed is the value of keptMark. It is no JSON, so no decoder returns it, and users cannot make an object look trimmed.
+const trimmed = json.Number("trimmed")
+
+// keptOf returns the data of the content of a trimmed object; nil if the object is not trimmed.
+func keptOf(object map[string]any) map[string]any {
+	kept, _ := object[keptField].(map[string]any)
+	if kept[keptMark] != trimmed {
+		return nil
+	}
+	return kept
+}
+
+// whole returns an error if an object in the cache lacks fields that expressions may read.
+func whole(object map[string]any) error {
+	if keptOf(object)[keptTooLarge] == true {
+		return ErrTooLarge
+	}
+	return nil
+}
+
+// Trim drops the content of an object on its way into the cache, and metadata that no decision reads. Version and images
+// of the content stay, and so do ignored fields, and fields of the content that the operator reads. A trimmed object stays
+// as it is.
+func (k *Kind) Trim(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok || keptOf(u.Object) != nil {
+		return obj, nil
+	}
+	images := []any{}
+	for _, image := range k.ImagesOf(u.Object) {
+		images = append(images, image)
+	}
+	kept := map[string]any{keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed}
+	fields := map[string]any{}
+	for _, path := range k.reads() {
+		if value, ok := get(u.Object, path); ok {
+			fields[path.String()] = value
+		}
+	}
+	for i := range k.content {
+		unstructured.RemoveNestedField(u.Object, k.content[i].path...)
+	}
+	for path, value := range fields {
+		if err := unstructured.SetNestedField(u.Object, value, strings.Split(path, ".")...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
+	delete(u.Object, keptField)
+	kept[keptTooLarge] = !workload.TrimDeclared(u)
+	u.Object[keptField] = kept
+	return u, nil
+}
+
+// reads returns the fields that stay in the cache, whether they are within content or not.
+func (k *Kind) reads() (paths []workload.Path) {
+	for _, path := range []workload.Path{k.replicas, k.minReady, k.partition, k.selects} {
+		if path != nil {
+			paths = append(paths, path)
+		}
+	}
+	for i := range k.halts {
+		paths = append(paths, k.halts[i].path)
+	}
+	for i := range k.content {
+		paths = append(paths, k.content[i].ignore...)
+	}
+	return paths
+}
