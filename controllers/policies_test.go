@@ -357,7 +357,7 @@ func restartWhileHeld(same, oneNode bool) func(*world.World) {
 		}
 		until(w, v1alpha1.ChangeWorkloadSuccess)
 		w.For(6 * time.Minute)
-		if blamed := eventsOf(w, v1alpha1.EventMoreFailures) > 0; blamed == (same || oneNode) {
+		if blamed := eventsOf(w, v1alpha1.EventMoreRestarts) > 0; blamed == (same || oneNode) {
 			w.Failf("an event blames the release: %t", blamed)
 		}
 	}
@@ -640,7 +640,7 @@ func TestReportedOnce(t *testing.T) {
 		},
 		Run: func(w *world.World) {
 			restartWhileHeld(false, false)(w)
-			if n := eventsOf(w, v1alpha1.EventMoreFailures); n != 1 {
+			if n := eventsOf(w, v1alpha1.EventMoreRestarts); n != 1 {
 				w.Failf("%d events, want 1", n)
 			}
 		},

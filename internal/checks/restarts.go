@@ -97,7 +97,7 @@ func (c *restartComparer) next(
 	}
 	known.reported = true
 	c.Event(s.Workload, s.Release, record.Event{
-		Type: corev1.EventTypeWarning, Reason: v1alpha1.EventMoreFailures,
+		Type: corev1.EventTypeWarning, Reason: v1alpha1.EventMoreRestarts,
 		Message: found + "; see kubectl logs --previous -n " + s.Release.Namespace + " " + pod,
 	}, "Verify")
 	return 0

@@ -554,7 +554,7 @@ func eventEntries() []Entry {
 		event(EventCheckFailed, "A check of a policy failed.", NeedsAction, ActorOwner, StepPolicy),
 		event(EventCheckError,
 			"A check ended without a result.", NeedsNotice, "", StepPolicy),
-		event(EventMoreFailures,
+		event(EventMoreRestarts,
 			"New pods restart more often than old pods. No pod fails because of it.", NeedsNotice, "", StepPods),
 		event(EventBlockLifted, "The operator lifted the block.", NeedsNothing, "", ""),
 		event(EventBlockOverridden, "A user overrode the block, the quarantine, the halt or the hold.", NeedsNotice, "", StepReleaseOnce),

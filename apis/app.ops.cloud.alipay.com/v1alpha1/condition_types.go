@@ -269,7 +269,7 @@ const (
 	EventVerdictCorrected            = "VerdictCorrected"
 	EventCheckFailed                 = "CheckFailed"
 	EventCheckError                  = "CheckError"
-	EventMoreFailures                = "MoreFailuresThanOldPods"
+	EventMoreRestarts                = "MoreRestartsThanOldPods"
 	EventBlockLifted                 = "BlockLifted"
 	EventBlockOverridden             = "BlockOverridden"
 	EventRolloutHalted               = "RolloutHalted"
