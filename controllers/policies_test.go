@@ -282,8 +282,10 @@ var policyStories = []world.Story{
 		}
 	}},
 	{Name: "fail a check that is waited for", Options: withPolicies(podHealth("policy"), noDefault()), Run: func(w *world.World) {
-		create(w, web(1))
+		w.SetQuota(true, 1) // so the rollout is not complete
+		create(w, web(2))
 		w.Until("the check runs", func() bool { c := checkOf(w, health); return c != nil && c.Phase == v1alpha1.CheckRunning })
+		w.For(20 * time.Second)
 		crash(w, w.Pods()[0])
 		suspendedBy(w, health, "CrashLoopBackOff")
 	}},

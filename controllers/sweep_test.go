@@ -366,7 +366,6 @@ const (
 
 // luckBehind is the luck of TestBehind.
 var luckBehind = luck{
-	"fail a check that is waited for":             firstFails,
 	"a rule before other checks is false":         firstFails,
 	"crash after it succeeded, and heal":          leftUncount,
 	"hold, and opt out":                           leavesMiddle,
@@ -396,7 +395,6 @@ var luckBehind = luck{
 // luckOfTwo is the luck of TestTwoAtOnce.
 var luckOfTwo = luck{
 	"settings of a new cluster":              "the first pods may come before the default policy is in force",
-	"fail a check that is waited for":        firstFails,
 	"fixed forward after it was halted":      newsLate,
 	"pause":                                  newsLate,
 	"leave":                                  leavesMiddle,
