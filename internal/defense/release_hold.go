@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +53,7 @@ const checkGrace = 5 * time.Second
 func followHold(d *release) {
 	w := d.Workload
 	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // overdue steps wait for events
+	defer noteEvictions(d)
 	lost := lostHold(d)
 	begins := d.status.Attempt > 0 &&
 		(d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
@@ -73,10 +75,10 @@ func followHold(d *release) {
 		endHold(d, v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !record.IsOpen(d.status.Status):
 		endFailedHold(d)
-	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.InSteps() || d.holding()):
 		// The rollout is complete with its last wave, or another replica has seen that.
 		endHold(d, v1alpha1.ReasonHoldVerified)
-	case !record.IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
+	case !record.IsOpen(d.status.Status), !mayHold(d), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
 		endHold(d, v1alpha1.ReasonReleaseEnded)
 	default:
 		followPace(d, begins)
@@ -94,8 +96,11 @@ func lostHold(d *release) *workload.Hold {
 	if end, ok := workload.ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
 		return nil
 	}
-	if w.Pace.ByPartition {
+	switch {
+	case w.Pace.ByPartition:
 		return lostPartition(w, record, of)
+	case w.Pace.ByEviction:
+		return nil // a user's own OnDelete looks the same
 	}
 	if record == nil && d.status.ObservedRelease != d.Change.Status.ObservedRelease {
 		record, of = recordBefore(d.Others, of)
@@ -133,6 +138,9 @@ func lostPartition(w *workload.Workload, record *v1alpha1.HoldRecord, release in
 
 // recordHold records the change of the hold in the status, where it is not lost with the workload's annotations.
 func recordHold(d *release, h *workload.Hold) {
+	if h.ByEviction {
+		return // see lostHold
+	}
 	d.status.Hold = &v1alpha1.HoldRecord{
 		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds,
 		SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
@@ -150,6 +158,10 @@ func beginHold(d *release) {
 	case !d.Settings.Hold.Holds():
 	case w.Pace == (workload.Pace{}):
 		notHeld(d, "rollouts of a "+w.Kind()+" are not held")
+	case !mayHold(d):
+		notHeld(d, "the setting holding does not name daemonsets")
+	case w.Pace.ByEviction && w.InFlight > w.MayLack:
+		notHeld(d, "a daemonset with maxSurge is not held")
 	case ended && end.Release == d.Change.Spec.Release:
 		noteHoldGone(d)
 	case isUndo(d):
@@ -163,8 +175,8 @@ func beginHold(d *release) {
 		notHeld(d, "it replaces no pods while others run")
 	default:
 		own := w.Pace
-		if d.plan.Resume && own.ByPartition {
-			own.Partition = workload.HaltedPartition(w.Annotations)
+		if d.plan.Resume {
+			own = own.Resumed(w.Annotations)
 		}
 		hold := newHold(d, own)
 		if hold == nil {
@@ -174,6 +186,56 @@ func beginHold(d *release) {
 		writeHold(d, hold)
 		holdStarted(d, "; admission missed this release, and pods that are already available are not held")
 	}
+}
+
+// nodesOf returns the pods that a hold by evictions replaces.
+func nodesOf(d *release) (n hold.Nodes) {
+	w := d.Workload
+	if !w.Pace.ByEviction {
+		return n
+	}
+	n = hold.Nodes{
+		MaxUnavailable: w.InFlight, Began: time.Unix(d.status.StartTimeUnix, 0), Live: d.LivePlaces,
+		Unknown: w.Revision == "" || w.Rollout.Stale || len(d.Places) == 0,
+	}
+	for i := range d.Places {
+		if p := &d.Places[i]; !p.Current && p.Live() {
+			n.Old = append(n.Old, *p)
+		}
+	}
+	return n
+}
+
+// mayEvict asks for the pods in the API server before a wave is evicted or the hold ends. No pod is evicted while a pod
+// of the release has failed, even if the halt was denied.
+func mayEvict(d *release, plan hold.Plan) hold.Plan {
+	waits := d.EvictAfter.Sub(d.Now)
+	switch {
+	case len(plan.Evict) > 0 && (waits > 0 || d.hasFailed() || slices.ContainsFunc(d.Batches, d.failsIn)):
+		plan.Evict, plan.Set, plan.Opens, plan.NeedsLive = nil, nil, false, false
+		plan.Again = times.Shortest(plan.Again, max(waits, 0))
+	case plan.NeedsLive:
+		d.plan.NeedsPlaces = true
+	}
+	return plan
+}
+
+// failsIn reports whether a pod failed in a batch of the attempt, which may not be done.
+func (d *release) failsIn(b v1alpha1.ChangePod) bool {
+	_, failed := record.BatchResults(&b)
+	return d.ofAttempt(&b) && len(failed) > 0
+}
+
+// noteEvictions reports that no eviction is blocked once the rollout is not held.
+func noteEvictions(d *release) {
+	if w := d.Workload; w.Pace.ByEviction && (w.Hold == nil || d.plan.Hold != nil && d.plan.Hold.Set == nil) {
+		rollback.NoteEviction(d.status, w, d.Change.Generation, d.Now, nil)
+	}
+}
+
+// mayHold reports whether the settings hold rollouts of this kind: of DaemonSets only if they name them.
+func mayHold(d *release) bool {
+	return d.Settings.Hold.Holds() && (!d.Workload.Pace.ByEviction || d.Settings.HoldDaemonSets)
 }
 
 // newHold returns a hold of this release that begins now; nil if it would hold no pod.
@@ -244,8 +306,11 @@ func followPace(d *release, begins bool) {
 	}
 	plan := hold.Decide(hold.Input{
 		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, Times: d.HoldSteps.OrDefault(),
-		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize,
+		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize, Nodes: nodesOf(d),
 	})
+	if plan = mayEvict(d, plan); d.plan.NeedsPlaces {
+		return
+	}
 	again = times.Shortest(again, plan.Again)
 	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, again)
 	stuckIn, stuck := stuckIn(d)
@@ -255,6 +320,9 @@ func followPace(d *release, begins bool) {
 		failHold(d, plan.RanOut)
 		return
 	case plan.Missing > 0 && stuck && stuckIn <= 0:
+		endHold(d, v1alpha1.ReasonHoldStuck)
+		return
+	case plan.Stuck:
 		endHold(d, v1alpha1.ReasonHoldStuck)
 		return
 	case plan.Done && plan.RanOut > 0:
@@ -271,12 +339,13 @@ func followPace(d *release, begins bool) {
 		is := w.Pace
 		plan.Set.Was = &is
 		writeHold(d, plan.Set)
+		d.plan.Evict = plan.Evict
 	case w.Pace != w.Hold.Set:
 		writeHold(d, w.Hold) // the last write was not carried out
 	default:
 		recordHold(d, w.Hold)
 	}
-	if len(pods) > 0 { // until then, the message of holdStarted is right
+	if len(pods) > 0 || d.LivePlaces || w.Pace.ByEviction && w.Revision == "" { // until then, the message of holdStarted is right
 		explainHold(d, &plan)
 	}
 }
@@ -303,6 +372,10 @@ func explainHold(d *release, p *hold.Plan) {
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues"
 	case p.Over:
 		message = "the pods are verified; the rollout continues"
+	case d.Workload.Revision == "":
+		message = "the " + d.Workload.Kind() + " controller has not recorded this version yet"
+	case len(p.Evict) > 0:
+		message = fmt.Sprintf("the operator evicts %d pods, which are recreated with this version", len(p.Evict))
 	case p.Waiting == 0 && p.RanOut > 0:
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues when they are Ready"
 	case p.Waiting == 0:
@@ -313,7 +386,23 @@ func explainHold(d *release, p *hold.Plan) {
 	default:
 		message = fmt.Sprintf("for %d verdicts since %s, at most until %s", p.Waiting, times.Format(p.Since), times.Format(until))
 	}
+	message += describeDown(p.Down)
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
+}
+
+// maxDown bounds the nodes that a message names.
+const maxDown = 5
+
+func describeDown(nodes []string) string {
+	if len(nodes) == 0 {
+		return ""
+	}
+	nodes = slices.Sorted(slices.Values(nodes))
+	more := ""
+	if n := len(nodes) - maxDown; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("; not Ready: node %s%s", strings.Join(nodes[:min(len(nodes), maxDown)], ", "), more)
 }
 
 func describeRanOut(atMost time.Duration, pods int) string {
@@ -362,14 +451,17 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 			continue
 		}
 		made, ok := verified[p.UID]
-		h := workload.HeldPod{Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index}
+		h := workload.HeldPod{
+			Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index,
+			Node: p.Seat(), Down: p.Lost || d.Down[p.Node],
+		}
 		if p.Ready {
 			// The ReplicaSet controller counts like this, also if the kubelet's clock is behind.
 			h.ReadySince = p.ReadySince
 			if p.ReadySince.After(d.Now) {
 				h.ReadySince = d.Now
 			}
-			if d.Workload.Pace.ByPartition {
+			if d.Workload.Pace.InSteps() {
 				// Here the age of a pod only assigns it to a wave.
 				h.ReadySince = p.Bounded(p.ReadySince, d.Now)
 			}

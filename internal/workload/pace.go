@@ -24,13 +24,14 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Pace has the fields of a workload that a hold changes: Partition if ByPartition, otherwise the
-// two times.
+// Pace has the fields of a workload that a hold changes: Partition if ByPartition, OnDelete if
+// ByEviction, otherwise the two times.
 type Pace struct {
 	// MinReadySeconds is how long a pod has to be Ready to be available.
 	MinReadySeconds int32
@@ -40,6 +41,12 @@ type Pace struct {
 	// Partition is how many pods, the first ones, stay at the previous version.
 	ByPartition bool
 	Partition   int32
+	// OnDelete: pods are replaced only when they are deleted, and the operator evicts them. MaxUnavailable
+	// is the user's number of pods that are replaced at once; empty if the strategy has no place for it.
+	ByEviction, OnDelete bool
+	MaxUnavailable       string
+	// Halted: OnDelete is the operator's halt.
+	Halted bool
 }
 
 // MinReady returns MinReadySeconds as a duration.
@@ -106,18 +113,26 @@ type paceText struct {
 	MinReadySeconds         *int32 `json:"minReadySeconds,omitempty"`
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 	Partition               *int32 `json:"partition,omitempty"`
+	Type                    string `json:"type,omitempty"`
+	MaxUnavailable          string `json:"maxUnavailable,omitempty"`
 }
 
 func (p Pace) text() paceText {
-	if p.ByPartition {
+	switch {
+	case p.ByPartition:
 		return paceText{Partition: &p.Partition}
+	case p.ByEviction:
+		return paceText{Type: p.updateType(), MaxUnavailable: p.MaxUnavailable}
 	}
 	return paceText{MinReadySeconds: &p.MinReadySeconds, ProgressDeadlineSeconds: &p.ProgressDeadlineSeconds}
 }
 
 func (t *paceText) pace() Pace {
-	if t.Partition != nil {
+	switch {
+	case t.Partition != nil:
 		return Pace{ByPartition: true, Partition: *t.Partition}
+	case t.Type != "":
+		return Pace{ByEviction: true, OnDelete: t.Type == onDelete, MaxUnavailable: t.MaxUnavailable}
 	}
 	return Pace{MinReadySeconds: ptr.Deref(t.MinReadySeconds, 0), ProgressDeadlineSeconds: ptr.Deref(t.ProgressDeadlineSeconds, 0)}
 }
@@ -143,7 +158,7 @@ func ParseHold(value string) *Hold {
 		h.Was = ptr.To(t.Was.pace())
 	}
 	for _, p := range []Pace{h.Pace, h.Set, ptr.Deref(h.Was, h.Set)} {
-		if !p.Valid() || p.ByPartition != h.ByPartition {
+		if !p.Valid() || !p.IsLike(h.Pace) {
 			return nil
 		}
 	}
@@ -153,15 +168,23 @@ func ParseHold(value string) *Hold {
 // HoldOf returns the hold in the annotations of a workload with this pace; nil for none.
 func (p Pace) HoldOf(annotations map[string]string) *Hold {
 	h := ParseHold(annotations[v1alpha1.HeldAnnotation])
-	if h == nil || h.ByPartition != p.ByPartition {
+	if h == nil || !h.IsLike(p) {
 		return nil
 	}
 	return h
 }
 
+// IsLike reports whether two paces have the same fields.
+func (p Pace) IsLike(other Pace) bool {
+	return p.ByPartition == other.ByPartition && p.ByEviction == other.ByEviction
+}
+
+// InSteps reports whether pods are replaced in steps that the operator decides.
+func (p Pace) InSteps() bool { return p.ByPartition || p.ByEviction }
+
 // Valid reports whether the API server accepts the pace.
 func (p Pace) Valid() bool {
-	if p.ByPartition {
+	if p.InSteps() {
 		return p.Partition >= 0
 	}
 	return p.MinReadySeconds >= 0 && p.ProgressDeadlineSeconds > p.MinReadySeconds
@@ -185,6 +208,9 @@ func (h *Hold) String() string {
 
 // Own reports whether each value is the user's, or was written by the operator.
 func (h *Hold) Own(is Pace) bool {
+	if is.ByEviction {
+		return is.MaxUnavailable == h.MaxUnavailable
+	}
 	of := func(field func(Pace) int32) bool {
 		v := field(is)
 		return v == field(h.Set) || v == field(h.Pace) || h.Was != nil && v == field(*h.Was)
@@ -201,6 +227,11 @@ func partitionOf(p Pace) int32 { return p.Partition }
 // Kept returns the pace to restore at the end of the hold: the user's value of each field, or the
 // current value if the operator did not write it.
 func (h *Hold) Kept(is Pace) Pace {
+	if is.ByEviction {
+		// A hold leaves the place for the number; a user who sets OnDelete removes it.
+		is.OnDelete = is.OnDelete && (is.Halted || is.MaxUnavailable == "")
+		return is
+	}
 	given := h.Pace
 	for _, f := range []struct {
 		of  func(Pace) int32
@@ -232,6 +263,9 @@ type HeldPod struct {
 	Verified, Flapped bool
 	// Index is the place of the pod, from 0, in a workload with numbered pods.
 	Index int32
+	// Node is its node; Down: the node is not Ready.
+	Node string
+	Down bool
 }
 
 // IsReady reports whether the pod is Ready.
@@ -312,6 +346,25 @@ func HaltedPartition(annotations map[string]string) int32 {
 		return 0
 	}
 	return int32(users)
+}
+
+// Resumed returns p as it is after the halt of a workload with these annotations ends.
+func (p Pace) Resumed(annotations map[string]string) Pace {
+	if p.ByPartition {
+		p.Partition = HaltedPartition(annotations)
+	}
+	p.OnDelete, p.Halted = false, false
+	return p
+}
+
+// onDelete and rollingUpdate are the types of the update strategy of a DaemonSet.
+const onDelete, rollingUpdate = string(appsv1.OnDeleteDaemonSetStrategyType), string(appsv1.RollingUpdateDaemonSetStrategyType)
+
+func (p Pace) updateType() string {
+	if p.OnDelete {
+		return onDelete
+	}
+	return rollingUpdate
 }
 
 // NoPartition is the partition of a workload whose strategy has none.

@@ -17,6 +17,7 @@ limitations under the License.
 package workload
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -103,6 +104,9 @@ type Pod struct {
 
 // Live reports whether the pod counts as a running pod of its workload.
 func (p *Pod) Live() bool { return !p.Terminating && !p.Ended }
+
+// Seat returns the node of the pod. A pod that has none yet shares it with no other.
+func (p *Pod) Seat() string { return cmp.Or(p.Node, "of "+p.Name) }
 
 // Excused reports whether a failure of the pod does not count: it is going away, or its node is.
 func (p *Pod) Excused() bool { return !p.Live() || p.Disrupted || p.Lost }

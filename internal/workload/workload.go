@@ -188,8 +188,8 @@ type Rollout struct {
 func (w *Workload) SetPace(pace Pace) {
 	w.Pace, w.Hold = pace, pace.HoldOf(w.Annotations)
 	users := pace.Users(w.Annotations)
-	if pace.ByPartition {
-		return // MinReady and ProgressDeadline are not changed, and Partition is the user's
+	if pace.InSteps() {
+		return // MinReady and ProgressDeadline are not changed
 	}
 	w.MinReady, w.ProgressDeadline = users.MinReady(), 0
 	// The largest value means no deadline.

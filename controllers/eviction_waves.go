@@ -1,0 +1,116 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// The evictions of a held rollout whose workload does not replace its pods itself.
+
+// places returns all pods of a workload that is held by evictions, from live unless it is nil; nil for another workload.
+func (r *ChangeWorkloadReconciler) places(ctx context.Context, w *workload.Workload, live client.Reader) ([]workload.Place, error) {
+	kind, err := r.KindOf(w)
+	by, ok := kind.(workload.NodePods)
+	if err != nil || !ok || w.Hold == nil {
+		return nil, err
+	}
+	return by.NodePods(ctx, r.Cached, live, w)
+}
+
+// maxNodesRead bounds the nodes that are read before a wave: those of the newest pods.
+const maxNodesRead = 100
+
+// loadLivePlaces reads the workload, its pods and their nodes from the API server: another manager may have evicted
+// pods just now, and a pod on a node that is not Ready may still be Ready.
+func (r *ChangeWorkloadReconciler) loadLivePlaces(ctx context.Context, in defense.ReleaseInput) (_ defense.ReleaseInput, err error) {
+	if in.Workload, err = r.Reread(ctx, in.Workload); err != nil {
+		return in, err
+	}
+	in.Live, in.LivePlaces = true, true
+	if in.Places, err = r.places(ctx, in.Workload, r.Live); err != nil || in.Workload.Hold == nil {
+		return in, err
+	}
+	in.Pods = nil
+	for i := range in.Places {
+		if in.Places[i].Current {
+			in.Pods = append(in.Pods, in.Places[i].Pod)
+		}
+	}
+	slices.SortStableFunc(in.Pods, func(a, b workload.Pod) int { return b.Created.Compare(a.Created) })
+	var nodes []string
+	for i := range in.Pods[:min(len(in.Pods), maxNodesRead)] {
+		nodes = append(nodes, in.Pods[i].Node)
+	}
+	in.Pods = rollback.OnUnreachableNodes(in.Pods, in.Unreachable)
+	in.Down, err = r.NodesNotReady(ctx, slices.DeleteFunc(nodes, func(name string) bool { return name == "" }))
+	return in, err
+}
+
+func (r *ChangeWorkloadReconciler) refusedUntil(change *v1alpha1.ChangeWorkload) (until time.Time) {
+	if at, ok := r.refused.Get(change.UID); ok {
+		until = at.(time.Time) //nolint:errcheck // the cache holds nothing else
+	}
+	return until
+}
+
+// evictWave evicts the pods of a wave, up to the first refusal, and sets the condition of the release. It reports
+// whether an eviction was tried. After a crash, the next decision reads which pods are gone.
+func (r *ChangeWorkloadReconciler) evictWave(
+	ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, pods []workload.Place,
+) (tried bool, err error) {
+	var block *rollback.EvictionBlock
+	for i := range pods {
+		p := &pods[i]
+		err := evictPod(ctx, r.Client, p)
+		outcome, reason, why := noteEvicted(w, err)
+		if outcome == metrics.EvictionDone {
+			log.FromContext(ctx).Info("evicted a pod of the next wave of a held rollout", "pod", p.Name, "uid", p.UID, "node", p.Node)
+			continue
+		}
+		if outcome != metrics.EvictionBlocked && outcome != metrics.EvictionDenied {
+			return true, fmt.Errorf("evict pod %s: %w", p.Name, err)
+		}
+		wanted := wantedDelay(err)
+		if wanted == 0 {
+			block = &rollback.EvictionBlock{Reason: reason, Message: fmt.Sprintf("pod %s is next in the held rollout: %s", p.Name, why)}
+			wanted = rollback.RetryEviction(&change.Status, r.Clock.Now())
+		}
+		r.refused.Add(change.UID, r.Clock.Now().Add(wanted), refusedFor)
+		break
+	}
+	if len(pods) == 0 {
+		return false, nil
+	}
+	if _, event := rollback.NoteEviction(&change.Status, w, change.Generation, r.Clock.Now(), block); event != nil {
+		r.Event(w, change, *event, "Evict")
+	}
+	return true, nil
+}

@@ -1,0 +1,165 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+
+package hold
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+)
+
+// A workload with a pod on each node is held by OnDelete, and the operator evicts a wave of old pods.
+// A wave has as many pods as the user lets be unavailable, less the pods that are not available. The
+// next wave begins when all pods of the current version are verified and Ready, or their time is
+// over, and none is missing. Nothing continues while the operator is gone; a pod that is recreated
+// then has the current version.
+//
+// Two operators may decide at once. Both choose the same pods in the same state, and a pod that one
+// of them evicted is missing for the other.
+
+// Nodes is how the pods of a workload with a pod on each node are.
+type Nodes struct {
+	// Old are the pods of other versions that are neither terminating nor ended.
+	Old []workload.Place
+	// MaxUnavailable is how many pods the user lets be unavailable.
+	MaxUnavailable int32
+	// Began is when the release began.
+	Began time.Time
+	// Unknown: the controller of the workload has not recorded the current version yet.
+	Unknown bool
+	// Live: the pods were read from the API server.
+	Live bool
+}
+
+// lookAgain is how long to wait for a change of a pod or a node that may cause no event.
+const lookAgain = 30 * time.Second
+
+// evictions is the state of a decision.
+type evictions struct {
+	Input
+	plan Plan
+	// taken are the nodes with a pod, available those with an available pod.
+	taken, available map[string]bool
+	// newest is when the last pod of the current version was created.
+	newest time.Time
+	// idle are the old pods that are not available, and next those that are.
+	idle, next []workload.Place
+}
+
+// decideEviction returns the next step of a rollout that the operator carries out by evictions.
+func decideEviction(in Input) Plan {
+	w := &evictions{Input: in, taken: map[string]bool{}, available: map[string]bool{}}
+	w.look()
+	w.lookAtOld()
+	h, since := in.Hold, times.Latest(time.Unix(in.Hold.OpenedAt, 0), in.Began)
+	w.plan.Missing = max(in.Replicas-int32(len(w.taken)), 0) //nolint:gosec // a cluster has far fewer nodes
+	left := since.Add(in.AtMost + in.MinReady).Sub(in.Now)
+	switch {
+	case in.Unknown, w.plan.Waiting > 0, w.plan.Missing > 0 && left > 0:
+		w.plan.Again = times.Shortest(w.plan.Again, lookAgain)
+		return w.plan
+	case len(w.idle)+len(w.next) == 0, in.Until == v1alpha1.HoldFirstBatch && h.OpenedAt > 0 && len(in.Pods) > 0:
+		w.plan.Done = true
+	default:
+		w.plan.Evict = w.wave()
+		w.plan.Stuck = len(w.plan.Evict) == 0 && left <= 0
+		if len(w.plan.Evict) == 0 && !w.plan.Stuck {
+			w.plan.Again = min(left, lookAgain)
+			return w.plan
+		}
+	}
+	if !in.Live {
+		w.plan.NeedsLive = true
+	}
+	if len(w.plan.Evict) > 0 {
+		set, was := *h, h.Set
+		set.Was, set.Until, set.OpenedAt, set.OpenedTo = &was, in.Until, in.Now.Unix(), max(w.newest.Unix(), 0)
+		w.plan.Set, w.plan.Opens = &set, true
+	}
+	return w.plan
+}
+
+// look reads the pods of the current version.
+func (w *evictions) look() {
+	for i := range w.Pods {
+		p := &w.Pods[i]
+		w.newest = times.Latest(w.newest, p.Created)
+		w.taken[p.Node] = true
+		ready := p.IsReady() && !p.Down
+		w.available[p.Node] = w.available[p.Node] || ready
+		if p.Down && !slices.Contains(w.plan.Down, p.Node) {
+			w.plan.Down = append(w.plan.Down, p.Node)
+		}
+		// No verdict comes before the user's own minReadySeconds are over.
+		left := p.Created.Add(w.AtMost + w.MinReady).Sub(w.Now)
+		switch {
+		case p.Verified && ready:
+			continue
+		case left <= 0:
+			// Its time is over, Ready or not: it still counts as unavailable.
+			if !p.Verified && p.Created.Unix() > w.Hold.OpenedTo {
+				w.plan.RanOut++
+			}
+			continue
+		}
+		w.plan.Again = times.Shortest(w.plan.Again, max(left, time.Second/10))
+		w.plan.Waiting++
+		if w.plan.Since.IsZero() || p.Created.Before(w.plan.Since) {
+			w.plan.Since = p.Created
+		}
+	}
+}
+
+// lookAtOld reads the pods of other versions. A pod on an unreachable node would never be gone.
+func (w *evictions) lookAtOld() {
+	for i := range w.Old {
+		p := &w.Old[i]
+		at := p.Seat()
+		w.taken[at] = true
+		if !p.Ready || p.Bounded(p.ReadySince, w.Now).Add(w.MinReady).After(w.Now) {
+			w.idle = append(w.idle, *p)
+		} else {
+			w.available[at] = true
+			w.next = append(w.next, *p)
+		}
+		if p.Lost && !slices.Contains(w.plan.Down, at) {
+			w.plan.Down = append(w.plan.Down, at)
+		}
+	}
+	w.idle = slices.DeleteFunc(w.idle, func(p workload.Place) bool { return p.Lost })
+	byName := func(a, b workload.Place) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(w.idle, byName)
+	slices.SortFunc(w.next, byName)
+}
+
+// wave returns the next wave. Pods that are not available cost nothing, so they go first.
+func (w *evictions) wave() []workload.Place {
+	available := int32(0)
+	for _, is := range w.available {
+		if is {
+			available++
+		}
+	}
+	idle := int32(len(w.idle)) //nolint:gosec // a cluster has far fewer nodes
+	room := w.MaxUnavailable - max(w.Replicas-available, 0) + idle
+	return slices.Concat(w.idle, w.next)[:min(max(room, 0), idle+int32(len(w.next)))] //nolint:gosec // as above
+}
