@@ -349,13 +349,13 @@ func (r *ChangeWorkloadReconciler) apply(
 	if plan.Status != nil {
 		updated.Status = *plan.Status
 	}
-	tried, err := r.evictWave(ctx, w, updated, plan.Evict)
+	noted, err := r.evictWave(ctx, w, updated, plan.Evict)
 	if err != nil {
 		return err
 	}
 	// Each write that was denied before has succeeded, or is no longer planned.
 	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Writes(releaseActs()...)...)
-	if plan.Status != nil || over || tried {
+	if plan.Status != nil || over || noted {
 		if err := r.UpdateStatus(ctx, updated); err != nil {
 			return err
 		}

@@ -82,10 +82,10 @@ func (r *ChangeWorkloadReconciler) refusedUntil(change *v1alpha1.ChangeWorkload)
 }
 
 // evictWave evicts the pods of a wave, up to the first refusal, and sets the condition of the release. It reports
-// whether an eviction was tried. After a crash, the next decision reads which pods are gone.
+// whether the condition changed. After a crash, the next decision reads which pods are gone.
 func (r *ChangeWorkloadReconciler) evictWave(
 	ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, pods []workload.Place,
-) (tried bool, err error) {
+) (noted bool, err error) {
 	var block *rollback.EvictionBlock
 	for i := range pods {
 		p := &pods[i]
@@ -96,7 +96,7 @@ func (r *ChangeWorkloadReconciler) evictWave(
 			continue
 		}
 		if outcome != metrics.EvictionBlocked && outcome != metrics.EvictionDenied {
-			return true, fmt.Errorf("evict pod %s: %w", p.Name, err)
+			return false, fmt.Errorf("evict pod %s: %w", p.Name, err)
 		}
 		wanted := wantedDelay(err)
 		if wanted == 0 {
@@ -109,8 +109,9 @@ func (r *ChangeWorkloadReconciler) evictWave(
 	if len(pods) == 0 {
 		return false, nil
 	}
-	if _, event := rollback.NoteEviction(&change.Status, w, change.Generation, r.Clock.Now(), block); event != nil {
+	noted, event := rollback.NoteEviction(&change.Status, w, change.Generation, r.Clock.Now(), block)
+	if event != nil {
 		r.Event(w, change, *event, "Evict")
 	}
-	return true, nil
+	return noted, nil
 }

@@ -339,12 +339,12 @@ func followPace(d *release, begins bool) {
 		is := w.Pace
 		plan.Set.Was = &is
 		writeHold(d, plan.Set)
-		d.plan.Evict = plan.Evict
 	case w.Pace != w.Hold.Set:
 		writeHold(d, w.Hold) // the last write was not carried out
 	default:
 		recordHold(d, w.Hold)
 	}
+	d.plan.Evict = plan.Evict
 	if len(pods) > 0 || d.LivePlaces || w.Pace.ByEviction && w.Revision == "" { // until then, the message of holdStarted is right
 		explainHold(d, &plan)
 	}
@@ -374,8 +374,8 @@ func explainHold(d *release, p *hold.Plan) {
 		message = "the pods are verified; the rollout continues"
 	case d.Workload.Revision == "":
 		message = "the " + d.Workload.Kind() + " controller has not recorded this version yet"
-	case len(p.Evict) > 0:
-		message = fmt.Sprintf("the operator evicts %d pods, which are recreated with this version", len(p.Evict))
+	case p.Waiting == 0 && d.Workload.Pace.ByEviction:
+		message = "the operator evicts the next pods, as far as maxUnavailable and PodDisruptionBudgets allow"
 	case p.Waiting == 0 && p.RanOut > 0:
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues when they are Ready"
 	case p.Waiting == 0:

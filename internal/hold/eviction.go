@@ -90,7 +90,8 @@ func decideEviction(in Input) Plan {
 	if !in.Live {
 		w.plan.NeedsLive = true
 	}
-	if len(w.plan.Evict) > 0 {
+	// After a refused eviction, the wave is still open.
+	if opened := time.Unix(h.OpenedAt, 0); len(w.plan.Evict) > 0 && (!opened.After(w.newest) || in.Now.Sub(opened) > in.AtMost/2) {
 		set, was := *h, h.Set
 		set.Was, set.Until, set.OpenedAt, set.OpenedTo = &was, in.Until, in.Now.Unix(), max(w.newest.Unix(), 0)
 		w.plan.Set, w.plan.Opens = &set, true

@@ -98,10 +98,15 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 	rest := o.Spec.DeepCopy()
 	rest.Template, rest.MinReadySeconds = corev1.PodTemplateSpec{}, 0
 	halted := rest.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
-	if halted && o.Annotations[v1alpha1.HaltedAnnotation] != "" {
+	evicts := halted && o.Annotations[v1alpha1.HaltedAnnotation] == "" && o.Annotations[v1alpha1.HeldAnnotation] != "" &&
+		rest.UpdateStrategy.RollingUpdate != nil
+	if halted && (o.Annotations[v1alpha1.HaltedAnnotation] != "" || evicts) {
 		rest.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
 	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
+	if evicts {
+		halted, d.Annotations[evictsAnnotation] = false, "true"
+	}
 	delete(d.Annotations, appsv1.DeprecatedTemplateGeneration) // it follows the template
 	d.Spec.MinReadySeconds, d.Spec.Paused = o.Spec.MinReadySeconds, halted
 	// The status has the number of pods: in the spec, a new node would look like a change of the
