@@ -542,3 +542,20 @@ func TestHeldNodes(t *testing.T) {
 		})
 	}
 }
+
+// TestHeldNodesSweep lets the manager die before and after each of its writes.
+func TestHeldNodesSweep(t *testing.T) {
+	swept := []string{"two at a time", "the first wave", "fail with the first wave", "release again", "while admission is skipped"}
+	for _, s := range nodeStories() {
+		short := strings.TrimPrefix(s.Name, "nodes: ")
+		// How such stories end depends on the time for which the manager is away.
+		timed := luckBehind[s.Name] != "" || leftOut["TestBehind"][s.Name] != ""
+		if s.Options.Broken != nil || !slices.Contains(swept, short) && (!*all || timed) {
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			sweep(t, s, deaths)
+		})
+	}
+}
