@@ -449,6 +449,7 @@ var leftOut = map[string]luck{
 	// Users do not wait for a manager that is behind.
 	"TestBehind": {
 		"what admission did not":                      "the rollout is nearly over when the operator sees it",
+		"nodes: what admission did not":               "the rollout is nearly over when the operator sees it",
 		"a Deployment: an outage that old pods share": "the check ends before the operator sees the outage",
 	},
 }

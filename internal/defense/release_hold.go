@@ -249,7 +249,10 @@ func newHold(d *release, own workload.Pace) *workload.Hold {
 func replacesPods(d *release) bool {
 	w := d.Workload
 	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && record.IsOpen(d.status.Status) &&
-		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool { return old.Replicas > 0 })
+		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool {
+			// While the revision of a first release is not known, its own pods are of another revision.
+			return old.Replicas > 0 && (!w.Pace.ByEviction || old.Version != "" && old.Version != w.Version)
+		})
 }
 
 // isUndo reports whether the release is of a version that succeeded, or that the operator restored: it has to be fast.
