@@ -150,7 +150,7 @@ func nodeStories() []world.Story {
 	every := func(more ...map[string]v1alpha1.OpsConfigValue) world.Options {
 		return heldNatives("every,daemonsets", 90*time.Second, more...)
 	}
-	denied := every()
+	denied := every(map[string]v1alpha1.OpsConfigValue{settings.NameRollback: {}})
 	denied.Broken = deniesBlocks
 	all := []world.Story{
 		{Name: "every wave", Options: every(), Run: func(w *world.World) {
@@ -204,7 +204,7 @@ func nodeStories() []world.Story {
 				w.Failf("%d pods were evicted", n)
 			}
 		}},
-		{Name: "fail with the first wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}}),
+		{Name: "fail with the first wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}, settings.NameRollback: {}}),
 			Run: func(w *world.World) {
 				h.second(w)
 				h.crashes(w)
@@ -232,7 +232,7 @@ func nodeStories() []world.Story {
 			h.given(w, heldStrategy, v1alpha1.ReasonVerificationFailed)
 			h.undoes(w)
 		}},
-		{Name: "fail, and resume", Options: every(), Run: func(w *world.World) {
+		{Name: "fail, and resume", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameRollback: {}}), Run: func(w *world.World) {
 			h.second(w)
 			h.crashes(w)
 			h.is(w, v1alpha1.ChangeWorkloadSuspend)

@@ -330,7 +330,7 @@ func (e HoldEnd) Describe() string {
 	case v1alpha1.ReasonHoldEdited:
 		return cmp.Or(e.User, UnknownUser) + " set a field that the hold had changed"
 	case v1alpha1.ReasonHoldStuck:
-		return "a pod of an earlier version is not Ready"
+		return "pods that are not Ready stop the rollout"
 	case v1alpha1.ReasonReleaseEnded:
 		return "nothing of the release is left to wait for"
 	default:
