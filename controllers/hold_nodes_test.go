@@ -232,9 +232,9 @@ func nodeStories() []world.Story {
 			h.given(w, heldStrategy, v1alpha1.ReasonVerificationFailed)
 			h.undoes(w)
 		}},
-		{Name: "fail, and resume", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameRollback: {}}), Run: func(w *world.World) {
+		{Name: "fail, and resume", Options: every(), Run: func(w *world.World) {
 			h.second(w)
-			h.crashes(w)
+			judge(w, h.change(w), "unpass")
 			h.is(w, v1alpha1.ChangeWorkloadSuspend)
 			h.given(w, heldStrategy, v1alpha1.ReasonVerificationFailed)
 			h.patch(w, `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`)

@@ -375,7 +375,7 @@ func explainHold(d *release, p *hold.Plan) {
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues"
 	case p.Over:
 		message = "the pods are verified; the rollout continues"
-	case d.Workload.Revision == "":
+	case d.Workload.Pace.ByEviction && d.Workload.Revision == "":
 		message = "the " + d.Workload.Kind() + " controller has not recorded this version yet"
 	case p.Waiting == 0 && d.Workload.Pace.ByEviction:
 		message = "the operator evicts the next pods, as far as maxUnavailable and PodDisruptionBudgets allow"
