@@ -177,32 +177,6 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 	}
 }
 
-// liveBatches reads the batches of a release from the API server: by their label, and by name
-// the batches in the cache that have lost the label.
-func (r *ChangeWorkloadReconciler) liveBatches(
-	ctx context.Context, change *v1alpha1.ChangeWorkload, cached []v1alpha1.ChangePod,
-) ([]v1alpha1.ChangePod, error) {
-	var list v1alpha1.ChangePodList
-	of := map[string]string{v1alpha1.VersionLabel: change.Spec.Reversion}
-	if err := r.Live.List(ctx, &list, client.InNamespace(change.Namespace), client.MatchingLabels(of)); err != nil {
-		return nil, fmt.Errorf("list changepods of %s: %w", change.Name, err)
-	}
-	for i := range cached {
-		uid := cached[i].UID
-		if slices.ContainsFunc(list.Items, func(b v1alpha1.ChangePod) bool { return b.UID == uid }) {
-			continue
-		}
-		var batch v1alpha1.ChangePod
-		switch err := r.Live.Get(ctx, client.ObjectKeyFromObject(&cached[i]), &batch); {
-		case client.IgnoreNotFound(err) != nil:
-			return nil, fmt.Errorf("get changepod %s: %w", cached[i].Name, err)
-		case err == nil && batch.UID == uid:
-			list.Items = append(list.Items, batch)
-		}
-	}
-	return slices.DeleteFunc(list.Items, func(b v1alpha1.ChangePod) bool { return !metav1.IsControlledBy(&b, change) }), nil
-}
-
 // load reads the input of a decision. current is false while the cache does not have the
 // workload that the API server has.
 func (r *ChangeWorkloadReconciler) load(

@@ -19,59 +19,17 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The evictions of a held rollout whose workload does not replace its pods itself.
-
-// places returns all pods of a workload that is held by evictions, from live unless it is nil; nil for another workload.
-func (r *ChangeWorkloadReconciler) places(ctx context.Context, w *workload.Workload, live client.Reader) ([]workload.Place, error) {
-	kind, err := r.KindOf(w)
-	by, ok := kind.(workload.NodePods)
-	if err != nil || !ok || w.Hold == nil {
-		return nil, err
-	}
-	return by.NodePods(ctx, r.Cached, live, w)
-}
-
-// maxNodesRead bounds the nodes that are read before a wave: those of the newest pods.
-const maxNodesRead = 100
-
-// loadLivePlaces reads the workload, its pods and their nodes from the API server: another manager may have evicted
-// pods just now, and a pod on a node that is not Ready may still be Ready.
-func (r *ChangeWorkloadReconciler) loadLivePlaces(ctx context.Context, in defense.ReleaseInput) (_ defense.ReleaseInput, err error) {
-	if in.Workload, err = r.Reread(ctx, in.Workload); err != nil {
-		return in, err
-	}
-	in.Live, in.LivePlaces = true, true
-	if in.Places, err = r.places(ctx, in.Workload, r.Live); err != nil || in.Workload.Hold == nil {
-		return in, err
-	}
-	in.Pods = nil
-	for i := range in.Places {
-		if in.Places[i].Current {
-			in.Pods = append(in.Pods, in.Places[i].Pod)
-		}
-	}
-	slices.SortStableFunc(in.Pods, func(a, b workload.Pod) int { return b.Created.Compare(a.Created) })
-	var nodes []string
-	for i := range in.Pods[:min(len(in.Pods), maxNodesRead)] {
-		nodes = append(nodes, in.Pods[i].Node)
-	}
-	in.Pods = rollback.OnUnreachableNodes(in.Pods, in.Unreachable)
-	in.Down, err = r.NodesNotReady(ctx, slices.DeleteFunc(nodes, func(name string) bool { return name == "" }))
-	return in, err
-}
 
 func (r *ChangeWorkloadReconciler) refusedUntil(change *v1alpha1.ChangeWorkload) (until time.Time) {
 	if at, ok := r.refused.Get(change.UID); ok {

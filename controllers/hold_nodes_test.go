@@ -203,7 +203,8 @@ func nodeStories() []world.Story {
 				w.Failf("%d pods were evicted", n)
 			}
 		}},
-		{Name: "fail with the first wave", Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}, settings.NameRollback: {}}),
+		{Name: "fail with the first wave",
+			Options: every(map[string]v1alpha1.OpsConfigValue{settings.NameHalting: {}, settings.NameRollback: {}}),
 			Run: func(w *world.World) {
 				h.second(w)
 				h.crashes(w)

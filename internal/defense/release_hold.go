@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -188,56 +187,6 @@ func beginHold(d *release) {
 	}
 }
 
-// nodesOf returns the pods that a hold by evictions replaces.
-func nodesOf(d *release) (n hold.Nodes) {
-	w := d.Workload
-	if !w.Pace.ByEviction {
-		return n
-	}
-	n = hold.Nodes{
-		MaxUnavailable: w.InFlight, Began: time.Unix(d.status.StartTimeUnix, 0), Live: d.LivePlaces,
-		Unknown: w.Revision == "" || w.Rollout.Stale || len(d.Places) == 0,
-	}
-	for i := range d.Places {
-		if p := &d.Places[i]; !p.Current && p.Live() {
-			n.Old = append(n.Old, *p)
-		}
-	}
-	return n
-}
-
-// mayEvict asks for the pods in the API server before a wave is evicted or the hold ends. No pod is evicted while a pod
-// of the release has failed, even if the halt was denied.
-func mayEvict(d *release, plan hold.Plan) hold.Plan {
-	waits := d.EvictAfter.Sub(d.Now)
-	switch {
-	case len(plan.Evict) > 0 && (waits > 0 || d.hasFailed() || slices.ContainsFunc(d.Batches, d.failsIn)):
-		plan.Evict, plan.Set, plan.Opens, plan.NeedsLive = nil, nil, false, false
-		plan.Again = times.Shortest(plan.Again, max(waits, 0))
-	case plan.NeedsLive:
-		d.plan.NeedsPlaces = true
-	}
-	return plan
-}
-
-// failsIn reports whether a pod failed in a batch of the attempt, which may not be done.
-func (d *release) failsIn(b v1alpha1.ChangePod) bool {
-	_, failed := record.BatchResults(&b)
-	return d.ofAttempt(&b) && len(failed) > 0
-}
-
-// noteEvictions reports that no eviction is blocked once the rollout is not held.
-func noteEvictions(d *release) {
-	if w := d.Workload; w.Pace.ByEviction && (w.Hold == nil || d.plan.Hold != nil && d.plan.Hold.Set == nil) {
-		rollback.NoteEviction(d.status, w, d.Change.Generation, d.Now, nil)
-	}
-}
-
-// mayHold reports whether the settings hold rollouts of this kind: of DaemonSets only if they name them.
-func mayHold(d *release) bool {
-	return d.Settings.Hold.Holds() && (!d.Workload.Pace.ByEviction || d.Settings.HoldDaemonSets)
-}
-
 // newHold returns a hold of this release that begins now; nil if it would hold no pod.
 func newHold(d *release, own workload.Pace) *workload.Hold {
 	s := &d.Settings
@@ -391,21 +340,6 @@ func explainHold(d *release, p *hold.Plan) {
 	}
 	message += describeDown(p.Down)
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
-}
-
-// maxDown bounds the nodes that a message names.
-const maxDown = 5
-
-func describeDown(nodes []string) string {
-	if len(nodes) == 0 {
-		return ""
-	}
-	nodes = slices.Sorted(slices.Values(nodes))
-	more := ""
-	if n := len(nodes) - maxDown; n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	return fmt.Sprintf("; not Ready: node %s%s", strings.Join(nodes[:min(len(nodes), maxDown)], ", "), more)
 }
 
 func describeRanOut(atMost time.Duration, pods int) string {

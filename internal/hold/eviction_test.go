@@ -119,6 +119,11 @@ func TestDecideEviction(t *testing.T) {
 			in.Old = slices.DeleteFunc(in.Old, func(p workload.Place) bool { return p.Node == fmt.Sprint("n", node) })
 		}
 	}
+	four := func(in *Input) {
+		for node := range 4 {
+			current(node, nil)(in)
+		}
+	}
 	unverified := func(p *workload.HeldPod) { p.Verified = false }
 	unready := func(p *workload.HeldPod) { p.ReadySince = time.Time{} }
 	pending := func(p *workload.HeldPod) { p.ReadySince, p.Verified = time.Time{}, false }
@@ -165,9 +170,9 @@ func TestDecideEviction(t *testing.T) {
 		"as many as may be are on unreachable nodes": {is(opened(time.Minute), old(0, lost), old(1, lost)), "wait, down n0 n1"},
 		"they are for too long":                      {is(opened(31*time.Minute), old(0, lost), old(1, lost)), "stuck, down n0 n1"},
 		"only pods on unreachable nodes are left": {
-			is(current(0, nil), current(1, nil), current(2, nil), current(3, nil), old(4, lost)), "done, down n4"},
-		"all are verified":                      {is(current(0, nil), current(1, nil), current(2, nil), current(3, nil), current(4, nil)), "done"},
-		"the last one is missing":               {is(current(0, nil), current(1, nil), current(2, nil), current(3, nil), gone(4)), "wait for 1 missing"},
+			is(four, old(4, lost)), "done, down n4"},
+		"all are verified":                      {is(four, current(4, nil)), "done"},
+		"the last one is missing":               {is(four, gone(4)), "wait for 1 missing"},
 		"the first wave is verified":            {is(first, current(0, nil), current(1, nil)), "done"},
 		"the first wave is verified, as cached": {is(first, cached, current(0, nil), current(1, nil)), "done, needs live"},
 		"a node came before the first wave":     {is(first, never, current(0, nil)), "evict o1 o2, open"},
@@ -181,7 +186,9 @@ func TestDecideEviction(t *testing.T) {
 				Nodes: Nodes{MaxUnavailable: 2, Began: ago(time.Hour), Live: true},
 			}
 			for i := range 5 {
-				pod := workload.Pod{Name: fmt.Sprint("o", i), Node: fmt.Sprint("n", i), Ready: true, Created: ago(24 * time.Hour), ReadySince: ago(20 * time.Hour)}
+				pod := workload.Pod{
+					Name: fmt.Sprint("o", i), Node: fmt.Sprint("n", i), Ready: true, Created: ago(24 * time.Hour), ReadySince: ago(20 * time.Hour),
+				}
 				in.Old = append(in.Old, workload.Place{Pod: pod})
 			}
 			for _, change := range c.are {

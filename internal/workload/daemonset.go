@@ -286,9 +286,8 @@ func (DaemonSet) Pace(stored *unstructured.Unstructured) (*Pacing, error) {
 	}
 	nodes, _, _ := unstructured.NestedInt64(stored.Object, "status", "desiredNumberScheduled")
 	is := paceOfDaemonSet(s, annotations)
-	return &Pacing{
-		Pace: is, Rolling: !surges(s) && (is.Halted || !is.Users(annotations).OnDelete), Replicas: int32(nodes), //nolint:gosec // the API has them so
-	}, nil
+	rolls := !surges(s) && (is.Halted || !is.Users(annotations).OnDelete)
+	return &Pacing{Pace: is, Rolling: rolls, Replicas: int32(nodes)}, nil //nolint:gosec // the API has them so
 }
 
 // PacePaths implements Kind.

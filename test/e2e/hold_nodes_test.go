@@ -135,7 +135,10 @@ var _ = Describe("a held rollout of a DaemonSet", func() {
 		By("undoing it")
 		Expect(d.release(ctx, "123")).To(Succeed())
 		d.strategy(ctx, rollsDaemon)
-		d.change(ctx, v1alpha1.ChangeWorkloadSuccess)
-		Expect(d.of(ctx, Default, "123")).To(HaveLen(3))
+		Eventually(func(g Gomega) {
+			g.Expect(d.of(ctx, g, "123")).To(HaveLen(3))
+			g.Expect(d.get(ctx, g).GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		}).WithContext(ctx).Should(Succeed())
+		d.passToTheEnd(ctx)
 	})
 })
