@@ -169,14 +169,17 @@ func (w *world) checkEvicted(p *pod, now time.Time) []finding {
 	rs := w.replicaSets[p.owner]
 	if d := w.deployments[rs.owner]; d != nil && d.Annotations[evictsAnnotation] != "" && d.template != rs.template {
 		var early []string
-		held := &hold{atMost: atMostOf(d.Deployment, &heldAs{})}
+		held, ofWave := &hold{atMost: atMostOf(d.Deployment, &heldAs{})}, true
 		for _, other := range w.pods {
 			of := w.replicaSets[other.owner]
-			if of.owner == d.UID && of.template == d.template && other.live && now.Sub(other.created) > delay && !w.trusted(other, held, now) {
+			if of.owner == d.UID && of.template == d.template && other.live && !w.trusted(other, held, now) {
 				early = append(early, other.name)
+				ofWave = ofWave && now.Sub(other.created) <= delay
 			}
 		}
-		if len(early) == 0 {
+		like := d.DeepCopy()
+		like.Spec.Replicas = &d.Status.ReadyReplicas
+		if room, _ := fenced(like); len(early) == 0 || ofWave && len(early) < int(room) {
 			return nil
 		}
 		slices.Sort(early)
