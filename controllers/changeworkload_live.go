@@ -30,7 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// What a decision about a release reads from the API server.
+// The reads from the API server that a decision about a release asks for.
 
 // liveBatches reads the batches of a release from the API server: by their label, and by name
 // the batches in the cache that have lost the label.

@@ -33,6 +33,8 @@ func TestMayEvict(t *testing.T) {
 		b.Status.PodResults = []v1alpha1.PodResult{{PodInfo: b.Spec.PodInfos[0], Verdict: verdict}}
 		return []v1alpha1.ChangePod{b}
 	}
+	refused := func(d *release) { d.EvictAfter = d.Now.Add(time.Minute) }
+	failed := func(d *release) { d.Batches = result("unpass") }
 	for name, c := range map[string]struct {
 		change       func(*release)
 		plan         hold.Plan
@@ -42,11 +44,11 @@ func TestMayEvict(t *testing.T) {
 		"live":                          {nil, hold.Plan{Evict: wave, Set: &workload.Hold{}}, false, true},
 		"the end, from a cache":         {nil, hold.Plan{Done: true, NeedsLive: true}, true, false},
 		"a verdict passed":              {func(d *release) { d.Batches = result("pass") }, hold.Plan{Evict: wave}, false, true},
-		"a pod failed in a batch":       {func(d *release) { d.Batches = result("unpass") }, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
+		"a pod failed in a batch":       {failed, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
 		"a pod failed":                  {func(d *release) { d.failed = make([]v1alpha1.PodResult, 1) }, hold.Plan{Evict: wave}, false, false},
-		"an eviction was refused":       {func(d *release) { d.EvictAfter = d.Now.Add(time.Minute) }, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
+		"an eviction was refused":       {refused, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
 		"a refusal is long ago":         {func(d *release) { d.EvictAfter = d.Now.Add(-time.Minute) }, hold.Plan{Evict: wave}, false, true},
-		"refused, and the hold is over": {func(d *release) { d.EvictAfter = d.Now.Add(time.Minute) }, hold.Plan{Done: true, NeedsLive: true}, true, false},
+		"refused, and the hold is over": {refused, hold.Plan{Done: true, NeedsLive: true}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &release{ReleaseInput: ReleaseInput{Now: time.Unix(1_700_000_000, 0)}, status: &v1alpha1.ChangeWorkloadStatus{}}
