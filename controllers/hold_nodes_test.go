@@ -285,6 +285,29 @@ func nodeStories() []world.Story {
 			h.given(w, strings.Replace(rollingStrategy, "1", "2", 1), v1alpha1.ReasonHoldEdited)
 			h.is(w, v1alpha1.ChangeWorkloadSuccess)
 		}},
+		{Name: "set a surge", Options: every(), Run: func(w *world.World) {
+			h.second(w)
+			beside := `{"spec":{"updateStrategy":{"rollingUpdate":{"maxSurge":1}}}}`
+			if err := w.Patch(h.object(), beside); !apierrors.IsInvalid(err) {
+				w.Failf("a strategy that is not valid is refused with %v", err)
+			}
+			h.keeps(w, 1)
+			h.setStrategy(w, `{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}}`)
+			h.given(w, `{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":0,"maxSurge":1}}`, v1alpha1.ReasonHoldEdited)
+			h.judged(w, 1)
+			if n := len(h.current(w)); n != 1 {
+				w.Failf("%d pods have the version", n) // there is no surge in this world
+			}
+		}},
+		{Name: "set a surge past admission", Options: every(), Run: func(w *world.World) {
+			h.second(w)
+			w.Unseen(func() { h.setStrategy(w, `{"rollingUpdate":{"maxSurge":1}}`) })
+			h.given(w, rollingStrategy, v1alpha1.ReasonHoldEdited)
+			if said := h.heldMessage(w); !strings.Contains(said, "maxSurge") {
+				w.Failf("the message is %q", said)
+			}
+			h.is(w, v1alpha1.ChangeWorkloadSuccess)
+		}},
 		{Name: "turn to OnDelete", Options: every(), Run: func(w *world.World) {
 			h.second(w)
 			h.setStrategy(w, `{"type":"OnDelete","rollingUpdate":null}`)

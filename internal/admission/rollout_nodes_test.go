@@ -31,6 +31,11 @@ func TestMutateOnDelete(t *testing.T) {
 	of := func(onDelete bool, unavailable string) workload.Pace {
 		return workload.Pace{ByEviction: true, OnDelete: onDelete, MaxUnavailable: unavailable}
 	}
+	surging := func(onDelete bool, unavailable string) workload.Pace {
+		p := of(onDelete, unavailable)
+		p.MaxSurge = "1"
+		return p
+	}
 	rolls, stays, users := of(false, "1"), of(true, "1"), of(true, "")
 	halts := stays
 	halts.Halted = true
@@ -71,10 +76,14 @@ func TestMutateOnDelete(t *testing.T) {
 		"giving back, with an override":      {heldAs(rolls).label(v1alpha1.IgnoredSuspendLabel, "true"), rolls, 0, "4 EditedByUser jane"},
 		"another number":                     {heldAs(of(true, "2")), of(false, "2"), 0, "4 EditedByUser jane"},
 		"another number, and its type":       {heldAs(of(false, "2")), of(false, "2"), 0, "4 EditedByUser jane"},
+		"a surge beside the number":          {heldAs(surging(true, "1")), surging(false, "1"), 0, "4 EditedByUser jane"},
+		"a surge instead, and its type":      {heldAs(surging(false, "0")), surging(false, "0"), 0, "4 EditedByUser jane"},
+		"a release, with a surge":            {heldAs(surging(false, "0")).wantsHold().release(), surging(false, "0"), 0, ""},
 		"turning to OnDelete":                {heldAs(users), users, 0, "4 EditedByUser jane"},
 		"opting out":                         {heldAs(stays).label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), rolls, 0, ""},
 		"the operator evicts":                {heldAs(stays).own().annotation(v1alpha1.HeldAnnotation, held.String()), stays, 4, ""},
 		"the operator gives back":            {heldAs(stays).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), rolls, 0, ""},
+		"the operator gives back a surge":    {heldAs(surging(true, "1")).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), rolls, 0, ""},
 		"the operator halts, and gives back": {heldAs(halts).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), halts, 0, ""},
 		"the operator rolls back":            {heldAs(stays).own().release(), rolls, 0, ""},
 		"the operator holds late": {

@@ -38,27 +38,31 @@ func nodesOf(d *release) (n hold.Nodes) {
 		return n
 	}
 	n = hold.Nodes{
-		MaxUnavailable: w.InFlight, Began: time.Unix(d.status.StartTimeUnix, 0), Live: d.LivePlaces,
-		Unknown: w.Revision == "" || w.Rollout.Stale || len(d.Places) == 0,
+		MaxUnavailable: w.MayLack, Misscheduled: w.Misscheduled, Lacking: w.Replicas - w.Scheduled,
+		Began: time.Unix(d.status.StartTimeUnix, 0), Live: d.LivePlaces,
+		Unknown: w.Revision == "" || len(d.Places) == 0, Behind: w.Revision != "" && w.Rollout.Stale,
 	}
 	for i := range d.Places {
-		if p := &d.Places[i]; !p.Current && p.Live() {
+		switch p := &d.Places[i]; {
+		case p.Terminating:
+			n.Leaving = append(n.Leaving, *p)
+		case !p.Current && p.Live():
 			n.Old = append(n.Old, *p)
 		}
 	}
 	return n
 }
 
-// mayEvict asks for the pods in the API server before a wave is evicted or the hold ends. No pod is evicted while a pod
-// of the release has failed, even if the halt was denied.
+// mayEvict asks for the pods and the batches in the API server before a wave is evicted or the hold ends. No pod is
+// evicted while a pod of the release has failed, even if the halt was denied, or while the strategy is not the hold's.
 func mayEvict(d *release, plan hold.Plan) hold.Plan {
 	waits := d.EvictAfter.Sub(d.Now)
 	switch {
-	case len(plan.Evict) > 0 && (waits > 0 || d.hasFailed() || slices.ContainsFunc(d.Batches, d.failsIn)):
+	case len(plan.Evict) > 0 && (waits > 0 || d.Workload.Pace != d.Workload.Hold.Set || d.hasFailed() || slices.ContainsFunc(d.Batches, d.failsIn)):
 		plan.Evict, plan.Set, plan.Opens, plan.NeedsLive = nil, nil, false, false
 		plan.Again = times.Shortest(plan.Again, max(waits, 0))
 	case plan.NeedsLive:
-		d.plan.NeedsPlaces = true
+		d.plan.NeedsPlaces, d.plan.NeedsBatches = true, !d.LiveBatches
 	}
 	return plan
 }

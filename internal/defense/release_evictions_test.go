@@ -35,28 +35,32 @@ func TestMayEvict(t *testing.T) {
 	}
 	refused := func(d *release) { d.EvictAfter = d.Now.Add(time.Minute) }
 	failed := func(d *release) { d.Batches = result("unpass") }
+	rolls := func(d *release) { d.Workload.Pace.OnDelete = false }
 	for name, c := range map[string]struct {
 		change       func(*release)
 		plan         hold.Plan
 		needs, evict bool
 	}{
-		"from a cache":                  {nil, hold.Plan{Evict: wave, NeedsLive: true}, true, true},
-		"live":                          {nil, hold.Plan{Evict: wave, Set: &workload.Hold{}}, false, true},
-		"the end, from a cache":         {nil, hold.Plan{Done: true, NeedsLive: true}, true, false},
-		"a verdict passed":              {func(d *release) { d.Batches = result("pass") }, hold.Plan{Evict: wave}, false, true},
-		"a pod failed in a batch":       {failed, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
-		"a pod failed":                  {func(d *release) { d.failed = make([]v1alpha1.PodResult, 1) }, hold.Plan{Evict: wave}, false, false},
-		"an eviction was refused":       {refused, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
-		"a refusal is long ago":         {func(d *release) { d.EvictAfter = d.Now.Add(-time.Minute) }, hold.Plan{Evict: wave}, false, true},
-		"refused, and the hold is over": {refused, hold.Plan{Done: true, NeedsLive: true}, true, false},
+		"from a cache":                   {nil, hold.Plan{Evict: wave, NeedsLive: true}, true, true},
+		"live":                           {nil, hold.Plan{Evict: wave, Set: &workload.Hold{}}, false, true},
+		"the end, from a cache":          {nil, hold.Plan{Done: true, NeedsLive: true}, true, false},
+		"a verdict passed":               {func(d *release) { d.Batches = result("pass") }, hold.Plan{Evict: wave}, false, true},
+		"a pod failed in a batch":        {failed, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
+		"a pod failed":                   {func(d *release) { d.failed = make([]v1alpha1.PodResult, 1) }, hold.Plan{Evict: wave}, false, false},
+		"an eviction was refused":        {refused, hold.Plan{Evict: wave, NeedsLive: true}, false, false},
+		"a refusal is long ago":          {func(d *release) { d.EvictAfter = d.Now.Add(-time.Minute) }, hold.Plan{Evict: wave}, false, true},
+		"its strategy was applied again": {rolls, hold.Plan{Evict: wave, Set: &workload.Hold{}}, false, false},
+		"refused, and the hold is over":  {refused, hold.Plan{Done: true, NeedsLive: true}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &release{ReleaseInput: ReleaseInput{Now: time.Unix(1_700_000_000, 0)}, status: &v1alpha1.ChangeWorkloadStatus{}}
+			stays := workload.Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "1"}
+			d.Workload = &workload.Workload{Pace: stays, Hold: &workload.Hold{Set: stays}}
 			if c.change != nil {
 				c.change(d)
 			}
 			plan := mayEvict(d, c.plan)
-			if d.plan.NeedsPlaces != c.needs || len(plan.Evict) > 0 != c.evict || !c.evict && plan.Set != nil {
+			if d.plan.NeedsPlaces != c.needs || d.plan.NeedsBatches != c.needs || len(plan.Evict) > 0 != c.evict || !c.evict && plan.Set != nil {
 				t.Errorf("needs a live view: %t; %+v", d.plan.NeedsPlaces, plan)
 			}
 		})

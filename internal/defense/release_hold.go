@@ -159,7 +159,7 @@ func beginHold(d *release) {
 		notHeld(d, "rollouts of a "+w.Kind()+" are not held")
 	case !mayHold(d):
 		notHeld(d, "the setting holding does not name daemonsets")
-	case w.Pace.ByEviction && w.InFlight > w.MayLack:
+	case w.Pace.MaxSurge != "":
 		notHeld(d, "a daemonset with maxSurge is not held")
 	case ended && end.Release == d.Change.Spec.Release:
 		noteHoldGone(d)
@@ -392,7 +392,9 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 			Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index,
 			Node: p.Seat(), Down: p.Lost || d.Down[p.Node],
 		}
-		if p.Ready {
+		if !p.Ready {
+			h.UnreadySince = p.Bounded(p.UnreadySince, d.Now)
+		} else {
 			// The ReplicaSet controller counts like this, also if the kubelet's clock is behind.
 			h.ReadySince = p.ReadySince
 			if p.ReadySince.After(d.Now) {
@@ -447,17 +449,21 @@ func endHold(d *release, reason string) {
 	if reason == v1alpha1.ReasonHoldEdited {
 		end.User = workload.UnknownUser
 	}
+	h, numbers := d.Workload.Hold, ""
+	if kept := h.Kept(d.Workload.Pace); h.ByEviction && h.Fitting(kept) != kept {
+		numbers = "; maxUnavailable and maxSurge did not fit together: they are " + h.MaxUnavailable + " and 0 again"
+	}
 	writeHold(d, nil)
 	d.plan.Hold.End = end
-	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe())
-	noteHoldEnd(d, end)
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe()+numbers)
+	noteHoldEnd(d, end, numbers)
 }
 
 // noteHoldEnd records that a hold ended. The catalog explains why, except which user did it.
-func noteHoldEnd(d *release, end workload.HoldEnd) {
-	by := ""
+func noteHoldEnd(d *release, end workload.HoldEnd, more string) {
+	by := more
 	if end.Reason == v1alpha1.ReasonHoldEdited {
-		by = "by " + cmp.Or(end.User, workload.UnknownUser)
+		by = "by " + cmp.Or(end.User, workload.UnknownUser) + more
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", by)
 }
@@ -493,5 +499,5 @@ func noteHoldGone(d *release) {
 		end = workload.HoldEnd{Reason: v1alpha1.ReasonReleaseEnded}
 	}
 	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe())
-	noteHoldEnd(d, end)
+	noteHoldEnd(d, end, "")
 }

@@ -39,6 +39,7 @@ func TestBeginByEviction(t *testing.T) {
 		"rolling":                           {evicting(false, "1"), true},
 		"a user's OnDelete":                 {evicting(true, ""), false},
 		"a user's OnDelete beside a number": {evicting(true, "1"), false},
+		"a surge":                           {workload.Pace{ByEviction: true, MaxUnavailable: "0", MaxSurge: "1"}, false},
 	} {
 		h := testSteps.Begin(2, c.own, v1alpha1.HoldEveryBatch, time.Hour, Wave{5, 1})
 		if c.held != (h != nil) || h != nil && (h.Set != evicting(true, "1") || h.Pace != c.own) {
@@ -69,19 +70,32 @@ func TestKeptByEviction(t *testing.T) {
 	h := &workload.Hold{Pace: evicting(false, "1"), Set: evicting(true, "1")}
 	halted := evicting(true, "1")
 	halted.Halted = true
+	surging := func(onDelete bool, unavailable string) workload.Pace {
+		p := evicting(onDelete, unavailable)
+		p.MaxSurge = "1"
+		return p
+	}
 	for name, c := range map[string]struct {
 		is, kept workload.Pace
 		own      bool
 	}{
-		"as it was set":     {evicting(true, "1"), evicting(false, "1"), true},
-		"applied again":     {evicting(false, "1"), evicting(false, "1"), true},
-		"another number":    {evicting(true, "2"), evicting(false, "2"), false},
-		"a surge":           {evicting(false, "0"), evicting(false, "0"), false},
-		"a user's OnDelete": {evicting(true, ""), evicting(true, ""), false},
-		"halted":            {halted, halted, true},
+		"a surge beside the number": {surging(true, "1"), surging(false, "1"), false},
+		"a surge instead":           {surging(true, "0"), surging(false, "0"), false},
+		"as it was set":             {evicting(true, "1"), evicting(false, "1"), true},
+		"applied again":             {evicting(false, "1"), evicting(false, "1"), true},
+		"another number":            {evicting(true, "2"), evicting(false, "2"), false},
+		"a user's OnDelete":         {evicting(true, ""), evicting(true, ""), false},
+		"halted":                    {halted, halted, true},
 	} {
-		if got := h.Kept(c.is); got != c.kept || h.Own(c.is) != c.own {
+		got := h.Kept(c.is)
+		if got != c.kept || h.Own(c.is) != c.own {
 			t.Errorf("%s: %+v is kept, own is %t", name, got, h.Own(c.is))
+		}
+		if got == surging(false, "1") {
+			got = evicting(false, "1")
+		}
+		if fits := h.Fitting(c.kept); fits != got {
+			t.Errorf("%s: %+v is accepted", name, fits)
 		}
 	}
 }
@@ -137,14 +151,36 @@ func TestDecideEviction(t *testing.T) {
 	cached := func(in *Input) { in.Live = false }
 	unknown := func(in *Input) { in.Unknown = true }
 	one := func(in *Input) { in.MaxUnavailable = 1 }
-	never := func(in *Input) { in.Hold.OpenedAt = 0 }
+	never := func(in *Input) { in.Hold.OpenedAt, in.Hold.Replicas = 0, 0 }
+	behind := func(in *Input) { in.Behind = true }
+	// beside makes the last nodes ones that the workload does not want: they have a taint, or, uncounted, are deleted.
+	beside := func(nodes, counted int32) func(*Input) {
+		return func(in *Input) { in.Replicas, in.Misscheduled = 5-nodes, counted }
+	}
+	slow := func(in *Input) { in.MinReady = 10 * time.Minute }
+	early := func(p *workload.HeldPod) { p.Created = ago(38 * time.Minute) }
+	restarted := func(p *workload.HeldPod) { p.ReadySince = ago(time.Second) }
+	unreadySince := func(d time.Duration) func(*workload.HeldPod) {
+		return func(p *workload.HeldPod) { overduePending(p); p.UnreadySince = ago(d) }
+	}
+	lostSince := func(d time.Duration) func(*workload.Place) {
+		return func(p *workload.Place) { lost(p); p.UnreadySince = ago(d) }
+	}
+	lacking := func(in *Input) { in.Lacking = 1 }
+	// leaves makes the old pod of a node terminate.
+	leaves := func(node int, due time.Duration) func(*Input) {
+		return func(in *Input) {
+			gone(node)(in)
+			in.Leaving = append(in.Leaving, workload.Place{Pod: workload.Pod{Node: fmt.Sprint("n", node), Terminating: true, Deleted: ago(due)}})
+		}
+	}
 	for name, c := range map[string]struct {
 		are  []func(*Input)
 		want string
 	}{
 		"the first wave":                      {is(never), "evict o0 o1, open"},
 		"not read from the API server":        {is(never, cached), "evict o0 o1, open, needs live"},
-		"the version is not recorded yet":     {is(never, unknown), "wait"},
+		"the version is not recorded yet":     {is(never, unknown, func(in *Input) { in.Began = ago(time.Minute) }), "wait"},
 		"one pod is evicted so far":           {is(gone(0)), "wait for 1 missing"},
 		"not verified":                        {is(current(0, nil), current(1, unverified)), "wait for 1"},
 		"the wave is verified":                {is(current(0, nil), current(1, nil)), "evict o2 o3, open"},
@@ -161,7 +197,7 @@ func TestDecideEviction(t *testing.T) {
 		"Ready, and its time is over": {is(opened(39*time.Minute), current(0, nil), current(1, overdue)), "evict o2 o3, open, 1 ran out"},
 		"its time was over before": {
 			is(func(in *Input) { in.Hold.OpenedTo = ago(time.Minute).Unix() }, current(0, nil), current(1, overdue)), "evict o2 o3, open"},
-		"a pod that is refused":       {is(opened(39*time.Minute), current(0, nil), gone(1)), "evict o2, open"},
+		"a pod that is refused":       {is(opened(39*time.Minute), lacking, current(0, early), gone(1)), "evict o2, open"},
 		"an old pod is not available": {is(never, old(3, crashing)), "evict o3 o0, open"},
 		"an old pod became Ready just now": {
 			is(never, func(in *Input) { in.MinReady = 5 * time.Second }, old(3, young)), "evict o3 o0, open"},
@@ -176,13 +212,43 @@ func TestDecideEviction(t *testing.T) {
 		"the first wave is verified":            {is(first, current(0, nil), current(1, nil)), "done"},
 		"the first wave is verified, as cached": {is(first, cached, current(0, nil), current(1, nil)), "done, needs live"},
 		"a node came before the first wave":     {is(first, never, current(0, nil)), "evict o1 o2, open"},
-		"opened, and nothing was evicted":       {is(opened(time.Minute)), "evict o0 o1"},
-		"refused for long":                      {is(opened(20 * time.Minute)), "evict o0 o1, open"},
+		"a node came before it was evicted": {
+			is(first, func(in *Input) { in.Replicas = 6 }, current(5, nil)), "evict o0 o1, open"},
+		"a node came when one was evicted": {
+			is(first, func(in *Input) { in.Replicas = 6 }, current(5, nil), current(0, nil)), "evict o1, open"},
+		"pods on nodes with a taint":            {is(one, never, beside(3, 3)), "evict o0, open"},
+		"the last wave is not back beside them": {is(one, beside(1, 1), gone(0)), "wait for 1 missing"},
+		"the last wave is not there beside them": {
+			is(one, beside(1, 1), leaves(0, 0)), "wait for 1 missing"},
+		"one of them takes the place of a pod": {
+			is(one, opened(39*time.Minute), beside(1, 1), current(0, overduePending)), "stuck, 1 ran out"},
+		"one pod more than nodes":                {is(one, beside(1, 0)), "wait"},
+		"one pod more than nodes, for long":      {is(one, opened(31*time.Minute), beside(1, 0)), "evict o0, open"},
+		"more are unavailable than may be":       {is(one, opened(39*time.Minute), old(0, lost), old(1, lost)), "stuck, down n0 n1"},
+		"a new pod restarted just now":           {is(slow, one, current(0, restarted)), "wait"},
+		"a new pod restarted, and one more may":  {is(slow, current(0, restarted)), "evict o1, open"},
+		"the version is never recorded":          {is(never, unknown, func(in *Input) { in.Began = ago(31 * time.Minute) }), "stuck"},
+		"it is never recorded, as cached":        {is(never, unknown, cached), "stuck, needs live"},
+		"the status is of an earlier generation": {is(opened(39*time.Minute), behind), "wait"},
+		"a blip long after a wave": {
+			is(opened(90*time.Minute), one, current(0, early), gone(1)), "wait for 1 missing"},
+		"a pod was deleted long after a wave": {
+			is(opened(90*time.Minute), one, current(0, early), leaves(1, time.Minute)), "wait for 1 missing"},
+		"it is deleted for long": {
+			is(opened(90*time.Minute), one, current(0, early), leaves(1, 31*time.Minute)), "stuck"},
+		"a new pod is not Ready since just now": {
+			is(opened(90*time.Minute), one, current(0, unreadySince(time.Minute))), "wait, 1 ran out"},
+		"nodes went long after a wave": {
+			is(opened(90*time.Minute), old(0, lostSince(time.Minute)), old(1, lost)), "wait, down n0 n1"},
+		"opened, and nothing was evicted": {is(opened(time.Minute)), "evict o0 o1"},
+		"refused for long":                {is(opened(20 * time.Minute)), "evict o0 o1, open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Input{
 				Now: now, Until: v1alpha1.HoldEveryBatch, AtMost: 30 * time.Minute, Replicas: 5,
-				Hold:  &workload.Hold{Release: 2, Pace: evicting(false, "2"), Set: evicting(true, "2"), OpenedAt: ago(10 * time.Minute).Unix()},
+				Hold: &workload.Hold{
+					Release: 2, Pace: evicting(false, "2"), Set: evicting(true, "2"), OpenedAt: ago(10 * time.Minute).Unix(), Replicas: 3,
+				},
 				Nodes: Nodes{MaxUnavailable: 2, Began: ago(time.Hour), Live: true},
 			}
 			for i := range 5 {

@@ -319,7 +319,7 @@ func (s Times) Begin(release int64, own workload.Pace, until v1alpha1.HoldUntil,
 	}
 	if own.ByEviction {
 		h.Set.ByEviction, h.Set.OnDelete, h.Set.MaxUnavailable = true, true, own.MaxUnavailable
-		if own.OnDelete {
+		if own.OnDelete || own.MaxSurge != "" {
 			return nil
 		}
 		return h

@@ -42,6 +42,8 @@ import (
 // controller created it.
 const templateGenerationLabel = extensionsv1beta1.DaemonSetTemplateGenerationKey
 
+var maxUnavailablePath, maxSurgePath = rollingPath.Join("maxUnavailable"), rollingPath.Join("maxSurge")
+
 // DaemonSet is the Kind of apps/v1 DaemonSets. They own their pods, and keep their templates in
 // ControllerRevisions. The desired number of pods is in the status.
 type DaemonSet struct{ revisioned }
@@ -186,6 +188,7 @@ func readDaemonSet(obj *unstructured.Unstructured) (*Workload, *appsv1.DaemonSet
 	}
 	w.Rolling = !w.OnDelete && !w.Unknown // halted it still runs old pods until new ones do
 	w.ByPods, w.PerNode = true, true
+	w.Scheduled, w.Misscheduled = d.Status.CurrentNumberScheduled, d.Status.NumberMisscheduled
 	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
 	w.Rollout = rolloutOfDaemonSet(&d)
 	w.Words = DaemonSet{}.Words(w)
@@ -208,6 +211,9 @@ func paceOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]s
 	is.Halted = is.OnDelete && annotations[v1alpha1.HaltedAnnotation] != ""
 	if s.RollingUpdate != nil {
 		is.MaxUnavailable = intstr.ValueOrDefault(s.RollingUpdate.MaxUnavailable, intstr.FromInt32(1)).String()
+		if surges(s) {
+			is.MaxSurge = s.RollingUpdate.MaxSurge.String()
+		}
 	}
 	return is
 }
@@ -215,7 +221,7 @@ func paceOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]s
 // surges reports whether the strategy creates the new pod of a node before it deletes the old pod.
 func surges(s *appsv1.DaemonSetUpdateStrategy) bool {
 	all, missing := inFlightOfDaemonSet(s, 100) //nolint:mnd // a percentage is at least one pod of so many
-	return all > missing
+	return all > missing && s.RollingUpdate.MaxSurge != nil
 }
 
 // inFlightOfDaemonSet returns how many pods are replaced at a time, and how many of them are
@@ -291,7 +297,9 @@ func (DaemonSet) Pace(stored *unstructured.Unstructured) (*Pacing, error) {
 }
 
 // PacePaths implements Kind.
-func (DaemonSet) PacePaths() []Path { return []Path{strategyTypePath} }
+func (DaemonSet) PacePaths() []Path {
+	return []Path{strategyTypePath, maxUnavailablePath, maxSurgePath}
+}
 
 // Halt implements Control. No pod is replaced; a pod that is recreated, on a node that returns, is
 // of the new version. The field rollingUpdate may stay. A held DaemonSet has the value already.
@@ -334,7 +342,14 @@ func (DaemonSet) SetPace(from Pacing, to Pace) []Op {
 	if from.Pace == to {
 		return nil
 	}
-	return replaceField(strategyTypePath, from.updateType(), to.updateType())
+	ops := replaceField(strategyTypePath, from.updateType(), to.updateType())
+	if from.MaxUnavailable != to.MaxUnavailable {
+		ops = append(ops, replaceField(maxUnavailablePath, intstr.Parse(from.MaxUnavailable), intstr.Parse(to.MaxUnavailable))...)
+	}
+	if from.MaxSurge != to.MaxSurge {
+		ops = append(ops, replaceField(maxSurgePath, intstr.Parse(from.MaxSurge), intstr.FromInt32(0))...)
+	}
+	return ops
 }
 
 // Revisions implements Kind.

@@ -122,7 +122,7 @@ type Evicter interface {
 
 // NodePods is a Kind whose held rollouts the operator carries out: it evicts the pods of a wave.
 type NodePods interface {
-	// NodePods reads all pods of a workload, from live unless it is nil.
+	// NodePods reads all pods of a workload. If live is not nil, it reads them and the status of w from there.
 	NodePods(ctx context.Context, cached, live client.Reader, w *Workload) ([]Place, error)
 }
 

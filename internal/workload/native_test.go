@@ -797,7 +797,9 @@ func TestDaemonPace(t *testing.T) {
 	}{
 		"rolling": {strategy(rolls), Pace{ByEviction: true, MaxUnavailable: "10%"}, true, Stopping{}},
 		"a surge": {strategy(`{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":0,"maxSurge":1}}`),
-			Pace{ByEviction: true, MaxUnavailable: "0"}, false, Stopping{}},
+			Pace{ByEviction: true, MaxUnavailable: "0", MaxSurge: "1"}, false, Stopping{}},
+		"a surge of none": {strategy(`{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":2,"maxSurge":"0%"}}`),
+			Pace{ByEviction: true, MaxUnavailable: "2"}, true, Stopping{}},
 		"OnDelete": {strategy(stays),
 			Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "10%"}, false, Stopping{Paused: true, OnDelete: true}},
 		"held": {annotated(strategy(stays), v1alpha1.HeldAnnotation, held), Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "10%"}, true,

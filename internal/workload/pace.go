@@ -45,6 +45,8 @@ type Pace struct {
 	// is the user's number of pods that are replaced at once; empty if the strategy has no place for it.
 	ByEviction, OnDelete bool
 	MaxUnavailable       string
+	// MaxSurge is the user's number of pods that are created beside old ones; empty for none.
+	MaxSurge string
 	// Halted: OnDelete is the operator's halt.
 	Halted bool
 }
@@ -88,7 +90,7 @@ type Hold struct {
 	// the youngest of them became Ready. Both are Unix times in seconds; 0 if no wave was opened.
 	OpenedAt, OpenedTo int64
 	// Replicas is the number of pods for which the partition was last set; 0 for a Deployment, or if
-	// an older build set the partition.
+	// an older build set the partition. For a DaemonSet it is how many old pods the open wave leaves.
 	Replicas int32
 	// Over: the hold ends. Admission removes this annotation together with the fields that the hold
 	// changed; an annotation with Over was written while admission did not see it.
@@ -184,8 +186,12 @@ func (p Pace) InSteps() bool { return p.ByPartition || p.ByEviction }
 
 // Valid reports whether the API server accepts the pace.
 func (p Pace) Valid() bool {
-	if p.InSteps() {
+	switch {
+	case p.ByPartition:
 		return p.Partition >= 0
+	case p.ByEviction:
+		none := p.MaxUnavailable == "0" || p.MaxUnavailable == "0%"
+		return p.OnDelete || none == (p.MaxSurge != "") // with OnDelete, the numbers have no meaning
 	}
 	return p.MinReadySeconds >= 0 && p.ProgressDeadlineSeconds > p.MinReadySeconds
 }
@@ -209,7 +215,7 @@ func (h *Hold) String() string {
 // Own reports whether each value is the user's, or was written by the operator.
 func (h *Hold) Own(is Pace) bool {
 	if is.ByEviction {
-		return is.MaxUnavailable == h.MaxUnavailable
+		return is.MaxUnavailable == h.MaxUnavailable && is.MaxSurge == h.MaxSurge
 	}
 	of := func(field func(Pace) int32) bool {
 		v := field(is)
@@ -245,9 +251,14 @@ func (h *Hold) Kept(is Pace) Pace {
 }
 
 // Fitting returns a pace that the API server accepts: the deadline is later than minReadySeconds. A
-// user may have changed one of the two fields while the hold had raised the other.
+// user may have changed one of the two fields while the hold had raised the other. With OnDelete, the
+// API server accepts every maxUnavailable and maxSurge.
 func (h *Hold) Fitting(p Pace) Pace {
-	if !p.ByPartition && !p.Valid() {
+	switch {
+	case p.Valid(), p.ByPartition:
+	case p.ByEviction:
+		p.MaxUnavailable, p.MaxSurge = h.MaxUnavailable, h.MaxSurge
+	default:
 		p.ProgressDeadlineSeconds = int32(min(int64(p.MinReadySeconds)+int64(h.ProgressDeadlineSeconds), math.MaxInt32)) //nolint:gosec // bounded
 	}
 	return p
@@ -263,6 +274,8 @@ type HeldPod struct {
 	Verified, Flapped bool
 	// Index is the place of the pod, from 0, in a workload with numbered pods.
 	Index int32
+	// UnreadySince is since when it is not Ready; zero while it is Ready.
+	UnreadySince time.Time
 	// Node is its node; Down: the node is not Ready.
 	Node string
 	Down bool

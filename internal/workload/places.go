@@ -65,17 +65,20 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 	return w, places, nil
 }
 
-// NodePods reads all pods of a DaemonSet, from live unless it is nil.
+// NodePods implements [NodePods].
 func (d DaemonSet) NodePods(ctx context.Context, cached, live client.Reader, w *Workload) (places []Place, err error) {
-	var typed appsv1.DaemonSet
+	typed := &appsv1.DaemonSet{}
 	if live != nil {
 		obj := d.Object().(*unstructured.Unstructured) //nolint:errcheck // always this type
 		if err := live.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
 			return nil, fmt.Errorf("get %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 		}
-		if err := typeFields(obj, &typed, "selector"); err != nil {
+		var now *Workload
+		if now, typed, err = readDaemonSet(obj); err != nil {
 			return nil, err
 		}
+		w.Replicas, w.MayLack, w.Scheduled, w.Misscheduled = now.Replicas, now.MayLack, now.Scheduled, now.Misscheduled
+		w.Rollout.Stale = w.Rollout.Stale || now.Rollout.Stale
 	}
 	pods, err := allPods(ctx, cached, live, w, typed.Spec.Selector)
 	for i := range pods {

@@ -79,6 +79,8 @@ type Pod struct {
 	// never.
 	RestartedAt time.Time
 	Terminating bool
+	// Deleted is when its deletion is due; zero unless it is terminating.
+	Deleted time.Time
 	// Ended: the pod never runs again (it was evicted, for example), and its owner replaces it.
 	Ended  bool
 	Labels map[string]string
@@ -183,6 +185,9 @@ func ReadPod(pod *corev1.Pod) Pod {
 		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 		Labels:      pod.Labels,
 		Stuck:       ReadStuck(pod),
+	}
+	if pod.DeletionTimestamp != nil {
+		p.Deleted = pod.DeletionTimestamp.Time
 	}
 	p.StartedAt, p.RestartedAt = lastStarts(pod)
 	if pod.Spec.Hostname != "" {

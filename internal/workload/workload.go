@@ -83,8 +83,10 @@ type Workload struct {
 	AvailableSince time.Time
 	ByPods         bool
 	MayLack        int32
-	// PerNode: the workload has a pod for each node, healthy or not.
-	PerNode bool
+	// PerNode: the workload has a pod for each node, healthy or not. By its status, Scheduled of its nodes have a pod, and
+	// Misscheduled other nodes.
+	PerNode                 bool
+	Scheduled, Misscheduled int32
 	// Stateful: a version that ran may have changed data that an earlier version cannot read.
 	Stateful bool
 	// NotMade are pods of the current revision whose creation is refused; nil for none.
