@@ -55,12 +55,14 @@ func (r *ChangeWorkloadReconciler) evictWave(
 		if outcome != metrics.EvictionBlocked && outcome != metrics.EvictionDenied {
 			return false, fmt.Errorf("evict pod %s: %w", p.Name, err)
 		}
-		wanted := wantedDelay(err)
-		if wanted == 0 {
-			block = &rollback.EvictionBlock{Reason: reason, Message: fmt.Sprintf("pod %s is next in the held rollout: %s", p.Name, why)}
-			wanted = rollback.RetryEviction(&change.Status, r.Clock.Now())
+		if wanted := wantedDelay(err); wanted > 0 { // the API server is computing the budget
+			r.refused.Add(change.UID, r.Clock.Now().Add(wanted), refusedFor)
+			return false, nil
 		}
-		r.refused.Add(change.UID, r.Clock.Now().Add(wanted), refusedFor)
+		r.refused.Add(change.UID, r.Clock.Now().Add(rollback.RetryEviction(&change.Status, r.Clock.Now())), refusedFor)
+		if i == 0 { // else the wave has begun
+			block = &rollback.EvictionBlock{Reason: reason, Message: fmt.Sprintf("pod %s is next in the held rollout: %s", p.Name, why)}
+		}
 		break
 	}
 	if len(pods) == 0 {

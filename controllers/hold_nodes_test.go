@@ -151,6 +151,8 @@ func nodeStories() []world.Story {
 	}
 	denied := every(map[string]v1alpha1.OpsConfigValue{settings.NameRollback: {}})
 	denied.Broken = deniesBlocks
+	slowBudgets := every()
+	slowBudgets.Broken = computesBudgets
 	all := []world.Story{
 		{Name: "every wave", Options: every(), Run: func(w *world.World) {
 			h.second(w)
@@ -288,7 +290,7 @@ func nodeStories() []world.Story {
 		{Name: "set a surge", Options: every(), Run: func(w *world.World) {
 			h.second(w)
 			beside := `{"spec":{"updateStrategy":{"rollingUpdate":{"maxSurge":1}}}}`
-			if err := w.Patch(h.object(), beside); !apierrors.IsInvalid(err) {
+			if err := w.PatchObject(h.make(), beside); !apierrors.IsInvalid(err) {
 				w.Failf("a strategy that is not valid is refused with %v", err)
 			}
 			h.keeps(w, 1)
@@ -408,6 +410,8 @@ func nodeStories() []world.Story {
 				}
 			}},
 		{Name: "a budget that refuses, and goes", Options: every(), Run: h.budget},
+		{Name: "a budget that refuses half a wave", Options: every(), Run: h.halfWave},
+		{Name: "a budget that is computed", Options: slowBudgets, Run: h.slowBudget},
 		{Name: "a denied halt", Options: denied, Run: h.deniedHalt},
 		{Name: "takes its node off the network", Options: heldNatives("every,daemonsets,atMost=10m", 90*time.Second), Run: h.nodeNotReady},
 		{Name: "a node that dies", Options: heldNatives("every,daemonsets,atMost=10m", 90*time.Second), Run: h.deadNode},
@@ -485,11 +489,56 @@ func (h heldNodes) budget(w *world.World) {
 	if n := evictions(w) - tried; n < 10 || n > 100 {
 		w.Failf("the eviction was tried %d times in three hours", n)
 	}
+	// As the condition advises.
+	next := slices.DeleteFunc(h.podsOf(w), func(p *corev1.Pod) bool { return !strings.Contains(blockedBy(h.native, w), "pod "+p.Name+" ") })[0]
+	must(w, w.Delete(next))
+	h.judged(w, 2)
+	if said := blockedBy(h.native, w); strings.HasPrefix(said, "True") {
+		w.Failf("while the hold waits for verdicts, EvictionBlocked is %s", said)
+	}
+	w.Until("the next refusal is reported", func() bool { return strings.HasPrefix(blockedBy(h.native, w), "True") })
 	must(w, w.Delete(budget))
 	h.is(w, v1alpha1.ChangeWorkloadSuccess)
 	h.given(w, rollingStrategy, v1alpha1.ReasonHoldVerified)
 	if said := blockedBy(h.native, w); strings.HasPrefix(said, "True") {
 		w.Failf("EvictionBlocked is still %s", said)
+	}
+}
+
+// halfWave: a PodDisruptionBudget refuses the second pod of a wave.
+func (h heldNodes) halfWave(w *world.World) {
+	must(w, w.Create(&policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: world.Namespace, Name: "all"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt(2)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		},
+	}))
+	h.second(w, unavailable(2))
+	if n, said := len(h.current(w)), blockedBy(h.native, w); n != 1 || strings.HasPrefix(said, "True") {
+		w.Failf("%d pods have the version; EvictionBlocked is %s", n, said)
+	}
+	h.is(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+// computesBudgets refuses evictions, in turn for a PodDisruptionBudget and because the API server computes it.
+func computesBudgets() func(string, func() error) error {
+	tries := 0
+	return func(write string, carryOut func() error) error {
+		if !strings.HasPrefix(write, "evict ") || tries > 6 {
+			return carryOut()
+		}
+		tries++
+		refused := apierrors.NewTooManyRequests("the budget is not kept", 10*(tries%2))
+		refused.ErrStatus.Details.Causes = append(refused.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause})
+		return refused
+	}
+}
+
+func (h heldNodes) slowBudget(w *world.World) {
+	h.second(w)
+	h.is(w, v1alpha1.ChangeWorkloadSuccess)
+	if n := eventsOf(w, v1alpha1.EventEvictionBlocked); n != 1 || strings.HasPrefix(blockedBy(h.native, w), "True") {
+		w.Failf("%d events, and EvictionBlocked is %s", n, blockedBy(h.native, w))
 	}
 }
 

@@ -73,9 +73,9 @@ func (d *release) failsIn(b v1alpha1.ChangePod) bool {
 	return d.ofAttempt(&b) && len(failed) > 0
 }
 
-// noteEvictions reports that no eviction is blocked once the rollout is not held.
-func noteEvictions(d *release) {
-	if w := d.Workload; w.Pace.ByEviction && (w.Hold == nil || d.plan.Hold != nil && d.plan.Hold.Set == nil) {
+// noteEvictions reports that no eviction is blocked while a wave waits, or once the rollout is not held.
+func noteEvictions(d *release, waits bool) {
+	if w := d.Workload; w.Pace.ByEviction && (waits || w.Hold == nil || d.plan.Hold != nil && d.plan.Hold.Set == nil) {
 		rollback.NoteEviction(d.status, w, d.Change.Generation, d.Now, nil)
 	}
 }

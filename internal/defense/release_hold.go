@@ -52,7 +52,7 @@ const checkGrace = 5 * time.Second
 func followHold(d *release) {
 	w := d.Workload
 	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // overdue steps wait for events
-	defer noteEvictions(d)
+	defer noteEvictions(d, false)
 	lost := lostHold(d)
 	begins := d.status.Attempt > 0 &&
 		(d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
@@ -263,6 +263,7 @@ func followPace(d *release, begins bool) {
 	if plan = mayEvict(d, plan); d.plan.NeedsPlaces {
 		return
 	}
+	noteEvictions(d, plan.Waiting > 0 || plan.Missing > 0)
 	again = times.Shortest(again, plan.Again)
 	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, again)
 	stuckIn, stuck := stuckIn(d)

@@ -220,8 +220,12 @@ func paceOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]s
 
 // surges reports whether the strategy creates the new pod of a node before it deletes the old pod.
 func surges(s *appsv1.DaemonSetUpdateStrategy) bool {
-	all, missing := inFlightOfDaemonSet(s, 100) //nolint:mnd // a percentage is at least one pod of so many
-	return all > missing && s.RollingUpdate.MaxSurge != nil
+	if s.RollingUpdate == nil {
+		return false
+	}
+	surge := intstr.ValueOrDefault(s.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	n, err := intstr.GetScaledValueFromIntOrPercent(surge, 100, true) //nolint:mnd // a percentage is at least one pod of so many
+	return err == nil && n > 0
 }
 
 // inFlightOfDaemonSet returns how many pods are replaced at a time, and how many of them are

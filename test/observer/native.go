@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -102,6 +103,9 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 		rest.UpdateStrategy.RollingUpdate != nil
 	if halted && (o.Annotations[v1alpha1.HaltedAnnotation] != "" || evicts) {
 		rest.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
+	}
+	if r := rest.UpdateStrategy.RollingUpdate; evicts && r.MaxSurge != nil && r.MaxUnavailable.String() != "0" {
+		r.MaxSurge = new(intstr.FromInt32(0)) // the API server would refuse both without OnDelete
 	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
 	if evicts {
