@@ -83,7 +83,8 @@ func TestMutateOnDelete(t *testing.T) {
 		"opting out":                         {heldAs(stays).label(v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled), rolls, 0, ""},
 		"the operator evicts":                {heldAs(stays).own().annotation(v1alpha1.HeldAnnotation, held.String()), stays, 4, ""},
 		"the operator gives back":            {heldAs(stays).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), rolls, 0, ""},
-		"the operator gives back a surge":    {heldAs(surging(true, "1")).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), rolls, 0, ""},
+		"the operator gives back a surge": {
+			heldAs(surging(true, "1")).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), rolls, 0, ""},
 		"the operator halts, and gives back": {heldAs(halts).own().annotation(v1alpha1.HeldAnnotation, held.Ending().String()), halts, 0, ""},
 		"the operator rolls back":            {heldAs(stays).own().release(), rolls, 0, ""},
 		"the operator holds late": {

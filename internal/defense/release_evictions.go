@@ -27,6 +27,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // The hold of a release whose pods the operator evicts.
@@ -56,9 +57,9 @@ func nodesOf(d *release) (n hold.Nodes) {
 // mayEvict asks for the pods and the batches in the API server before a wave is evicted or the hold ends. No pod is
 // evicted while a pod of the release has failed, even if the halt was denied, or while the strategy is not the hold's.
 func mayEvict(d *release, plan hold.Plan) hold.Plan {
-	waits := d.EvictAfter.Sub(d.Now)
+	waits, failed := d.EvictAfter.Sub(d.Now), d.hasFailed() || slices.ContainsFunc(d.Batches, d.failsIn)
 	switch {
-	case len(plan.Evict) > 0 && (waits > 0 || d.Workload.Pace != d.Workload.Hold.Set || d.hasFailed() || slices.ContainsFunc(d.Batches, d.failsIn)):
+	case len(plan.Evict) > 0 && (waits > 0 || failed || d.Workload.Pace != d.Workload.Hold.Set):
 		plan.Evict, plan.Set, plan.Opens, plan.NeedsLive = nil, nil, false, false
 		plan.Again = times.Shortest(plan.Again, max(waits, 0))
 	case plan.NeedsLive:
@@ -83,6 +84,14 @@ func noteEvictions(d *release, waits bool) {
 // mayHold reports whether the settings hold rollouts of this kind: of DaemonSets only if they name them.
 func mayHold(d *release) bool {
 	return d.Settings.Hold.Holds() && (!d.Workload.Pace.ByEviction || d.Settings.HoldDaemonSets)
+}
+
+// describeNumbers says which numbers a hold that ends gives back, if the API server would refuse the user's.
+func describeNumbers(w *workload.Workload) string {
+	if h := w.Hold; h.ByEviction && h.Fitting(h.Kept(w.Pace)) != h.Kept(w.Pace) {
+		return "; maxUnavailable and maxSurge did not fit together, so they are " + h.MaxUnavailable + " and 0 again"
+	}
+	return ""
 }
 
 // maxDown bounds the nodes that a message names.

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,22 @@ func TestMayEvict(t *testing.T) {
 				t.Errorf("needs a live view: %t; %+v", d.plan.NeedsPlaces, plan)
 			}
 		})
+	}
+}
+
+// TestDescribeNumbers: if a user set maxSurge past admission, the end of the hold names the numbers that it gives back.
+func TestDescribeNumbers(t *testing.T) {
+	w := &workload.Workload{Hold: &workload.Hold{Pace: workload.Pace{ByEviction: true, MaxUnavailable: "1"}}}
+	for is, c := range map[workload.Pace]bool{
+		{ByEviction: true, OnDelete: true, MaxUnavailable: "1"}:                false,
+		{ByEviction: true, OnDelete: true, MaxUnavailable: "2"}:                false,
+		{ByEviction: true, OnDelete: true, MaxUnavailable: "0", MaxSurge: "1"}: false,
+		{ByEviction: true, OnDelete: true, MaxUnavailable: "1", MaxSurge: "1"}: true,
+		{ByEviction: true, OnDelete: true, MaxUnavailable: "0"}:                true,
+	} {
+		if w.Pace = is; strings.Contains(describeNumbers(w), "they are 1 and 0 again") != c {
+			t.Errorf("%+v: %q", is, describeNumbers(w))
+		}
 	}
 }
 

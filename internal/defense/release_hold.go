@@ -450,10 +450,7 @@ func endHold(d *release, reason string) {
 	if reason == v1alpha1.ReasonHoldEdited {
 		end.User = workload.UnknownUser
 	}
-	h, numbers := d.Workload.Hold, ""
-	if kept := h.Kept(d.Workload.Pace); h.ByEviction && h.Fitting(kept) != kept {
-		numbers = "; maxUnavailable and maxSurge did not fit together: they are " + h.MaxUnavailable + " and 0 again"
-	}
+	numbers := describeNumbers(d.Workload)
 	writeHold(d, nil)
 	d.plan.Hold.End = end
 	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe()+numbers)

@@ -252,7 +252,7 @@ func invalid(o client.Object) error {
 		}
 	case *appsv1.DaemonSet:
 		u := o.Spec.UpdateStrategy.RollingUpdate
-		both := u != nil && scaled(u.MaxSurge, daemonNodes, true) > 0 && scaled(u.MaxUnavailable, daemonNodes, true) > 0
+		both := u != nil && u.MaxSurge != nil && u.MaxSurge.String() != "0" && u.MaxUnavailable.String() != "0"
 		if both && o.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
 			errs = append(errs, field.Invalid(spec.Child("updateStrategy", "rollingUpdate", "maxSurge"), u.MaxSurge.String(),
 				"may not be set when maxUnavailable is non-zero"))
