@@ -400,6 +400,7 @@ var luckOfTwo = luck{
 	"fixed forward after it was halted":      newsLate,
 	"pause":                                  newsLate,
 	"leave":                                  leavesMiddle,
+	"nodes: leave":                           leavesMiddle,
 	"opt out":                                firstHeld,
 	"edit past admission":                    firstHeld,
 	"leaves at a user's partition":           leavesMiddle,

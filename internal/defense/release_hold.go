@@ -450,11 +450,10 @@ func endHold(d *release, reason string) {
 	if reason == v1alpha1.ReasonHoldEdited {
 		end.User = workload.UnknownUser
 	}
-	numbers := describeNumbers(d.Workload)
 	writeHold(d, nil)
 	d.plan.Hold.End = end
-	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe()+numbers)
-	noteHoldEnd(d, end, numbers)
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe()+describeNumbers(d.Workload))
+	noteHoldEnd(d, end, describeNumbers(d.Workload))
 }
 
 // noteHoldEnd records that a hold ended. The catalog explains why, except which user did it.
