@@ -45,9 +45,9 @@ func nodesOf(d *release) (n hold.Nodes) {
 	}
 	for i := range d.Places {
 		switch p := &d.Places[i]; {
-		case p.Terminating:
+		case !p.Live():
 			n.Leaving = append(n.Leaving, *p)
-		case !p.Current && p.Live():
+		case !p.Current:
 			n.Old = append(n.Old, *p)
 		}
 	}

@@ -31,8 +31,7 @@ import (
 // next wave begins when all pods of the current version are verified and Ready, or their time is
 // over, and none is missing. Nodes that the workload does not want (they have a taint, or are deleted)
 // may keep their pods. The status only counts these nodes, so as many available pods are subtracted.
-// Nothing continues while the operator is gone; a pod that is recreated
-// then has the current version.
+// Nothing continues while the operator is gone; a pod that is recreated then has the current version.
 //
 // Two operators may decide at once. Both choose the same pods in the same state, and a pod that one
 // of them evicted is missing for the other.
@@ -41,7 +40,7 @@ import (
 type Nodes struct {
 	// Old are the pods of other versions that are neither terminating nor ended.
 	Old []workload.Place
-	// Leaving are the terminating pods of all versions.
+	// Leaving are the terminating and the ended pods of all versions.
 	Leaving []workload.Place
 	// MaxUnavailable is how many pods the user lets be unavailable.
 	MaxUnavailable int32
@@ -97,8 +96,8 @@ func decideEviction(in Input) Plan {
 		w.plan.Done = true
 	default:
 		w.plan.Evict = w.wave(max(more, 0) + in.Misscheduled)
-		if first {
-			w.plan.Evict = w.plan.Evict[:min(len(w.plan.Evict), max(len(in.Old)-int(h.Replicas), 0))]
+		if rest := len(in.Old) - int(h.Replicas); first && rest > 0 {
+			w.plan.Evict = w.plan.Evict[:min(len(w.plan.Evict), rest)]
 		}
 		w.plan.Stuck = len(w.plan.Evict) == 0 && left <= 0
 		if len(w.plan.Evict) == 0 && !w.plan.Stuck {
@@ -188,7 +187,7 @@ func (w *evictions) readOld() {
 	slices.SortFunc(w.next, byName)
 }
 
-// readLeaving reads the terminating pods, and returns how many nodes have no other pod.
+// readLeaving reads the pods that are replaced, and returns how many nodes have no other pod.
 func (w *evictions) readLeaving() int32 {
 	only := map[string]bool{}
 	for i := range w.Leaving {

@@ -216,6 +216,8 @@ func TestDecideEviction(t *testing.T) {
 			is(first, func(in *Input) { in.Replicas = 6 }, current(5, nil)), "evict o0 o1, open"},
 		"a node came when one was evicted": {
 			is(first, func(in *Input) { in.Replicas = 6 }, current(5, nil), current(0, nil)), "evict o1, open"},
+		"the nodes of the first wave went": {
+			is(first, gone(0), gone(1), func(in *Input) { in.Replicas = 3 }), "evict o2 o3"},
 		"pods on nodes with a taint":            {is(one, never, beside(3, 3)), "evict o0, open"},
 		"the last wave is not back beside them": {is(one, beside(1, 1), gone(0)), "wait for 1 missing"},
 		"the last wave is not there beside them": {
