@@ -294,7 +294,7 @@ func rolloutEntries() []Entry {
 			"A user set a field that the hold had changed.", NeedsNotice, "", ""),
 		condition(ConditionHeld, isFalse, ReasonHoldStuck, "hold ended, pods are stuck",
 			"Pods that are not Ready stop the rollout: an earlier pod of a StatefulSet, or as many pods of a DaemonSet as may be unavailable. "+
-				"The rollout continues without verdicts.",
+				"Or the DaemonSet controller does not record the version. The rollout continues without verdicts.",
 			NeedsNotice, "", ""),
 		condition(ConditionHeld, isFalse, ReasonReleaseEnded, "hold ended",
 			"The release ended, the workload was scaled to 0, or no setting asks for a hold.", NeedsNothing, "", ""),
