@@ -58,6 +58,9 @@ type ChangeWorkloadReconciler struct {
 	clusterUID types.UID
 	// putOff has the time since which a status write is put off, by the UID of the release.
 	putOff *lru.LRUExpireCache
+	// refused has, by the UID of a release, when a refused eviction of its next wave is tried again. An entry may be
+	// lost at any time: then the eviction is tried once more.
+	refused *lru.LRUExpireCache
 	// since returns the time of the first decision.
 	since func() time.Time
 }
@@ -72,7 +75,8 @@ const (
 func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *ChangeWorkloadReconciler {
 	return &ChangeWorkloadReconciler{
 		Cluster: c, clusterUID: clusterUID, since: sync.OnceValue(c.Clock.Now),
-		putOff: lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock),
+		putOff:  lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock),
+		refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock),
 	}
 }
 
@@ -136,7 +140,9 @@ func (r *ChangeWorkloadReconciler) Reconcile(ctx context.Context, req ctrl.Reque
 	if err != nil {
 		return cluster.Settle(ctx, ctrl.Result{}, err)
 	}
-	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: plan.RequeueAfter}, r.apply(ctx, &change, in.Workload, plan))
+	err = r.apply(ctx, &change, in.Workload, plan)
+	again := times.Shortest(plan.RequeueAfter, max(r.refusedUntil(&change).Sub(in.Now), 0))
+	return cluster.Settle(ctx, ctrl.Result{RequeueAfter: again}, err)
 }
 
 // decide decides about a release, and reads the objects that the decision asks for.
@@ -157,6 +163,8 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 		case len(plan.NeedsNodes) > 0 && in.Unreachable == nil:
 			in.Unreachable, err = r.UnreachableNodes(ctx, plan.NeedsNodes)
 			in.Pods = rollback.OnUnreachableNodes(in.Pods, in.Unreachable)
+		case plan.NeedsPlaces && !in.LivePlaces:
+			in, err = r.loadLivePlaces(ctx, in)
 		case plan.NeedsLive:
 			in.Workload, err = r.Reread(ctx, in.Workload)
 			in.Live = err == nil
@@ -167,32 +175,6 @@ func (r *ChangeWorkloadReconciler) decide(ctx context.Context, in defense.Releas
 			return in, plan, err
 		}
 	}
-}
-
-// liveBatches reads the batches of a release from the API server: by their label, and by name
-// the batches in the cache that have lost the label.
-func (r *ChangeWorkloadReconciler) liveBatches(
-	ctx context.Context, change *v1alpha1.ChangeWorkload, cached []v1alpha1.ChangePod,
-) ([]v1alpha1.ChangePod, error) {
-	var list v1alpha1.ChangePodList
-	of := map[string]string{v1alpha1.VersionLabel: change.Spec.Reversion}
-	if err := r.Live.List(ctx, &list, client.InNamespace(change.Namespace), client.MatchingLabels(of)); err != nil {
-		return nil, fmt.Errorf("list changepods of %s: %w", change.Name, err)
-	}
-	for i := range cached {
-		uid := cached[i].UID
-		if slices.ContainsFunc(list.Items, func(b v1alpha1.ChangePod) bool { return b.UID == uid }) {
-			continue
-		}
-		var batch v1alpha1.ChangePod
-		switch err := r.Live.Get(ctx, client.ObjectKeyFromObject(&cached[i]), &batch); {
-		case client.IgnoreNotFound(err) != nil:
-			return nil, fmt.Errorf("get changepod %s: %w", cached[i].Name, err)
-		case err == nil && batch.UID == uid:
-			list.Items = append(list.Items, batch)
-		}
-	}
-	return slices.DeleteFunc(list.Items, func(b v1alpha1.ChangePod) bool { return !metav1.IsControlledBy(&b, change) }), nil
 }
 
 // load reads the input of a decision. current is false while the cache does not have the
@@ -220,6 +202,10 @@ func (r *ChangeWorkloadReconciler) load(
 	if in.Pods, err = r.Pods(ctx, in.Workload); err != nil {
 		return in, false, err
 	}
+	if in.Places, err = r.places(ctx, in.Workload, nil); err != nil {
+		return in, false, err
+	}
+	in.EvictAfter = r.refusedUntil(change)
 	if in.Batches, err = r.Batches(ctx, change); err != nil {
 		return in, false, err
 	}
@@ -340,9 +326,13 @@ func (r *ChangeWorkloadReconciler) apply(
 	if plan.Status != nil {
 		updated.Status = *plan.Status
 	}
+	noted, err := r.evictWave(ctx, w, updated, plan.Evict)
+	if err != nil {
+		return err
+	}
 	// Each write that was denied before has succeeded, or is no longer planned.
 	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Writes(releaseActs()...)...)
-	if plan.Status != nil || over {
+	if plan.Status != nil || over || noted {
 		if err := r.UpdateStatus(ctx, updated); err != nil {
 			return err
 		}

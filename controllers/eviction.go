@@ -204,17 +204,9 @@ func (r *evictor) evict(
 	ctx context.Context, w *workload.Workload, plan *rollback.EvictionPlan,
 ) (block *rollback.EvictionBlock, wanted time.Duration, err error) {
 	p := plan.Stuck
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
-	eviction := &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion},
-	}}
-	err = r.Client.SubResource("eviction").Create(ctx, pod, eviction)
-	outcome, reason, why := outcomeOf(err)
-	if outcome != "" {
-		metrics.Eviction(w.GVK.Kind, outcome)
-	}
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	wanted = time.Duration(seconds) * time.Second
+	err = evictPod(ctx, r.Client, p)
+	outcome, reason, why := noteEvicted(w, err)
+	wanted = wantedDelay(err)
 	switch outcome {
 	case metrics.EvictionDone:
 		log.FromContext(ctx).Info("evicted a stuck pod of an abandoned version", "pod", p.Name, "uid", p.UID, "version", p.Version)
@@ -227,6 +219,28 @@ func (r *evictor) evict(
 	default:
 		return nil, 0, fmt.Errorf("evict pod %s: %w", p.Name, err)
 	}
+}
+
+// evictPod evicts a pod, unless it changed since it was read.
+func evictPod(ctx context.Context, c client.Client, p *workload.Place) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	return c.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{ObjectMeta: pod.ObjectMeta, DeleteOptions: &metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion},
+	}})
+}
+
+// noteEvicted counts an eviction, and returns the results of outcomeOf.
+func noteEvicted(w *workload.Workload, err error) (outcome, reason, why string) {
+	if outcome, reason, why = outcomeOf(err); outcome != "" {
+		metrics.Eviction(w.GVK.Kind, outcome)
+	}
+	return outcome, reason, why
+}
+
+// wantedDelay returns the delay until the next try that the API server asks for.
+func wantedDelay(err error) time.Duration {
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second
 }
 
 // manyBudgets is part of the message of the API server for a pod with several PodDisruptionBudgets.

@@ -109,6 +109,13 @@ func invariantStories() []world.Story {
 			set.patch(w, templatePatch("third"))
 			w.For(6 * later)
 		}},
+		{Name: "hold a DaemonSet", Options: heldNatives("every,daemonsets", 90*time.Second), Run: func(w *world.World) {
+			d := natives()[1]
+			must(w, w.Create(d.make()))
+			w.For(6 * later)
+			d.patch(w, templatePatch("second"))
+			w.For(6 * later)
+		}},
 	}
 }
 

@@ -297,7 +297,7 @@ func sweptStories() []world.Story {
 
 // allStories are the stories of all kinds of workloads.
 func allStories() []world.Story {
-	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories())
+	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories(), nodeStories())
 }
 
 // luck names the stories whose endings may differ in a test, with the reasons. These stories must still go well and break no invariant.
@@ -398,6 +398,7 @@ var luckOfTwo = luck{
 	"fixed forward after it was halted":      newsLate,
 	"pause":                                  newsLate,
 	"leave":                                  leavesMiddle,
+	"nodes: leave":                           leavesMiddle,
 	"opt out":                                firstHeld,
 	"edit past admission":                    firstHeld,
 	"leaves at a user's partition":           leavesMiddle,
@@ -447,6 +448,7 @@ var leftOut = map[string]luck{
 	// Users do not wait for a manager that is behind.
 	"TestBehind": {
 		"what admission did not":                      "the rollout is nearly over when the operator sees it",
+		"nodes: what admission did not":               "the rollout is nearly over when the operator sees it",
 		"a Deployment: an outage that old pods share": "the check ends before the operator sees the outage",
 	},
 }

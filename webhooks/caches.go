@@ -64,7 +64,7 @@ func (o *Options) loadHold(ctx context.Context, r *decide.Request) {
 			"kind", r.Kind, "namespace", r.Namespace, "name", r.Name)
 		return
 	}
-	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() {
+	if !inForce.Observe && r.New.ObservingOwner() == "" && inForce.Hold.Holds() && (!r.New.ByEviction || inForce.HoldDaemonSets) {
 		r.Hold = &decide.WantedHold{Until: inForce.Hold, AtMost: inForce.HoldAtMost, Batch: inForce.BatchSize, Times: o.HoldSteps}
 	}
 }

@@ -30,9 +30,10 @@ import (
 // them, and a user resumes by an override, by another release or by a value of the user's own.
 
 // NeedsHold reports whether the answer to a request depends on whether the rollout is to be held: it releases a
-// workload of a kind that can be held, and it has pods to replace.
+// workload of a kind that can be held, and it has pods to replace. The status, which has the number of pods of a
+// DaemonSet, may be missing in the request.
 func (r *Request) NeedsHold() bool {
-	return r.Operation == Update && !r.Own && r.New.Pacing != nil && r.New.Rolling && r.New.Replicas > 0 &&
+	return r.Operation == Update && !r.Own && r.New.Pacing != nil && r.New.Rolling && (r.New.Replicas > 0 || r.New.ByEviction) &&
 		r.Old.Pacing != nil && r.Old.Replicas > 0 && !workload.OptedOut(r.New.Labels) && r.Releases()
 }
 
@@ -108,8 +109,8 @@ func paceRelease(r *Request, want *Object, held *workload.Hold) {
 	delete(want.Annotations, v1alpha1.HoldEndedAnnotation) // it was about the release before
 	release := workload.NextRelease(workload.ParseRelease(r.Old.Annotations[v1alpha1.ReleaseAnnotation]))
 	own := r.New.Pace
-	if own.ByPartition && r.New.Paused && !want.Paused {
-		own.Partition = workload.HaltedPartition(r.Old.Annotations) // the operator had halted it
+	if r.New.Paused && !want.Paused {
+		own = own.Resumed(r.Old.Annotations) // the operator had halted it
 	}
 	if now := own.HoldOf(r.New.Annotations); now != nil && now.Release == release && now.Set == own {
 		own = now.Pace // set by an earlier call for this request
@@ -124,6 +125,9 @@ func paceRelease(r *Request, want *Object, held *workload.Hold) {
 	if hold := r.Hold.Begin(release, own, r.Hold.Until, r.Hold.AtMost, hold.Wave{Replicas: r.New.Replicas, Batch: r.Hold.Batch}); hold != nil {
 		want.Pacing.Pace = hold.Set
 		want.Annotations[v1alpha1.HeldAnnotation] = hold.String()
+		if hold.ByEviction {
+			want.Paused = r.New.Paused // a halt has the same value
+		}
 	}
 }
 

@@ -33,24 +33,33 @@ import (
 // answers; a node that is gone soon has no pods. Nodes are read one by one, and only for
 // a release that is about to be rolled back: a watch would be costly on large clusters.
 func (v View) UnreachableNodes(ctx context.Context, names []string) (map[string]bool, error) {
-	unreachable := map[string]bool{}
+	return v.nodesThat(ctx, names, func(ready corev1.ConditionStatus) bool { return ready == corev1.ConditionUnknown })
+}
+
+// NodesNotReady returns which of these nodes are not Ready, by the API server.
+func (v View) NodesNotReady(ctx context.Context, names []string) (map[string]bool, error) {
+	return v.nodesThat(ctx, names, func(ready corev1.ConditionStatus) bool { return ready != corev1.ConditionTrue })
+}
+
+func (v View) nodesThat(ctx context.Context, names []string, are func(ready corev1.ConditionStatus) bool) (map[string]bool, error) {
+	found := map[string]bool{}
 	for _, name := range names {
 		var node corev1.Node
 		switch err := v.Live.Get(ctx, types.NamespacedName{Name: name}, &node); {
 		case apierrors.IsForbidden(err):
 			// The roles of an earlier version lack this right.
-			log.FromContext(ctx).Info("cannot read whether a node is unreachable", "node", name, "cause", err.Error())
-			return unreachable, nil
+			log.FromContext(ctx).Info("cannot read whether a node is Ready", "node", name, "cause", err.Error())
+			return found, nil
 		case apierrors.IsNotFound(err):
 		case err != nil:
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		default:
 			for i := range node.Status.Conditions {
-				if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
-					unreachable[name] = true
+				if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady && are(c.Status) {
+					found[name] = true
 				}
 			}
 		}
 	}
-	return unreachable, nil
+	return found, nil
 }

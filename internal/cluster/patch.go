@@ -198,6 +198,9 @@ func (p *Patch) Hold(by workload.Kind, h *workload.Hold) {
 	} else {
 		p.add("test", annotationPath(v1alpha1.HeldAnnotation), nil) // admission may have held it since
 	}
+	if h.Set.OnDelete && !h.Over && p.workload.Pace == h.Set {
+		p.ops = append(p.ops, by.Halt(p.workload)...) // pods are evicted next, so it must not have changed
+	}
 	p.SetAnnotation(v1alpha1.HeldAnnotation, h.String())
 	p.pace = &paced{by: by, to: h.Set, says: h}
 	if h.Over {

@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
@@ -225,6 +226,31 @@ func TestPaceSetPastAdmission(t *testing.T) {
 				t.Errorf("minReadySeconds are %d, want %d", after.Spec.MinReadySeconds, test.want)
 			}
 		})
+	}
+}
+
+// TestHoldByEviction: a wave is opened only while the strategy is the hold's, also past admission.
+func TestHoldByEviction(t *testing.T) {
+	stays := workload.Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "1"}
+	h := &workload.Hold{Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: workload.Pace{ByEviction: true, MaxUnavailable: "1"}, Set: stays}
+	for name, test := range map[string]struct {
+		is    workload.Pace
+		set   *workload.Hold
+		tests bool
+	}{
+		"a wave":          {stays, h, true},
+		"the hold is set": {h.Pace, h, false},
+		"the hold ends":   {stays, h.Ending(), false},
+		"another number":  {workload.Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "2"}, h, false},
+	} {
+		p := PatchRelease(&workload.Workload{Pace: test.is})
+		p.Hold(workload.DaemonSet{}, test.set)
+		of := func(o workload.Op) bool {
+			return o.Op == "test" && o.Path == "/spec/updateStrategy/type" && o.Value == "OnDelete"
+		}
+		if slices.ContainsFunc(p.ops, of) != test.tests {
+			t.Errorf("%s: %+v", name, p.ops)
+		}
 	}
 }
 

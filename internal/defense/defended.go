@@ -109,7 +109,7 @@ func BlockDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Tim
 // denied: the release continues, and reports the denial.
 func PaceDenied(change *v1alpha1.ChangeWorkload, plan ReleasePlan, now time.Time, message string) ReleasePlan {
 	left := plan
-	left.Action, left.Hold, left.Halt, left.ActionEvents = LeaveWorkload, nil, false, nil
+	left.Action, left.Hold, left.Halt, left.Evict, left.ActionEvents = LeaveWorkload, nil, false, nil, nil
 	left.Events = slices.DeleteFunc(slices.Clone(plan.Events), func(e record.Event) bool { return e.Reason == v1alpha1.EventHoldStarted })
 	status := change.Status.DeepCopy()
 	if plan.Status != nil {

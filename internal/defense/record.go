@@ -85,6 +85,13 @@ type ReleaseInput struct {
 	// They are set only when the release begins.
 	FrozenBy    string
 	FrozenUntil time.Time
+	// Places are all pods of a workload that is held by evictions; nil for another. LivePlaces: they, and the Pods, were
+	// read from the API server, and Down are the nodes of new pods that were not Ready then. EvictAfter is when the next
+	// eviction may be tried; zero for now.
+	Places     []workload.Place
+	LivePlaces bool
+	Down       map[string]bool
+	EvictAfter time.Time
 	// HoldSteps are the times of a hold, and Since is when this process began to decide.
 	HoldSteps hold.Times
 	Since     time.Time
@@ -139,6 +146,9 @@ type ReleasePlan struct {
 	// NeedsSure are batches that the caches allow to remove: read them and their pods from the API server and decide
 	// again.
 	NeedsSure []*v1alpha1.ChangePod
+	// NeedsPlaces: a wave of evictions is due. Read the pods of the workload and their nodes from the API server and
+	// decide again.
+	NeedsPlaces bool
 	// Spec is set when the thresholds have to follow the settings.
 	Spec *v1alpha1.ChangeWorkloadSpec
 	// Batches are the batches to create. Their names are taken once created, so of two replicas with stale views only
@@ -152,6 +162,8 @@ type ReleasePlan struct {
 	Halt, Resume bool
 	// Hold is the change of the pace of the rollout in the same write; nil for none.
 	Hold *HoldChange
+	// Evict are the pods to evict after Action.
+	Evict []workload.Place
 	// ActionEvents are the events of Action, emitted when it is done.
 	ActionEvents []record.Event
 	// Status is the status to write; nil for none. PutOff reports whether a status write is put off.
@@ -222,6 +234,8 @@ func (h *HoldChange) String() string {
 		return "unchanged"
 	case h.Set == nil:
 		return "given back"
+	case h.Set.ByEviction:
+		return "by evictions"
 	case h.Set.ByPartition:
 		return fmt.Sprintf("partition %d", h.Set.Set.Partition)
 	default:

@@ -52,6 +52,7 @@ const checkGrace = 5 * time.Second
 func followHold(d *release) {
 	w := d.Workload
 	d.plan.RequeueAfter = max(d.plan.RequeueAfter, 0) // overdue steps wait for events
+	defer noteEvictions(d, false)
 	lost := lostHold(d)
 	begins := d.status.Attempt > 0 &&
 		(d.status.Attempt != d.Change.Status.Attempt || d.status.ObservedRelease != d.Change.Status.ObservedRelease)
@@ -73,10 +74,10 @@ func followHold(d *release) {
 		endHold(d, v1alpha1.ReasonHoldEdited)
 	case d.hasFailed() && !record.IsOpen(d.status.Status):
 		endFailedHold(d)
-	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.ByPartition || d.holding()):
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (w.Hold.InSteps() || d.holding()):
 		// The rollout is complete with its last wave, or another replica has seen that.
 		endHold(d, v1alpha1.ReasonHoldVerified)
-	case !record.IsOpen(d.status.Status), !d.Settings.Hold.Holds(), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
+	case !record.IsOpen(d.status.Status), !mayHold(d), !w.Rolling, w.Replicas == 0, !d.holding() && !begins, isUndo(d):
 		endHold(d, v1alpha1.ReasonReleaseEnded)
 	default:
 		followPace(d, begins)
@@ -94,8 +95,11 @@ func lostHold(d *release) *workload.Hold {
 	if end, ok := workload.ParseHoldEnd(w.Annotations[v1alpha1.HoldEndedAnnotation]); w.Hold != nil && d.holding() || ok && end.Release == of {
 		return nil
 	}
-	if w.Pace.ByPartition {
+	switch {
+	case w.Pace.ByPartition:
 		return lostPartition(w, record, of)
+	case w.Pace.ByEviction:
+		return nil // a user's own OnDelete looks the same
 	}
 	if record == nil && d.status.ObservedRelease != d.Change.Status.ObservedRelease {
 		record, of = recordBefore(d.Others, of)
@@ -133,6 +137,9 @@ func lostPartition(w *workload.Workload, record *v1alpha1.HoldRecord, release in
 
 // recordHold records the change of the hold in the status, where it is not lost with the workload's annotations.
 func recordHold(d *release, h *workload.Hold) {
+	if h.ByEviction {
+		return // see lostHold
+	}
 	d.status.Hold = &v1alpha1.HoldRecord{
 		MinReadySeconds: h.MinReadySeconds, ProgressDeadlineSeconds: h.ProgressDeadlineSeconds,
 		SetProgressDeadlineSeconds: h.Set.ProgressDeadlineSeconds,
@@ -150,6 +157,10 @@ func beginHold(d *release) {
 	case !d.Settings.Hold.Holds():
 	case w.Pace == (workload.Pace{}):
 		notHeld(d, "rollouts of a "+w.Kind()+" are not held")
+	case !mayHold(d):
+		notHeld(d, "the setting holding does not name daemonsets")
+	case w.Pace.MaxSurge != "":
+		notHeld(d, "a daemonset with maxSurge is not held")
 	case ended && end.Release == d.Change.Spec.Release:
 		noteHoldGone(d)
 	case isUndo(d):
@@ -163,8 +174,8 @@ func beginHold(d *release) {
 		notHeld(d, "it replaces no pods while others run")
 	default:
 		own := w.Pace
-		if d.plan.Resume && own.ByPartition {
-			own.Partition = workload.HaltedPartition(w.Annotations)
+		if d.plan.Resume {
+			own = own.Resumed(w.Annotations)
 		}
 		hold := newHold(d, own)
 		if hold == nil {
@@ -187,7 +198,10 @@ func newHold(d *release, own workload.Pace) *workload.Hold {
 func replacesPods(d *release) bool {
 	w := d.Workload
 	return w.Rolling && w.Replicas > 0 && !w.Rollout.Complete && record.IsOpen(d.status.Status) &&
-		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool { return old.Replicas > 0 })
+		slices.ContainsFunc(w.OldRevisions, func(old workload.OldRevision) bool {
+			// While the revision of a first release is not known, its own pods are of another revision.
+			return old.Replicas > 0 && (!w.Pace.ByEviction || old.Version != "" && old.Version != w.Version)
+		})
 }
 
 // isUndo reports whether the release is of a version that succeeded, or that the operator restored: it has to be fast.
@@ -244,8 +258,12 @@ func followPace(d *release, begins bool) {
 	}
 	plan := hold.Decide(hold.Input{
 		Now: d.Now, Hold: w.Hold, Until: d.Settings.Hold, AtMost: atMost, Times: d.HoldSteps.OrDefault(),
-		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize,
+		Replicas: w.Replicas, Made: w.RevisionReplicas, Pods: pods, MinReady: w.MinReady, Batch: d.Settings.BatchSize, Nodes: nodesOf(d),
 	})
+	if plan = mayEvict(d, plan); d.plan.NeedsPlaces {
+		return
+	}
+	noteEvictions(d, plan.Waiting > 0 || plan.Missing > 0)
 	again = times.Shortest(again, plan.Again)
 	d.plan.RequeueAfter = times.Shortest(d.plan.RequeueAfter, again)
 	stuckIn, stuck := stuckIn(d)
@@ -255,6 +273,9 @@ func followPace(d *release, begins bool) {
 		failHold(d, plan.RanOut)
 		return
 	case plan.Missing > 0 && stuck && stuckIn <= 0:
+		endHold(d, v1alpha1.ReasonHoldStuck)
+		return
+	case plan.Stuck:
 		endHold(d, v1alpha1.ReasonHoldStuck)
 		return
 	case plan.Done && plan.RanOut > 0:
@@ -276,7 +297,8 @@ func followPace(d *release, begins bool) {
 	default:
 		recordHold(d, w.Hold)
 	}
-	if len(pods) > 0 { // until then, the message of holdStarted is right
+	d.plan.Evict = plan.Evict
+	if len(pods) > 0 || d.LivePlaces || w.Pace.ByEviction && w.Revision == "" { // until then, the message of holdStarted is right
 		explainHold(d, &plan)
 	}
 }
@@ -303,6 +325,10 @@ func explainHold(d *release, p *hold.Plan) {
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues"
 	case p.Over:
 		message = "the pods are verified; the rollout continues"
+	case d.Workload.Pace.ByEviction && d.Workload.Revision == "":
+		message = "the " + d.Workload.Kind() + " controller has not recorded this version yet"
+	case p.Waiting == 0 && d.Workload.Pace.ByEviction:
+		message = "the operator evicts the next pods, as far as maxUnavailable and PodDisruptionBudgets allow"
 	case p.Waiting == 0 && p.RanOut > 0:
 		message = describeRanOut(d.Settings.HoldAtMost, p.RanOut) + "; the rollout continues when they are Ready"
 	case p.Waiting == 0:
@@ -313,6 +339,7 @@ func explainHold(d *release, p *hold.Plan) {
 	default:
 		message = fmt.Sprintf("for %d verdicts since %s, at most until %s", p.Waiting, times.Format(p.Since), times.Format(until))
 	}
+	message += describeDown(p.Down)
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionTrue, v1alpha1.ReasonWaitingForVerdicts, "%s", message)
 }
 
@@ -362,14 +389,19 @@ func heldPods(d *release) (pods []workload.HeldPod, again time.Duration) {
 			continue
 		}
 		made, ok := verified[p.UID]
-		h := workload.HeldPod{Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index}
-		if p.Ready {
+		h := workload.HeldPod{
+			Created: times.Latest(p.Created, time.Unix(d.status.StartTimeUnix, 0)), Verified: ok, Index: p.Index,
+			Node: p.Seat(), Down: p.Lost || d.Down[p.Node],
+		}
+		if !p.Ready {
+			h.UnreadySince = p.Bounded(p.UnreadySince, d.Now)
+		} else {
 			// The ReplicaSet controller counts like this, also if the kubelet's clock is behind.
 			h.ReadySince = p.ReadySince
 			if p.ReadySince.After(d.Now) {
 				h.ReadySince = d.Now
 			}
-			if d.Workload.Pace.ByPartition {
+			if d.Workload.Pace.InSteps() {
 				// Here the age of a pod only assigns it to a wave.
 				h.ReadySince = p.Bounded(p.ReadySince, d.Now)
 			}
@@ -420,15 +452,15 @@ func endHold(d *release, reason string) {
 	}
 	writeHold(d, nil)
 	d.plan.Hold.End = end
-	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe())
-	noteHoldEnd(d, end)
+	d.actionEvent(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe()+describeNumbers(d.Workload))
+	noteHoldEnd(d, end, describeNumbers(d.Workload))
 }
 
 // noteHoldEnd records that a hold ended. The catalog explains why, except which user did it.
-func noteHoldEnd(d *release, end workload.HoldEnd) {
-	by := ""
+func noteHoldEnd(d *release, end workload.HoldEnd, more string) {
+	by := more
 	if end.Reason == v1alpha1.ReasonHoldEdited {
-		by = "by " + cmp.Or(end.User, workload.UnknownUser)
+		by = "by " + cmp.Or(end.User, workload.UnknownUser) + more
 	}
 	d.condition(v1alpha1.ConditionHeld, metav1.ConditionFalse, end.Reason, "%s", by)
 }
@@ -464,5 +496,5 @@ func noteHoldGone(d *release) {
 		end = workload.HoldEnd{Reason: v1alpha1.ReasonReleaseEnded}
 	}
 	d.event(corev1.EventTypeNormal, v1alpha1.EventHoldEnded, end.Describe())
-	noteHoldEnd(d, end)
+	noteHoldEnd(d, end, "")
 }

@@ -183,6 +183,11 @@ func waveIsFinished(d *release) bool {
 	if h := d.Workload.Hold; h.ByPartition {
 		from = min(h.Set.Partition, d.Workload.Replicas)
 		made = d.Workload.Replicas - from
+	} else if h.ByEviction {
+		made = d.Workload.Replicas
+		for i := range d.Workload.OldRevisions {
+			made -= d.Workload.OldRevisions[i].Replicas
+		}
 	}
 	return d.everyPodFrom(from, made, d.isFinished)
 }
@@ -191,7 +196,7 @@ func waveIsFinished(d *release) bool {
 // batches, and after a partition that delayed pods.
 func (d *release) deadline() time.Time {
 	since := time.Unix(d.status.EntryTimeUnix, 0)
-	if h := d.Workload.Hold; h != nil && h.ByPartition {
+	if h := d.Workload.Hold; h != nil && h.InSteps() {
 		since = times.Latest(since, time.Unix(h.OpenedAt, 0)) // until then, no pods came
 	}
 	for _, c := range record.ChecksAt(d.status, v1alpha1.StageReleasePre) {

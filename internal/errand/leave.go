@@ -402,8 +402,8 @@ var remedies = []struct {
 	{blocked, "without the operator this has no effect: remove the label " + v1alpha1.SuspendLabel},
 	{paused, "run the command next to the workload, or kubectl rollout resume. It continues the rollout of the failed version; " +
 		"to go back, run kubectl rollout undo after it"},
-	{held, "the operator raised minReadySeconds and progressDeadlineSeconds, or the partition of a StatefulSet. Set them to your values; " +
-		"the earlier values are in the annotation " + v1alpha1.HeldAnnotation},
+	{held, "the operator changed minReadySeconds and progressDeadlineSeconds, the partition of a StatefulSet, or the update strategy of " +
+		"a DaemonSet. Set them to your values; the earlier values are in the annotation " + v1alpha1.HeldAnnotation},
 }
 
 // marks returns the marks that the operator made on a workload, without those of users.

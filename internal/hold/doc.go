@@ -19,4 +19,5 @@ limitations under the License.
 //
 //	hold.go      minReadySeconds and progressDeadlineSeconds of a Deployment
 //	partition.go the partition of a StatefulSet
+//	eviction.go the pods of a DaemonSet, which the operator evicts
 package hold

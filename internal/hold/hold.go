@@ -32,7 +32,8 @@ import (
 // their age once they are: it closes and opens a wave. No pod is removed because of a hold. If the
 // operator is gone, a wave continues when it is as old as minReadySeconds.
 //
-// Workloads with numbered pods are held by their partition instead: partition.go.
+// Workloads with numbered pods are held by their partition instead: partition.go. Workloads with a
+// pod on each node are held by OnDelete: eviction.go.
 
 // Times are the times of a hold that all workloads share.
 type Times struct {
@@ -80,6 +81,8 @@ type Input struct {
 	// MinReady is the user's minReadySeconds, and Batch the number of pods in a batch.
 	MinReady time.Duration
 	Batch    int32
+	// Nodes is how a hold by evictions finds the pods.
+	Nodes
 }
 
 // Plan is the result of Decide.
@@ -93,8 +96,14 @@ type Plan struct {
 	// Waiting is how many pods the hold waits for; the oldest was created at Since.
 	Waiting int
 	Since   time.Time
-	// Missing is how many pods of a wave do not exist yet, if the hold is by a partition.
+	// Missing is how many pods of a wave do not exist yet, if the hold is by a partition or by evictions.
 	Missing int32
+	// Evict are the pods of the next wave. NeedsLive: a wave is to be opened, or the hold to be ended;
+	// read the pods and their nodes from the API server and decide again. Stuck: pods that are not
+	// Ready left no room for a wave. Down are the nodes of the wave that are not Ready.
+	Evict            []workload.Place
+	NeedsLive, Stuck bool
+	Down             []string
 	// RanOut is how many pods have no verdict after the longest wait, and were not opened before.
 	RanOut int
 	// Again is how long until the next decision that depends on time alone; 0 for never.
@@ -115,8 +124,11 @@ type wave struct {
 
 // Decide returns the next step of a held rollout.
 func Decide(in Input) Plan {
-	if in.Hold.ByPartition {
+	switch {
+	case in.Hold.ByPartition:
 		return decidePartition(in)
+	case in.Hold.ByEviction:
+		return decideEviction(in)
 	}
 	w := &wave{Input: in}
 	for _, p := range in.Pods {
@@ -301,6 +313,13 @@ func (s Times) Begin(release int64, own workload.Pace, until v1alpha1.HoldUntil,
 	if own.ByPartition {
 		h.Set, h.Replicas = own.Keeping(first.Replicas-first.size()), first.Replicas
 		if h.Set == own {
+			return nil
+		}
+		return h
+	}
+	if own.ByEviction {
+		h.Set.ByEviction, h.Set.OnDelete, h.Set.MaxUnavailable = true, true, own.MaxUnavailable
+		if own.OnDelete || own.MaxSurge != "" {
 			return nil
 		}
 		return h

@@ -28,6 +28,7 @@ import (
 func init() {
 	for _, outcome := range []string{EvictionDone, EvictionBlocked, EvictionDenied, EvictionOutdated} {
 		evictions.WithLabelValues("StatefulSet", outcome)
+		evictions.WithLabelValues("DaemonSet", outcome)
 	}
 	for _, result := range []string{"PostFinish", "Skipped", "PreFailed", "PreTimeout", "PostFailed", "PostTimeout"} {
 		batches.WithLabelValues(result)

@@ -126,6 +126,10 @@ func TestFor(t *testing.T) {
 			namespace:   stored(named("holding", v1alpha1.TypeHolding).On("every")),
 			annotations: annotated("holding", "first"),
 			change:      func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldFirstBatch, time.Hour }},
+		"holding DaemonSets, not inherited": {
+			operator:    stored(named("holding", v1alpha1.TypeHolding).On("every,daemonsets")),
+			annotations: annotated("holding", "first"),
+			change:      func(s *Settings) { s.Hold = v1alpha1.HoldFirstBatch }},
 		"holding on as the namespace would": {
 			namespace: stored(named("holding", v1alpha1.TypeHolding).Off("every,atMost=5m")), annotations: annotated("holding", "enabled"),
 			change: func(s *Settings) { s.Hold, s.HoldAtMost = v1alpha1.HoldEveryBatch, 5*time.Minute }},

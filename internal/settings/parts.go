@@ -213,13 +213,15 @@ func applyHolding(s *Settings, v v1alpha1.OpsConfigValue) error {
 	if v.Enable {
 		return readHolding(s, v.Content)
 	}
-	s.Hold = v1alpha1.HoldNone
+	s.Hold, s.HoldDaemonSets = v1alpha1.HoldNone, false
 	return nil
 }
 
-// readHolding reads which batches a rollout waits for, and the longest wait if the text has it; else that stays.
+// readHolding reads which batches a rollout waits for, whether DaemonSets are held, and the longest wait if the text has
+// it; else that stays.
 func readHolding(s *Settings, content string) error {
 	read := *s
+	read.HoldDaemonSets = false
 	what, rest, more := strings.Cut(content, ",")
 	switch strings.TrimSpace(what) {
 	case holdFirst:
@@ -231,12 +233,24 @@ func readHolding(s *Settings, content string) error {
 			what, holdFirst, holdEvery, holdingExample)
 	}
 	if more {
-		if err := readParts(rest, map[string]func(string) error{"atMost": holdTime(&read.HoldAtMost)}); err != nil {
+		if err := readParts(rest, map[string]func(string) error{
+			"atMost": holdTime(&read.HoldAtMost), "daemonsets": flag(&read.HoldDaemonSets),
+		}); err != nil {
 			return fmt.Errorf("%w; write it as in %q", err, holdingExample)
 		}
 	}
 	*s = read
 	return nil
+}
+
+// flag reads a part without a value.
+func flag(into *bool) func(string) error {
+	return func(text string) error {
+		if *into = true; text != "" {
+			return errors.New("has no value")
+		}
+		return nil
+	}
 }
 
 // holdTime reads the longest wait of a rollout.

@@ -94,6 +94,8 @@ type Settings struct {
 	// Hold selects the batches that a rollout waits for. HoldAtMost is the longest wait from the creation of a pod.
 	Hold       v1alpha1.HoldUntil
 	HoldAtMost time.Duration
+	// HoldDaemonSets: rollouts of DaemonSets are held, too.
+	HoldDaemonSets bool
 	// Eviction evicts stuck pods of a rolled-back version.
 	Eviction bool
 	// Observe only records, verifies and reports releases.

@@ -116,6 +116,9 @@ func TestFromObjects(t *testing.T) {
 		"holding every": {stored(named("holding", v1alpha1.TypeHolding).On("every,atMost=1h30m")), with(func(s *Settings) {
 			s.Hold, s.HoldAtMost = v1alpha1.HoldEveryBatch, 90*time.Minute
 		})},
+		"holding DaemonSets": {stored(named("holding", v1alpha1.TypeHolding).On("every,daemonsets,atMost=1h")), with(func(s *Settings) {
+			s.Hold, s.HoldDaemonSets, s.HoldAtMost = v1alpha1.HoldEveryBatch, true, time.Hour
+		})},
 		"holding off":     {stored(named("holding", v1alpha1.TypeHolding).Off("every,atMost=1h")), initial},
 		"holding invalid": {stored(named("holding", v1alpha1.TypeHolding).On("second")), initial},
 		"holding, last valid": {
@@ -255,6 +258,9 @@ func TestAssess(t *testing.T) {
 		"limit of none":       {named("limit", v1alpha1.TypeLimit).On("0/10m"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
 		"limit without time":  {named("limit", v1alpha1.TypeLimit).On("5"), false, v1alpha1.ReasonInvalidContent, `"5/10m"`},
 		"limit too long":      {named("limit", v1alpha1.TypeLimit).On("5/25h"), false, v1alpha1.ReasonInvalidContent, "24h"},
+		"holding DaemonSets with a value": {
+			named("holding", v1alpha1.TypeHolding).On("first,daemonsets=yes"), false, v1alpha1.ReasonInvalidContent, "no value",
+		},
 		"holding for nothing": {named("holding", v1alpha1.TypeHolding).On(""), false, v1alpha1.ReasonInvalidContent, `"first"`},
 		"holding too short": {
 			named("holding", v1alpha1.TypeHolding).On("first,atMost=59s"), false, v1alpha1.ReasonInvalidContent, "from 1m to 2h",

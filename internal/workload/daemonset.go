@@ -42,6 +42,8 @@ import (
 // controller created it.
 const templateGenerationLabel = extensionsv1beta1.DaemonSetTemplateGenerationKey
 
+var maxUnavailablePath, maxSurgePath = rollingPath.Join("maxUnavailable"), rollingPath.Join("maxSurge")
+
 // DaemonSet is the Kind of apps/v1 DaemonSets. They own their pods, and keep their templates in
 // ControllerRevisions. The desired number of pods is in the status.
 type DaemonSet struct{ revisioned }
@@ -181,8 +183,12 @@ func readDaemonSet(obj *unstructured.Unstructured) (*Workload, *appsv1.DaemonSet
 	w.Unstamped, w.ProgressDeadline = true, standingStill
 	w.Replicas, w.MinReady = d.Status.DesiredNumberScheduled, time.Duration(d.Spec.MinReadySeconds)*time.Second
 	w.Stopping = stoppingOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations)
+	if !w.Unknown {
+		w.SetPace(paceOfDaemonSet(&d.Spec.UpdateStrategy, w.Annotations))
+	}
 	w.Rolling = !w.OnDelete && !w.Unknown // halted it still runs old pods until new ones do
 	w.ByPods, w.PerNode = true, true
+	w.Scheduled, w.Misscheduled = d.Status.CurrentNumberScheduled, d.Status.NumberMisscheduled
 	w.InFlight, w.MayLack = inFlightOfDaemonSet(&d.Spec.UpdateStrategy, w.Replicas)
 	w.Rollout = rolloutOfDaemonSet(&d)
 	w.Words = DaemonSet{}.Words(w)
@@ -190,13 +196,36 @@ func readDaemonSet(obj *unstructured.Unstructured) (*Workload, *appsv1.DaemonSet
 }
 
 // stoppingOfDaemonSet finds out by the annotations whether the operator or a user set OnDelete: the
-// operator halts with the same value.
+// operator halts and holds with the same value.
 func stoppingOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) Stopping {
-	onDelete := s.Type == appsv1.OnDeleteDaemonSetStrategyType
+	is := paceOfDaemonSet(s, annotations)
+	stops := is.Users(annotations).OnDelete
 	return Stopping{
-		Paused: onDelete, OnDelete: onDelete && annotations[v1alpha1.HaltedAnnotation] == "",
-		Unknown: !onDelete && s.Type != appsv1.RollingUpdateDaemonSetStrategyType && s.Type != "",
+		Paused: stops, OnDelete: stops && !is.Halted,
+		Unknown: !is.OnDelete && s.Type != appsv1.RollingUpdateDaemonSetStrategyType && s.Type != "",
 	}
+}
+
+func paceOfDaemonSet(s *appsv1.DaemonSetUpdateStrategy, annotations map[string]string) Pace {
+	is := Pace{ByEviction: true, OnDelete: s.Type == appsv1.OnDeleteDaemonSetStrategyType}
+	is.Halted = is.OnDelete && annotations[v1alpha1.HaltedAnnotation] != ""
+	if s.RollingUpdate != nil {
+		is.MaxUnavailable = intstr.ValueOrDefault(s.RollingUpdate.MaxUnavailable, intstr.FromInt32(1)).String()
+		if surges(s) {
+			is.MaxSurge = s.RollingUpdate.MaxSurge.String()
+		}
+	}
+	return is
+}
+
+// surges reports whether the strategy creates the new pod of a node before it deletes the old pod.
+func surges(s *appsv1.DaemonSetUpdateStrategy) bool {
+	if s.RollingUpdate == nil {
+		return false
+	}
+	surge := intstr.ValueOrDefault(s.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+	n, err := intstr.GetScaledValueFromIntOrPercent(surge, 100, true) //nolint:mnd // a percentage is at least one pod of so many
+	return err == nil && n > 0
 }
 
 // inFlightOfDaemonSet returns how many pods are replaced at a time, and how many of them are
@@ -254,16 +283,35 @@ func (DaemonSet) Stopping(stored *unstructured.Unstructured) (Stopping, error) {
 	return stoppingOfDaemonSet(&d.Spec.UpdateStrategy, stored.GetAnnotations()), nil
 }
 
-// Pace implements Kind: rollouts of DaemonSets are never held.
-func (DaemonSet) Pace(*unstructured.Unstructured) (*Pacing, error) { return nil, nil }
+// Pace implements Kind: a DaemonSet is held by OnDelete. If it surges, OnDelete would delete the new
+// pods, so it is not held.
+func (DaemonSet) Pace(stored *unstructured.Unstructured) (*Pacing, error) {
+	var d appsv1.DaemonSet
+	if err := typeFields(stored, &d, "updateStrategy"); err != nil {
+		return nil, err
+	}
+	s, annotations := &d.Spec.UpdateStrategy, stored.GetAnnotations()
+	if stoppingOfDaemonSet(s, annotations).Unknown {
+		return nil, nil
+	}
+	nodes, _, _ := unstructured.NestedInt64(stored.Object, "status", "desiredNumberScheduled")
+	is := paceOfDaemonSet(s, annotations)
+	rolls := !surges(s) && (is.Halted || !is.Users(annotations).OnDelete)
+	return &Pacing{Pace: is, Rolling: rolls, Replicas: int32(nodes)}, nil //nolint:gosec // the API has them so
+}
 
 // PacePaths implements Kind.
-func (DaemonSet) PacePaths() []Path { return nil }
+func (DaemonSet) PacePaths() []Path {
+	return []Path{strategyTypePath, maxUnavailablePath, maxSurgePath}
+}
 
 // Halt implements Control. No pod is replaced; a pod that is recreated, on a node that returns, is
-// of the new version. The field rollingUpdate may stay.
-func (DaemonSet) Halt(*Workload) []Op {
-	return replaceField(strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType))
+// of the new version. The field rollingUpdate may stay. A held DaemonSet has the value already.
+func (DaemonSet) Halt(w *Workload) []Op {
+	if w.Pace.OnDelete {
+		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: onDelete}}
+	}
+	return replaceField(strategyTypePath, rollingUpdate, onDelete)
 }
 
 // HaltedFrom implements Control: only a DaemonSet that replaces its pods is halted.
@@ -274,14 +322,13 @@ func (DaemonSet) HaltPaths() []Path { return []Path{strategyTypePath} }
 
 // Resume implements Control.
 func (DaemonSet) Resume(w *Workload) []Op {
-	rolling := string(appsv1.RollingUpdateDaemonSetStrategyType)
 	if w.Unknown {
 		return nil
 	}
 	if !w.Paused {
-		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: rolling}}
+		return []Op{{Op: "test", Path: strategyTypePath.Pointer(), Value: rollingUpdate}}
 	}
-	return replaceField(strategyTypePath, string(appsv1.OnDeleteDaemonSetStrategyType), rolling)
+	return replaceField(strategyTypePath, onDelete, rollingUpdate)
 }
 
 // Words implements Control.
@@ -289,13 +336,25 @@ func (DaemonSet) Words(w *Workload) Words {
 	words := Words{HaltedBy: "updateStrategy OnDelete", Resume: resumeCommand("daemonset", w.Name)}
 	words.GoOn = words.Resume
 	if w.OnDelete {
-		words.GoOn = patchCommand("daemonset", w.Name, strategyTypePath, string(appsv1.RollingUpdateDaemonSetStrategyType))
+		words.GoOn = patchCommand("daemonset", w.Name, strategyTypePath, rollingUpdate)
 	}
 	return words
 }
 
 // SetPace implements Control.
-func (DaemonSet) SetPace(Pacing, Pace) []Op { return nil }
+func (DaemonSet) SetPace(from Pacing, to Pace) []Op {
+	if from.Pace == to {
+		return nil
+	}
+	ops := replaceField(strategyTypePath, from.updateType(), to.updateType())
+	if from.MaxUnavailable != to.MaxUnavailable {
+		ops = append(ops, replaceField(maxUnavailablePath, intstr.Parse(from.MaxUnavailable), intstr.Parse(to.MaxUnavailable))...)
+	}
+	if from.MaxSurge != to.MaxSurge {
+		ops = append(ops, replaceField(maxSurgePath, intstr.Parse(from.MaxSurge), intstr.FromInt32(0))...)
+	}
+	return ops
+}
 
 // Revisions implements Kind.
 func (d DaemonSet) Revisions(ctx context.Context, r client.Reader, w *Workload) ([]OldRevision, error) {

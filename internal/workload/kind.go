@@ -120,6 +120,12 @@ type Evicter interface {
 	Places(ctx context.Context, cached, live client.Reader, key types.NamespacedName) (*Workload, *Places, error)
 }
 
+// NodePods is a Kind whose held rollouts the operator carries out: it evicts the pods of a wave.
+type NodePods interface {
+	// NodePods reads all pods of a workload. If live is not nil, it reads them and the status of w from there.
+	NodePods(ctx context.Context, cached, live client.Reader, w *Workload) ([]Place, error)
+}
+
 // Template reads the pod template of a workload, as the API server sent it.
 func Template(k Kind, stored *unstructured.Unstructured) (map[string]any, error) {
 	path := k.TemplatePath()

@@ -772,13 +772,59 @@ func TestNativeRestore(t *testing.T) {
 	}
 }
 
-// TestNativePace: a StatefulSet with a partition can be held, a DaemonSet never.
-func TestNativePace(t *testing.T) {
-	daemon := makeDaemon()
-	if pacing, err := daemon.kind.Pace(daemon.stored(t)); pacing != nil || err != nil || daemon.kind.PacePaths() != nil ||
-		daemon.kind.SetPace(Pacing{}, Pace{MinReadySeconds: 1}) != nil {
-		t.Error("the rollouts of a DaemonSet can be held")
+// TestDaemonPace: a DaemonSet that rolls without a surge can be held, also while it is halted.
+func TestDaemonPace(t *testing.T) {
+	strategy := func(text string) *native {
+		return makeDaemon().with(func(n *native) {
+			n.daemon.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{}
+			must(t, json.Unmarshal([]byte(text), &n.daemon.Spec.UpdateStrategy))
+		})
 	}
+	const rolls, stays = `{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"10%","maxSurge":0}}`,
+		`{"type":"OnDelete","rollingUpdate":{"maxUnavailable":"10%","maxSurge":0}}`
+	annotated := func(n *native, key, value string) *native {
+		return n.with(func(n *native) { metav1.SetMetaDataAnnotation(&n.daemon.ObjectMeta, key, value) })
+	}
+	held := (&Hold{
+		Release: 2, Until: v1alpha1.HoldEveryBatch, Pace: Pace{ByEviction: true, MaxUnavailable: "10%"},
+		Set: Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "10%"},
+	}).String()
+	for name, test := range map[string]struct {
+		of       *native
+		want     Pace
+		rolling  bool
+		stopping Stopping
+	}{
+		"rolling": {strategy(rolls), Pace{ByEviction: true, MaxUnavailable: "10%"}, true, Stopping{}},
+		"a surge": {strategy(`{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":0,"maxSurge":1}}`),
+			Pace{ByEviction: true, MaxUnavailable: "0", MaxSurge: "1"}, false, Stopping{}},
+		"a surge of none": {strategy(`{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":2,"maxSurge":"0%"}}`),
+			Pace{ByEviction: true, MaxUnavailable: "2"}, true, Stopping{}},
+		"OnDelete": {strategy(stays),
+			Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "10%"}, false, Stopping{Paused: true, OnDelete: true}},
+		"held": {annotated(strategy(stays), v1alpha1.HeldAnnotation, held), Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "10%"}, true,
+			Stopping{}},
+		"held, and OnDelete of the user": {annotated(strategy(`{"type":"OnDelete"}`), v1alpha1.HeldAnnotation, held),
+			Pace{ByEviction: true, OnDelete: true}, false, Stopping{Paused: true, OnDelete: true}},
+		"halted": {annotated(strategy(stays), v1alpha1.HaltedAnnotation, "v1"),
+			Pace{ByEviction: true, OnDelete: true, MaxUnavailable: "10%", Halted: true}, true, Stopping{Paused: true}},
+	} {
+		pacing, err := test.of.kind.Pace(test.of.stored(t))
+		if err != nil || pacing.Pace != test.want || pacing.Rolling != test.rolling {
+			t.Errorf("%s: %+v, %v", name, pacing, err)
+		}
+		if stopping, err := test.of.kind.Stopping(test.of.stored(t)); err != nil || stopping != test.stopping {
+			t.Errorf("%s: %+v, %v", name, stopping, err)
+		}
+	}
+	unknown := strategy(`{"type":"Later"}`)
+	if pacing, err := unknown.kind.Pace(unknown.stored(t)); pacing != nil || err != nil {
+		t.Errorf("a strategy that is not known can be held: %+v, %v", pacing, err)
+	}
+}
+
+// TestNativePace: a StatefulSet with a partition can be held.
+func TestNativePace(t *testing.T) {
 	at := func(p int32) Pace { return Pace{ByPartition: true, Partition: p} }
 	for name, test := range map[string]struct {
 		of   *native

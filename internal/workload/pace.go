@@ -24,13 +24,14 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Pace has the fields of a workload that a hold changes: Partition if ByPartition, otherwise the
-// two times.
+// Pace has the fields of a workload that a hold changes: Partition if ByPartition, OnDelete if
+// ByEviction, otherwise the two times.
 type Pace struct {
 	// MinReadySeconds is how long a pod has to be Ready to be available.
 	MinReadySeconds int32
@@ -40,6 +41,14 @@ type Pace struct {
 	// Partition is how many pods, the first ones, stay at the previous version.
 	ByPartition bool
 	Partition   int32
+	// OnDelete: pods are replaced only when they are deleted, and the operator evicts them. MaxUnavailable
+	// is the user's number of pods that are replaced at once; empty if the strategy has no place for it.
+	ByEviction, OnDelete bool
+	MaxUnavailable       string
+	// MaxSurge is the user's number of pods that are created beside old ones; empty for none.
+	MaxSurge string
+	// Halted: OnDelete is the operator's halt.
+	Halted bool
 }
 
 // MinReady returns MinReadySeconds as a duration.
@@ -81,7 +90,7 @@ type Hold struct {
 	// the youngest of them became Ready. Both are Unix times in seconds; 0 if no wave was opened.
 	OpenedAt, OpenedTo int64
 	// Replicas is the number of pods for which the partition was last set; 0 for a Deployment, or if
-	// an older build set the partition.
+	// an older build set the partition. For a DaemonSet it is how many old pods the open wave leaves.
 	Replicas int32
 	// Over: the hold ends. Admission removes this annotation together with the fields that the hold
 	// changed; an annotation with Over was written while admission did not see it.
@@ -106,18 +115,26 @@ type paceText struct {
 	MinReadySeconds         *int32 `json:"minReadySeconds,omitempty"`
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 	Partition               *int32 `json:"partition,omitempty"`
+	Type                    string `json:"type,omitempty"`
+	MaxUnavailable          string `json:"maxUnavailable,omitempty"`
 }
 
 func (p Pace) text() paceText {
-	if p.ByPartition {
+	switch {
+	case p.ByPartition:
 		return paceText{Partition: &p.Partition}
+	case p.ByEviction:
+		return paceText{Type: p.updateType(), MaxUnavailable: p.MaxUnavailable}
 	}
 	return paceText{MinReadySeconds: &p.MinReadySeconds, ProgressDeadlineSeconds: &p.ProgressDeadlineSeconds}
 }
 
 func (t *paceText) pace() Pace {
-	if t.Partition != nil {
+	switch {
+	case t.Partition != nil:
 		return Pace{ByPartition: true, Partition: *t.Partition}
+	case t.Type != "":
+		return Pace{ByEviction: true, OnDelete: t.Type == onDelete, MaxUnavailable: t.MaxUnavailable}
 	}
 	return Pace{MinReadySeconds: ptr.Deref(t.MinReadySeconds, 0), ProgressDeadlineSeconds: ptr.Deref(t.ProgressDeadlineSeconds, 0)}
 }
@@ -143,7 +160,7 @@ func ParseHold(value string) *Hold {
 		h.Was = ptr.To(t.Was.pace())
 	}
 	for _, p := range []Pace{h.Pace, h.Set, ptr.Deref(h.Was, h.Set)} {
-		if !p.Valid() || p.ByPartition != h.ByPartition {
+		if !p.Valid() || !p.IsLike(h.Pace) {
 			return nil
 		}
 	}
@@ -153,16 +170,28 @@ func ParseHold(value string) *Hold {
 // HoldOf returns the hold in the annotations of a workload with this pace; nil for none.
 func (p Pace) HoldOf(annotations map[string]string) *Hold {
 	h := ParseHold(annotations[v1alpha1.HeldAnnotation])
-	if h == nil || h.ByPartition != p.ByPartition {
+	if h == nil || !h.IsLike(p) {
 		return nil
 	}
 	return h
 }
 
+// IsLike reports whether two paces have the same fields.
+func (p Pace) IsLike(other Pace) bool {
+	return p.ByPartition == other.ByPartition && p.ByEviction == other.ByEviction
+}
+
+// InSteps reports whether pods are replaced in steps that the operator decides.
+func (p Pace) InSteps() bool { return p.ByPartition || p.ByEviction }
+
 // Valid reports whether the API server accepts the pace.
 func (p Pace) Valid() bool {
-	if p.ByPartition {
+	switch {
+	case p.ByPartition:
 		return p.Partition >= 0
+	case p.ByEviction:
+		none := p.MaxUnavailable == "0" || p.MaxUnavailable == "0%"
+		return p.OnDelete || none == (p.MaxSurge != "") // with OnDelete, the numbers have no meaning
 	}
 	return p.MinReadySeconds >= 0 && p.ProgressDeadlineSeconds > p.MinReadySeconds
 }
@@ -185,6 +214,9 @@ func (h *Hold) String() string {
 
 // Own reports whether each value is the user's, or was written by the operator.
 func (h *Hold) Own(is Pace) bool {
+	if is.ByEviction {
+		return is.MaxUnavailable == h.MaxUnavailable && is.MaxSurge == h.MaxSurge
+	}
 	of := func(field func(Pace) int32) bool {
 		v := field(is)
 		return v == field(h.Set) || v == field(h.Pace) || h.Was != nil && v == field(*h.Was)
@@ -201,6 +233,11 @@ func partitionOf(p Pace) int32 { return p.Partition }
 // Kept returns the pace to restore at the end of the hold: the user's value of each field, or the
 // current value if the operator did not write it.
 func (h *Hold) Kept(is Pace) Pace {
+	if is.ByEviction {
+		// A hold leaves the place for the number; a user who sets OnDelete removes it.
+		is.OnDelete = is.OnDelete && (is.Halted || is.MaxUnavailable == "")
+		return is
+	}
 	given := h.Pace
 	for _, f := range []struct {
 		of  func(Pace) int32
@@ -214,9 +251,14 @@ func (h *Hold) Kept(is Pace) Pace {
 }
 
 // Fitting returns a pace that the API server accepts: the deadline is later than minReadySeconds. A
-// user may have changed one of the two fields while the hold had raised the other.
+// user may have changed one of the two fields while the hold had raised the other. With OnDelete, the
+// API server accepts every maxUnavailable and maxSurge.
 func (h *Hold) Fitting(p Pace) Pace {
-	if !p.ByPartition && !p.Valid() {
+	switch {
+	case p.Valid(), p.ByPartition:
+	case p.ByEviction:
+		p.MaxUnavailable, p.MaxSurge = h.MaxUnavailable, h.MaxSurge
+	default:
 		p.ProgressDeadlineSeconds = int32(min(int64(p.MinReadySeconds)+int64(h.ProgressDeadlineSeconds), math.MaxInt32)) //nolint:gosec // bounded
 	}
 	return p
@@ -232,6 +274,11 @@ type HeldPod struct {
 	Verified, Flapped bool
 	// Index is the place of the pod, from 0, in a workload with numbered pods.
 	Index int32
+	// UnreadySince is since when it is not Ready; zero while it is Ready.
+	UnreadySince time.Time
+	// Node is its node; Down: the node is not Ready.
+	Node string
+	Down bool
 }
 
 // IsReady reports whether the pod is Ready.
@@ -296,7 +343,7 @@ func (e HoldEnd) Describe() string {
 	case v1alpha1.ReasonHoldEdited:
 		return cmp.Or(e.User, UnknownUser) + " set a field that the hold had changed"
 	case v1alpha1.ReasonHoldStuck:
-		return "a pod of an earlier version is not Ready"
+		return "pods that are not Ready stop the rollout"
 	case v1alpha1.ReasonReleaseEnded:
 		return "nothing of the release is left to wait for"
 	default:
@@ -312,6 +359,25 @@ func HaltedPartition(annotations map[string]string) int32 {
 		return 0
 	}
 	return int32(users)
+}
+
+// Resumed returns p as it is after the halt of a workload with these annotations ends.
+func (p Pace) Resumed(annotations map[string]string) Pace {
+	if p.ByPartition {
+		p.Partition = HaltedPartition(annotations)
+	}
+	p.OnDelete, p.Halted = false, false
+	return p
+}
+
+// onDelete and rollingUpdate are the types of the update strategy of a DaemonSet.
+const onDelete, rollingUpdate = string(appsv1.OnDeleteDaemonSetStrategyType), string(appsv1.RollingUpdateDaemonSetStrategyType)
+
+func (p Pace) updateType() string {
+	if p.OnDelete {
+		return onDelete
+	}
+	return rollingUpdate
 }
 
 // NoPartition is the partition of a workload whose strategy has none.

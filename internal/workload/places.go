@@ -24,6 +24,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,7 +42,7 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 	if err != nil || w == nil {
 		return nil, nil, err
 	}
-	pods, err := podsOfSet(ctx, cached, live, w, s)
+	pods, err := allPods(ctx, cached, live, w, s.Spec.Selector)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,17 +65,38 @@ func (StatefulSet) Places(ctx context.Context, cached, live client.Reader, key t
 	return w, places, nil
 }
 
-// podsOfSet returns all pods that a StatefulSet controls. The API server finds them by the selector
-// of the set.
-func podsOfSet(ctx context.Context, cached, live client.Reader, w *Workload, s *appsv1.StatefulSet) ([]corev1.Pod, error) {
+// NodePods implements [NodePods].
+func (d DaemonSet) NodePods(ctx context.Context, cached, live client.Reader, w *Workload) (places []Place, err error) {
+	typed := &appsv1.DaemonSet{}
+	if live != nil {
+		obj := d.Object().(*unstructured.Unstructured) //nolint:errcheck // always this type
+		if err := live.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: w.Name}, obj); err != nil {
+			return nil, fmt.Errorf("get %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+		}
+		var now *Workload
+		if now, typed, err = readDaemonSet(obj); err != nil {
+			return nil, err
+		}
+		w.Replicas, w.MayLack, w.Scheduled, w.Misscheduled = now.Replicas, now.MayLack, now.Scheduled, now.Misscheduled
+		w.Rollout.Stale = w.Rollout.Stale || now.Rollout.Stale
+	}
+	pods, err := allPods(ctx, cached, live, w, typed.Spec.Selector)
+	for i := range pods {
+		places = append(places, Place{Pod: ReadPod(&pods[i]), ResourceVersion: pods[i].ResourceVersion, Current: isOfRevision(w, &pods[i])})
+	}
+	return places, err
+}
+
+// allPods returns all pods that a workload controls. The API server finds them by the selector.
+func allPods(ctx context.Context, cached, live client.Reader, w *Workload, of *metav1.LabelSelector) ([]corev1.Pod, error) {
 	if live == nil {
 		return podsOwned(ctx, cached, w)
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s.Spec.Selector)
+	selector, err := metav1.LabelSelectorAsSelector(of)
 	if err != nil {
 		return nil, fmt.Errorf("read the selector of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
 	}
-	kind := NewRegistry(StatefulSet{})
+	kind := NewRegistry(StatefulSet{}, DaemonSet{})
 	var pods []corev1.Pod
 	err = pages.Each(ctx, func(ctx context.Context, limit int64, from string) (string, error) {
 		var page corev1.PodList

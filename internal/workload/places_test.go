@@ -25,6 +25,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 func TestPlaces(t *testing.T) {
@@ -113,5 +115,25 @@ func TestPlaces(t *testing.T) {
 				t.Errorf("of one that is gone: %v, %v, %v", w, places, err)
 			}
 		})
+	}
+}
+
+// TestNodePodsLive: before a wave, the status is read with the pods, as the cache may be behind.
+func TestNodePodsLive(t *testing.T) {
+	cached := makeDaemon()
+	w := cached.get(t, true)
+	live := cached.with(func(n *native) {
+		d := n.daemon
+		d.Generation = 3 // its strategy was changed just now
+		d.Spec.Selector = &metav1.LabelSelector{}
+		d.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(2))
+		d.Status.DesiredNumberScheduled, d.Status.CurrentNumberScheduled, d.Status.NumberMisscheduled = 4, 3, 1
+	})
+	places, err := DaemonSet{}.NodePods(t.Context(), cached.reader(t, true), live.reader(t, false), w)
+	if err != nil || len(places) != 5 {
+		t.Fatalf("%d pods, %v", len(places), err)
+	}
+	if w.Replicas != 4 || w.Scheduled != 3 || w.Misscheduled != 1 || w.MayLack != 2 || !w.Rollout.Stale || w.Revision == "" {
+		t.Errorf("it is %+v", w)
 	}
 }

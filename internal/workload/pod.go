@@ -17,6 +17,7 @@ limitations under the License.
 package workload
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -78,6 +79,8 @@ type Pod struct {
 	// never.
 	RestartedAt time.Time
 	Terminating bool
+	// Deleted is when its deletion is due; zero unless it is terminating.
+	Deleted time.Time
 	// Ended: the pod never runs again (it was evicted, for example), and its owner replaces it.
 	Ended  bool
 	Labels map[string]string
@@ -103,6 +106,9 @@ type Pod struct {
 
 // Live reports whether the pod counts as a running pod of its workload.
 func (p *Pod) Live() bool { return !p.Terminating && !p.Ended }
+
+// Seat returns the node of the pod. A pod that has none yet shares it with no other.
+func (p *Pod) Seat() string { return cmp.Or(p.Node, "of "+p.Name) }
 
 // Excused reports whether a failure of the pod does not count: it is going away, or its node is.
 func (p *Pod) Excused() bool { return !p.Live() || p.Disrupted || p.Lost }
@@ -179,6 +185,9 @@ func ReadPod(pod *corev1.Pod) Pod {
 		Ended:       pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded,
 		Labels:      pod.Labels,
 		Stuck:       ReadStuck(pod),
+	}
+	if pod.DeletionTimestamp != nil {
+		p.Deleted = pod.DeletionTimestamp.Time
 	}
 	p.StartedAt, p.RestartedAt = lastStarts(pod)
 	if pod.Spec.Hostname != "" {

@@ -83,8 +83,10 @@ type Workload struct {
 	AvailableSince time.Time
 	ByPods         bool
 	MayLack        int32
-	// PerNode: the workload has a pod for each node, healthy or not.
-	PerNode bool
+	// PerNode: the workload has a pod for each node, healthy or not. By its status, Scheduled of its nodes have a pod, and
+	// Misscheduled other nodes.
+	PerNode                 bool
+	Scheduled, Misscheduled int32
 	// Stateful: a version that ran may have changed data that an earlier version cannot read.
 	Stateful bool
 	// NotMade are pods of the current revision whose creation is refused; nil for none.
@@ -188,8 +190,8 @@ type Rollout struct {
 func (w *Workload) SetPace(pace Pace) {
 	w.Pace, w.Hold = pace, pace.HoldOf(w.Annotations)
 	users := pace.Users(w.Annotations)
-	if pace.ByPartition {
-		return // MinReady and ProgressDeadline are not changed, and Partition is the user's
+	if pace.InSteps() {
+		return // MinReady and ProgressDeadline are not changed
 	}
 	w.MinReady, w.ProgressDeadline = users.MinReady(), 0
 	// The largest value means no deadline.

@@ -60,7 +60,7 @@ var holdStories = map[string]plan{
 				},
 			},
 			{
-				command: `kubectl get deployments,statefulsets -A -o go-template='{{range .items}}{{with .metadata.annotations}}` +
+				command: `kubectl get deployments,statefulsets,daemonsets -A -o go-template='{{range .items}}{{with .metadata.annotations}}` +
 					`{{with index . "altershield.defense.antgroup.com/held"}}{{.}}{{end}}{{end}} ` +
 					`{{.metadata.namespace}} {{.metadata.name}}{{"\n"}}{{end}}' | grep ^{`,
 				before: func(s *story) {
@@ -92,6 +92,24 @@ var holdStories = map[string]plan{
 				after: func(s *story) {
 					s.partition("0")
 					s.do("kubectl delete statefulset db --cascade=foreground")
+				},
+			},
+			{
+				command: `kubectl -n default patch daemonset NAME --type=merge -p ` +
+					`'{"metadata":{"annotations":{"altershield.defense.antgroup.com/held":null}},` +
+					`"spec":{"updateStrategy":{"type":"RollingUpdate"}}}'`,
+				fill: ofStatefulSet,
+				before: func(s *story) {
+					s.do(`kubectl apply -f - <<'END'
+{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":"db","annotations":{"altershield.defense.antgroup.com/held":"{}"}},
+"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":{"maxUnavailable":1}},"selector":{"matchLabels":{"app":"agent"}},
+"template":{"metadata":{"labels":{"app":"agent"}},"spec":{"nodeSelector":{"none":"such"},"containers":[{"name":"db","image":"busybox"}]}}}}
+END`)
+				},
+				after: func(s *story) {
+					s.wait("RollingUpdate", `kubectl get daemonset db -o jsonpath='{.spec.updateStrategy.type}`+
+						`{.metadata.annotations.altershield\.defense\.antgroup\.com/held}'`)
+					s.do("kubectl delete daemonset db")
 				},
 			},
 		},

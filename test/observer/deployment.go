@@ -70,6 +70,7 @@ func checkOwnFields(before, after *appsv1.Deployment) []finding {
 		d = d.DeepCopy()
 		d.ManagedFields, d.ResourceVersion, d.Generation = nil, "", 0
 		d.Spec.Paused = false
+		delete(d.Annotations, evictsAnnotation)
 		if _, native := d.Annotations[restAnnotation]; (wasHeld || isHeld) && !native { // checkGivenBack checks these fields
 			d.Spec.MinReadySeconds, d.Spec.ProgressDeadlineSeconds = 0, nil
 		} else if wasHeld || isHeld {

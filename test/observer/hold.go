@@ -130,6 +130,9 @@ type outage struct{ from, to time.Time }
 // holdOf returns the hold of a workload, if its annotation is readable.
 func holdOf(d *appsv1.Deployment) (h heldAs, held bool) {
 	text := d.Annotations[v1alpha1.HeldAnnotation]
+	if isDaemonSet(d) {
+		return h, false // checkEvicted judges it
+	}
 	return h, text != "" && json.Unmarshal([]byte(text), &h) == nil
 }
 
@@ -140,6 +143,12 @@ func minReadySeconds(d *appsv1.Deployment) int32 {
 		return h.MinReadySeconds
 	}
 	return d.Spec.MinReadySeconds
+}
+
+func isDaemonSet(d *appsv1.Deployment) bool {
+	_, native := d.Annotations[restAnnotation]
+	_, numbered := d.Annotations[partitionAnnotation]
+	return native && !numbered
 }
 
 func paceOf(d *appsv1.Deployment) pace {

@@ -67,6 +67,8 @@ const (
 	// partitionAnnotation has the partition of a StatefulSet, and the user's partition while it is
 	// halted.
 	partitionAnnotation = "observer/partition"
+	// evictsAnnotation is on a DaemonSet that is held: the operator evicts its pods.
+	evictsAnnotation = "observer/evicts"
 )
 
 // workloadKinds returns the kinds of workloads by their resources in requests.

@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -98,10 +99,18 @@ func likeDaemonSet(o *appsv1.DaemonSet) *appsv1.Deployment {
 	rest := o.Spec.DeepCopy()
 	rest.Template, rest.MinReadySeconds = corev1.PodTemplateSpec{}, 0
 	halted := rest.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
-	if halted && o.Annotations[v1alpha1.HaltedAnnotation] != "" {
+	evicts := halted && o.Annotations[v1alpha1.HaltedAnnotation] == "" && o.Annotations[v1alpha1.HeldAnnotation] != "" &&
+		rest.UpdateStrategy.RollingUpdate != nil
+	if halted && (o.Annotations[v1alpha1.HaltedAnnotation] != "" || evicts) {
 		rest.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
 	}
+	if r := rest.UpdateStrategy.RollingUpdate; evicts && r.MaxSurge != nil && r.MaxUnavailable.String() != "0" {
+		r.MaxSurge = new(intstr.FromInt32(0)) // the API server would refuse both without OnDelete
+	}
 	d := likeDeployment(&o.ObjectMeta, &o.Spec.Template, rest)
+	if evicts {
+		halted, d.Annotations[evictsAnnotation] = false, "true"
+	}
 	delete(d.Annotations, appsv1.DeprecatedTemplateGeneration) // it follows the template
 	d.Spec.MinReadySeconds, d.Spec.Paused = o.Spec.MinReadySeconds, halted
 	// The status has the number of pods: in the spec, a new node would look like a change of the

@@ -17,6 +17,8 @@ limitations under the License.
 package observer
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -158,10 +160,40 @@ func (w *world) rolls(p *pod, d *workload, h *hold) bool {
 	return alive > rs.replicas
 }
 
-// checkEvicted checks S10 for a pod that the operator evicts: a stuck pod does not serve.
+// checkEvicted checks S10 for a pod that the operator evicts: a stuck pod does not serve, or its DaemonSet is held, and
+// pods on enough other nodes serve. In a held DaemonSet, S12 wants each pod of the version to be verified, or its time to
+// be over.
 func (w *world) checkEvicted(p *pod, now time.Time) []finding {
 	if p == nil || !p.serves() || now.Sub(p.readySince) <= delay {
 		return nil
+	}
+	rs := w.replicaSets[p.owner]
+	if d := w.deployments[rs.owner]; d != nil && d.Annotations[evictsAnnotation] != "" && d.template != rs.template {
+		var early []string
+		serve := map[string]bool{}
+		held, ofWave := &hold{atMost: atMostOf(d.Deployment, &heldAs{})}, true
+		for _, other := range w.pods {
+			of := w.replicaSets[other.owner]
+			if other != p && of.owner == d.UID && (other.serves() || other.live && !other.lost.IsZero() && now.Sub(other.lost) <= delay) {
+				serve[other.node] = true
+			}
+			if of.owner == d.UID && of.template == d.template && other.live && !w.trusted(other, held, now) {
+				early = append(early, other.name)
+				ofWave = ofWave && now.Sub(other.created) <= delay
+			}
+		}
+		like := d.DeepCopy()
+		like.Spec.Replicas = &d.Status.ReadyReplicas
+		room, need := fenced(like)
+		if len(serve) < int(need) {
+			return []finding{found(HoldHarmless, "the operator evicts pod %s, which serves: pods on %d other nodes do, and on %d have to",
+				p.name, len(serve), need)}
+		}
+		if len(early) == 0 || ofWave && len(early) < int(room) {
+			return nil
+		}
+		slices.Sort(early)
+		return []finding{found(HoldShut, "the operator evicts pod %s, and these pods are not verified: %s", p.name, strings.Join(early, ", "))}
 	}
 	since := p.readySince.UTC().Format(time.RFC3339)
 	return []finding{found(HoldHarmless, "the operator evicts pod %s, which has been Ready since %s", p.name, since)}

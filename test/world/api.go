@@ -250,6 +250,13 @@ func invalid(o client.Object) error {
 			errs = append(errs, field.Invalid(spec.Child("updateStrategy", "rollingUpdate"), u.RollingUpdate,
 				"only allowed for updateStrategy 'RollingUpdate'"))
 		}
+	case *appsv1.DaemonSet:
+		u := o.Spec.UpdateStrategy.RollingUpdate
+		both := u != nil && u.MaxSurge != nil && u.MaxSurge.String() != "0" && u.MaxUnavailable.String() != "0"
+		if both && o.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+			errs = append(errs, field.Invalid(spec.Child("updateStrategy", "rollingUpdate", "maxSurge"), u.MaxSurge.String(),
+				"may not be set when maxUnavailable is non-zero"))
+		}
 	}
 	if len(errs) == 0 {
 		return nil

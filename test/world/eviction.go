@@ -76,6 +76,11 @@ func (a *api) keepsTo(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) err
 			all = *o.(*appsv1.StatefulSet).Spec.Replicas //nolint:errcheck // the kind says so
 		}
 	}
+	for _, o := range a.kinds["DaemonSet"] {
+		if o.GetUID() == metav1.GetControllerOf(pod).UID {
+			all = daemonNodes
+		}
+	}
 	desired := all
 	if m := budget.Spec.MinAvailable; m != nil {
 		desired = scaled(m, all, true)

@@ -293,7 +293,8 @@ func rolloutEntries() []Entry {
 		condition(ConditionHeld, isFalse, ReasonHoldEdited, "hold ended by a user",
 			"A user set a field that the hold had changed.", NeedsNotice, "", ""),
 		condition(ConditionHeld, isFalse, ReasonHoldStuck, "hold ended, pods are stuck",
-			"A pod of an earlier version is not Ready, so the StatefulSet creates no pod of this release. The rollout continues without verdicts.",
+			"Pods that are not Ready stop the rollout: an earlier pod of a StatefulSet, or as many pods of a DaemonSet as may be unavailable. "+
+				"Or the DaemonSet controller does not record the version. The rollout continues without verdicts.",
 			NeedsNotice, "", ""),
 		condition(ConditionHeld, isFalse, ReasonReleaseEnded, "hold ended",
 			"The release ended, the workload was scaled to 0, or no setting asks for a hold.", NeedsNothing, "", ""),
@@ -359,7 +360,8 @@ func podEntries() []Entry {
 		condition(ConditionPodsUnavailable, isFalse, ReasonReleaseEnded, "ended", "The release ended.", NeedsNothing, "", ""),
 
 		condition(ConditionEvictionBlocked, isTrue, ReasonDisruptionBudget, "pod stuck",
-			"A pod of the rolled-back version blocks the rollout, and a PodDisruptionBudget refuses its eviction.",
+			"A pod of the rolled-back version, or of the next wave of a held DaemonSet, blocks the rollout. "+
+				"A PodDisruptionBudget refuses its eviction.",
 			NeedsAction, ActorOwner, StepDeletePod),
 		condition(ConditionEvictionBlocked, isTrue, ReasonNotEvicted, "pod stuck",
 			"A pod of another version blocks the rollout, and the operator does not evict it.", NeedsAction, ActorOwner, StepDeletePod),

@@ -69,7 +69,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isTimeout' || (has(self.content) && self.content.matches('^((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)(,((wait|pre|post|settle)=([1-9][0-9]{0,5}(s|m|h)){1,3}|settle=0s?)){0,3}$') && !self.content.matches('(wait=.*wait=|pre=.*pre=|post=.*post=|settle=.*settle=)'))",message="content of type isTimeout names thresholds of at least 1s, settle also 0, each once, as in \"wait=60s,pre=120s,post=120s,settle=10s\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isQuarantine' || (has(self.content) && self.content.matches('^([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content) <= duration('24h'))",message="content of type isQuarantine is a duration from 1s to 24h in s, m or h, as in \"1h\"",fieldPath=".content"
 // +kubebuilder:validation:XValidation:rule="!self.enable || !(self.type in ['isLimit', 'isBrake']) || (has(self.content) && self.content.matches('^([1-9][0-9]{0,2}|1000)/([1-9][0-9]{0,5}(s|m|h)){1,3}$') && duration(self.content.split('/')[1]) <= duration('24h'))",message="content of type isLimit is a number of rollbacks from 1 to 1000 and the time in which they are counted, from 1s to 24h, as in \"5/10m\"",fieldPath=".content"
-// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHolding' || (has(self.content) && self.content.matches('^(first|every)(,atMost=([1-9][0-9]{0,5}(s|m|h)){1,3})?$') && (!self.content.contains('=') || duration(self.content.split('=')[1]) >= duration('1m') && duration(self.content.split('=')[1]) <= duration('2h')))",message="content of type isHolding is first or every, optionally with the longest wait for a pod, from 1m to 2h, as in \"first,atMost=30m\"",fieldPath=".content"
+// +kubebuilder:validation:XValidation:rule="!self.enable || self.type != 'isHolding' || (has(self.content) && self.content.matches('^(first|every)(,daemonsets)?(,atMost=([1-9][0-9]{0,5}(s|m|h)){1,3})?$') && (!self.content.contains('=') || duration(self.content.split('=')[1]) >= duration('1m') && duration(self.content.split('=')[1]) <= duration('2h')))",message="content of type isHolding is first or every, optionally daemonsets, optionally the longest wait for a pod, from 1m to 2h, as in \"first,daemonsets,atMost=30m\"",fieldPath=".content"
 type OpsConfigInfoSpec struct {
 	// Type of the setting. The name of the object decides which type it must be:
 	// isBlockingUp for blocking, isBranch for branch, isRollback for rollback,
@@ -93,8 +93,8 @@ type OpsConfigInfoSpec struct {
 	// isQuarantine: first duration, 1s to 24h, as 1h.
 	// isLimit: number of rollbacks, 1 to 1000, and their time, 1s to 24h, as
 	// 5/10m.
-	// isHolding: first or every, and the longest wait, 1m to 2h, as
-	// first,atMost=30m.
+	// isHolding: first or every, daemonsets to hold DaemonSets, too, and the
+	// longest wait, 1m to 2h, as first,daemonsets,atMost=30m.
 	// Other types have no content.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
