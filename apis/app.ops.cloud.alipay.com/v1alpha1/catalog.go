@@ -293,8 +293,8 @@ func rolloutEntries() []Entry {
 		condition(ConditionHeld, isFalse, ReasonHoldEdited, "hold ended by a user",
 			"A user set a field that the hold had changed.", NeedsNotice, "", ""),
 		condition(ConditionHeld, isFalse, ReasonHoldStuck, "hold ended, pods are stuck",
-			"Pods that are not Ready stop the rollout: an earlier pod of a StatefulSet, or as many pods of a DaemonSet as may be unavailable. "+
-				"Or the DaemonSet controller does not record the version. The rollout continues without verdicts.",
+			"Pods that are not Ready, or a version that its controller does not record, stop the rollout. "+
+				"The rollout continues without verdicts.",
 			NeedsNotice, "", ""),
 		condition(ConditionHeld, isFalse, ReasonReleaseEnded, "hold ended",
 			"The release ended, the workload was scaled to 0, or no setting asks for a hold.", NeedsNothing, "", ""),
