@@ -326,10 +326,7 @@ func (r *ChangeWorkloadReconciler) apply(
 	if plan.Status != nil {
 		updated.Status = *plan.Status
 	}
-	noted, err := r.evictWave(ctx, w, updated, plan.Evict)
-	if err != nil {
-		return err
-	}
+	noted, notEvicted := r.evictWave(ctx, w, updated, plan.Evict)
 	// Each write that was denied before has succeeded, or is no longer planned.
 	over := denied == nil && defense.NoteAccepted(&updated.Status, change.Generation, r.Clock.Now(), cluster.Writes(releaseActs()...)...)
 	if plan.Status != nil || over || noted {
@@ -343,10 +340,10 @@ func (r *ChangeWorkloadReconciler) apply(
 	}
 	r.report(ctx, change, updated, w, plan.Events)
 	if denied == nil {
-		return r.tidy(ctx, change, w, &plan)
+		return errors.Join(r.tidy(ctx, change, w, &plan), notEvicted)
 	}
 	// If the block was denied, the plan has nothing to tidy.
-	return errors.Join(r.tidy(ctx, change, w, &plan), denied)
+	return errors.Join(r.tidy(ctx, change, w, &plan), denied, notEvicted)
 }
 
 // askRollback asks for a rollback as a user would, if the plan says so.

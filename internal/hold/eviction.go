@@ -82,12 +82,14 @@ func decideEviction(in Input) Plan {
 	w.readOld()
 	more := count(w.taken) - in.Misscheduled - in.Replicas
 	w.plan.Missing = max(-more, 0)
-	// A pod that was missing in the status is missing for longer than a moment.
-	recent := w.plan.Missing > in.Lacking+w.readLeaving()
+	// A pod that was missing in the status is missing for longer than a moment. The pod of a deleted node makes up for a
+	// missing one in the number of pods.
+	lacking := in.Lacking + w.readLeaving()
+	recent := w.plan.Missing > lacking
 	left := w.since.Add(in.AtMost + in.MinReady).Sub(in.Now)
 	first := in.Until == v1alpha1.HoldFirstBatch && h.OpenedAt > 0
 	switch {
-	case in.Behind, recent, w.plan.Waiting > 0, left > 0 && (in.Unknown || more != 0):
+	case in.Behind, recent, w.plan.Waiting > 0, left > 0 && (in.Unknown || more != 0 || lacking > 0):
 		w.plan.Again = times.Shortest(w.plan.Again, readAgain)
 		return w.plan
 	case in.Unknown:
@@ -95,7 +97,7 @@ func decideEviction(in Input) Plan {
 	case len(w.idle)+len(w.next) == 0, first && len(in.Pods) > 0 && len(in.Old) <= int(h.Replicas):
 		w.plan.Done = true
 	default:
-		w.plan.Evict = w.wave(max(more, 0) + in.Misscheduled)
+		w.plan.Evict = w.wave(max(more+lacking, 0) + in.Misscheduled)
 		if rest := len(in.Old) - int(h.Replicas); first && rest > 0 {
 			w.plan.Evict = w.plan.Evict[:min(len(w.plan.Evict), rest)]
 		}

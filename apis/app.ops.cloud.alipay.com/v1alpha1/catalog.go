@@ -360,8 +360,7 @@ func podEntries() []Entry {
 		condition(ConditionPodsUnavailable, isFalse, ReasonReleaseEnded, "ended", "The release ended.", NeedsNothing, "", ""),
 
 		condition(ConditionEvictionBlocked, isTrue, ReasonDisruptionBudget, "pod stuck",
-			"A pod of the rolled-back version, or of the next wave of a held DaemonSet, blocks the rollout. "+
-				"A PodDisruptionBudget refuses its eviction.",
+			"A PodDisruptionBudget refuses the eviction of a pod that blocks the rollout.",
 			NeedsAction, ActorOwner, StepDeletePod),
 		condition(ConditionEvictionBlocked, isTrue, ReasonNotEvicted, "pod stuck",
 			"A pod of another version blocks the rollout, and the operator does not evict it.", NeedsAction, ActorOwner, StepDeletePod),
