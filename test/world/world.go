@@ -46,8 +46,8 @@ import (
 const (
 	// patience is how long a story waits for an expected result.
 	patience = time.Hour
-	// quiet is longer than every wait of the operator, including its polls of minutes.
-	quiet = 5 * time.Minute
+	// quiet is longer than every wait of the operator: it polls for minutes, and a version has to run well for five.
+	quiet = 6 * time.Minute
 	// heldFor is how long watches get no events after a fault that holds them.
 	heldFor = 3 * time.Second
 	// restartAfter is how long a process that died stays down.
