@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -188,29 +187,15 @@ func lastApplied(kind workload.Kind, w *workload.Workload, data []byte) (string,
 	return applied, nil
 }
 
-// contentOf reads the content that a rollback restores. A declared kind has the content of running
-// pods only in the history.
+// contentOf reads the content that a rollback restores.
 func (s *RollbackScanner) contentOf(
 	ctx context.Context, kind workload.Kind, w *workload.Workload, rb *rollback.Rollback,
 ) (data []byte, err error) {
 	var version string
-	of := rb.History
 	if rb.Old != nil {
-		if data, version, err = s.RevisionContent(ctx, kind, w, rb.Old); err != nil {
-			return nil, err
-		}
-		if data == nil {
-			history, err := s.History(ctx, w.Namespace, w.UID)
-			if err != nil {
-				return nil, err
-			}
-			if i := slices.IndexFunc(history, func(r workload.Revision) bool { return r.Version == rb.To }); i >= 0 {
-				of = &history[i]
-			}
-		}
-	}
-	if data == nil && of != nil {
-		data, version, err = s.RememberedContent(ctx, kind, w, of)
+		data, version, err = s.RevisionContent(ctx, kind, w, rb.Old)
+	} else {
+		data, version, err = s.RememberedContent(ctx, kind, w, rb.History)
 	}
 	switch {
 	case err != nil:

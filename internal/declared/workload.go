@@ -172,7 +172,8 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 		GVK: d.k.GroupVersionKind, Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
 		Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Deleting: u.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(u),
 		Object: u.Object, Images: d.k.ImagesOf(u.Object), Version: d.k.VersionOf(u.Object), Unstamped: !d.Stamps(), Stamp: d.stampOf(u.Object),
-		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, HandBack: keptOf(u.Object)[keptHandBack] == true,
+		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, Rollbacks: d.k.Spec.Rollback,
+		HandBack: keptOf(u.Object)[keptHandBack] == true,
 	}
 	if u.GetGeneration() == 1 { // it has not changed since it was created
 		w.RevisionCreated = u.GetCreationTimestamp().Time

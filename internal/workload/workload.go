@@ -51,6 +51,9 @@ type Workload struct {
 	// was read from the API server. Newest is the metadata of the newest ControllerRevision that it owns,
 	// if an expression of its ChangeKind reads it.
 	Object, Newest map[string]any
+	// Rollbacks are the rollbacks of a declared kind, whose earlier contents only the history has; empty
+	// for other kinds.
+	Rollbacks v1alpha1.ChangeKindRollback
 	// Problem is the first expression of a ChangeKind that cannot be evaluated for the workload; empty
 	// for none. Such an expression counts as false.
 	Problem string
