@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -250,9 +251,12 @@ func (d *Workloads) stampOf(object map[string]any) string {
 	return stamp
 }
 
+// readsRevision matches an expression that may read the variable revision.
+var readsRevision = regexp.MustCompile(`(^|[^.?\w])revision\b`)
+
 // newest returns the metadata of the newest ControllerRevision of an object, if the expression may read it.
 func (d *Workloads) newest(ctx context.Context, r client.Reader, w *workload.Workload) (map[string]any, error) {
-	if p := d.k.Spec.Pods; p == nil || !strings.Contains(string(p.Current), "revision") {
+	if p := d.k.Spec.Pods; p == nil || !readsRevision.MatchString(string(p.Current)) {
 		return nil, nil
 	}
 	revision, err := workload.NewestRevision(ctx, r, w)
@@ -355,10 +359,10 @@ func (d *Workloads) Halt(w *workload.Workload) []workload.Op {
 
 // HaltedFrom implements workload.Control.
 func (d *Workloads) HaltedFrom(w *workload.Workload) string {
-	_, from, err := d.k.Halt(w.Object)
-	if err != nil {
-		return w.Annotations[v1alpha1.HaltedFromAnnotation]
+	if from := w.Annotations[v1alpha1.HaltedFromAnnotation]; from != "" {
+		return from
 	}
+	_, from, _ := d.k.Halt(w.Object) // an error has no value
 	return from
 }
 
