@@ -55,7 +55,8 @@ version: v1
 content: [{path: spec.template, podTemplate: true}]
 replicas: spec.replicas
 pods: {current: "pod.metadata.labels['hash'] == object.status.hash"}
-rollout: {complete: object.status.ready == object.spec.replicas, halt: [{path: spec.strategy.paused, value: true}], partition: spec.strategy.keep}
+rollout: {complete: object.status.ready == object.spec.replicas, 
+  halt: [{path: spec.strategy.paused, value: true}], partition: spec.strategy.keep}
 hold: Partition
 rollback: Automatic
 `
@@ -84,7 +85,9 @@ func podIn(name, hash, owner string, ready bool) *corev1.Pod {
 	}
 	if owner != "" {
 		is := true
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Thing", Name: "web", UID: types.UID(owner), Controller: &is}}
+		pod.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "example.com/v1", Kind: "Thing", Name: "web", UID: types.UID(owner), Controller: &is,
+		}}
 	}
 	return pod
 }
@@ -109,6 +112,7 @@ var web = types.NamespacedName{Namespace: "ns", Name: "web"}
 
 func TestGet(t *testing.T) {
 	now := []client.Object{podIn("a", "new", "thing", true), podIn("b", "new", "thing", true), podIn("c", "new", "thing", true)}
+	old := podIn("o", "old", "thing", true)
 	version := thingsBy(t, thingSpec).k.VersionOf(object(t, thing))
 	for name, test := range map[string]struct {
 		spec, object func(string) string
@@ -124,7 +128,7 @@ func TestGet(t *testing.T) {
 		"stale, as text": {object: replacing("observedGeneration: 4", `observedGeneration: "3"`), pods: now, want: func(w *workload.Workload) {
 			w.Revision, w.Rollout.Stale, w.RevisionReplicas = "", true, 0
 		}},
-		"rolling": {object: replacing("ready: 3", "ready: 2"), pods: append(now[:2:2], podIn("o", "old", "thing", true)), want: func(w *workload.Workload) {
+		"rolling": {object: replacing("ready: 3", "ready: 2"), pods: append(now[:2:2], old), want: func(w *workload.Workload) {
 			w.RevisionReplicas = 2
 			w.OldRevisions = []workload.OldRevision{{Name: "v1", Version: "v1", Revision: "v1", Replicas: 1, Ready: 1}}
 		}},
@@ -132,7 +136,7 @@ func TestGet(t *testing.T) {
 			object: func(s string) string {
 				return strings.NewReplacer("ready: 3", "ready: 2", "paused: false", "paused: false, keep: 1").Replace(s)
 			},
-			pods: append(now[:2:2], podIn("o", "old", "thing", true)), want: func(w *workload.Workload) {
+			pods: append(now[:2:2], old), want: func(w *workload.Workload) {
 				w.RevisionReplicas, w.Partition, w.Pace.Partition, w.Bare, w.Rollout.Partitioned = 2, 1, 1, false, true
 				w.OldRevisions = []workload.OldRevision{{Name: "v1", Version: "v1", Revision: "v1", Replicas: 1, Ready: 1}}
 			},
@@ -140,7 +144,7 @@ func TestGet(t *testing.T) {
 		"a pod is missing": {object: replacing("ready: 3", "ready: 2"), pods: now[:2], want: func(w *workload.Workload) {
 			w.RevisionReplicas, w.Lacking = 2, &workload.Lacking{Count: 1}
 		}},
-		"an unknown number": {spec: replacing("replicas: spec.replicas\n", "", "hold: Partition", ""), pods: now, want: func(w *workload.Workload) {
+		"no number": {spec: replacing("replicas: spec.replicas\n", "", "hold: Partition", ""), pods: now, want: func(w *workload.Workload) {
 			w.Rollout.Complete, w.Rolling, w.Pace, w.Bare = true, false, workload.Pace{}, false
 		}},
 		"an expression fails": {spec: replacing("== object.status.hash", "== object.status.none"), pods: now, want: func(w *workload.Workload) {
@@ -198,7 +202,9 @@ func TestGetGone(t *testing.T) {
 func TestSince(t *testing.T) {
 	d := thingsBy(t, strings.Replace(thingSpec, "complete: object", "complete: since > timestamp('2026-01-01T00:00:00Z') && object", 1))
 	text := strings.Replace(thing, "generation: 4", `creationTimestamp: "2025-01-01T00:00:00Z", generation: 4`, 1)
-	release := &v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r", OwnerReferences: podIn("", "", "thing", true).OwnerReferences}}
+	release := &v1alpha1.ChangeWorkload{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "r", OwnerReferences: podIn("", "", "thing", true).OwnerReferences,
+	}}
 	release.Spec.Reversion = d.k.VersionOf(object(t, text))
 	release.Status.StartTimeUnix = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC).Unix()
 	for want, of := range map[bool][]client.Object{false: nil, true: {release}} {
@@ -225,17 +231,20 @@ func TestPods(t *testing.T) {
 	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "web-new", Labels: map[string]string{"h": "new"}, OwnerReferences: rs.OwnerReferences,
 	}}
+	owned := []client.Object{podIn("a", "new", "thing", true), podIn("o", "old", "thing", true)}
+	through := []client.Object{below("a", "new"), below("o", "old")}
+	free := []client.Object{podIn("a", "new", "", true), podIn("o", "old", "", true)}
 	older := revision.DeepCopy()
 	older.Name, older.Labels, revision.Revision = "web-old", map[string]string{"h": "old"}, 2
 	for name, test := range map[string]struct {
 		pods  string
 		there []client.Object
 	}{
-		"owned":               {"{", []client.Object{podIn("a", "new", "thing", true), podIn("o", "old", "thing", true), podIn("y", "new", "else", true)}},
-		"through ReplicaSets": {"{through: [{apiVersion: apps/v1, kind: ReplicaSet}], ", []client.Object{rs, below("a", "new"), below("o", "old")}},
-		"by a selector":       {"{find: Selector, selector: spec.selector, ", []client.Object{podIn("a", "new", "", true), podIn("o", "old", "", true)}},
-		"by labels":           {"{find: Selector, labels: {app: string(object.metadata.name)}, ", []client.Object{podIn("a", "new", "", true), podIn("o", "old", "", true)}},
-		"by the revision":     {"{revision: ", []client.Object{revision, older, podIn("a", "new", "thing", true), podIn("o", "old", "thing", true)}},
+		"owned":               {"{", append(owned[:2:2], podIn("y", "new", "else", true))},
+		"through ReplicaSets": {"{through: [{apiVersion: apps/v1, kind: ReplicaSet}], ", append([]client.Object{rs}, through...)},
+		"by a selector":       {"{find: Selector, selector: spec.selector, ", free},
+		"by labels":           {"{find: Selector, labels: {app: string(object.metadata.name)}, ", free},
+		"by the revision":     {"{revision: ", append([]client.Object{revision, older}, owned...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := strings.Replace(thingSpec, "{current", test.pods+"current", 1)
@@ -292,9 +301,9 @@ func TestInPlace(t *testing.T) {
 
 func TestPodLabels(t *testing.T) {
 	for current, want := range map[string][]string{
-		"pod.metadata.labels['a/b'] == ''":                                          {"a/b"},
+		"pod.metadata.labels['a/b'] == ''":                                            {"a/b"},
 		`pod.metadata.labels[?"c"].orValue('') == pod.metadata.?labels.d.orValue('')`: {"c", "d"},
-		"pod.metadata.name == ''":                                                   nil,
+		"pod.metadata.name == ''":                                                     nil,
 	} {
 		d := thingsBy(t, fmt.Sprintf("version: v1\ncontent: [{path: spec.template}]\nreplicas: spec.replicas\npods: {current: %q}", current))
 		if diff := cmp.Diff(want, d.PodLabels()); diff != "" {
@@ -319,12 +328,12 @@ func TestStopping(t *testing.T) {
 		with     func(*unstructured.Unstructured)
 		want     workload.Stopping
 	}{
-		"rolls":                        {strategy: "{paused: false, keep: 2}", want: workload.Stopping{Partition: 2}},
-		"halted":                       {strategy: "{paused: true, keep: 2}", with: halted(haltedAs), want: workload.Stopping{Paused: true, Partition: 2}},
-		"paused by a user":             {strategy: "{paused: true}", want: workload.Stopping{Paused: true, Bare: true}},
-		"resumed by a user":            {strategy: "{paused: false}", with: halted(haltedAs), want: workload.Stopping{Bare: true}},
-		"another strategy":             {strategy: "null", want: workload.Stopping{Unknown: true}},
-		"a percentage":                 {strategy: `{keep: "20%"}`, want: workload.Stopping{}},
+		"rolls":             {strategy: "{paused: false, keep: 2}", want: workload.Stopping{Partition: 2}},
+		"halted":            {strategy: "{paused: true, keep: 2}", with: halted(haltedAs), want: workload.Stopping{Paused: true, Partition: 2}},
+		"paused by a user":  {strategy: "{paused: true}", want: workload.Stopping{Paused: true, Bare: true}},
+		"resumed by a user": {strategy: "{paused: false}", with: halted(haltedAs), want: workload.Stopping{Bare: true}},
+		"another strategy":  {strategy: "null", want: workload.Stopping{Unknown: true}},
+		"a percentage":      {strategy: `{keep: "20%"}`, want: workload.Stopping{}},
 		"one of two fields is resumed": {spec: both, strategy: "{paused: false, mode: Stop}",
 			with: halted(`[{"path":"spec.strategy.paused","value":true,"was":false},{"path":"spec.strategy.mode","value":"Stop"}]`),
 			want: workload.Stopping{Paused: true, Bare: true}},
@@ -380,7 +389,8 @@ func TestNeverHaltedTwice(t *testing.T) {
 	}
 	said := map[string]string{v1alpha1.HaltedFromAnnotation: haltedAs}
 	for name, w := range map[string]*workload.Workload{
-		"too large": {Object: large.Object, Annotations: said}, "too large, without annotations": {Object: large.Object}, "halted": {Object: is, Annotations: said},
+		"too large": {Object: large.Object, Annotations: said}, "too large, without annotations": {Object: large.Object},
+		"halted": {Object: is, Annotations: said},
 	} {
 		if after, err := apply(t, is, d.Halt(w)); err == nil {
 			t.Errorf("%s: halted again: %v", name, after)
