@@ -28,21 +28,40 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 	"github.com/traas-stack/altershield-operator/test/world"
 )
 
-// TestAnotherKind plays stories of a Fleet beside a Deployment of the same name: a Fleet is defended as a Deployment is, with no more
-// code than its Kind.
+// fleetKinds are the kinds of Fleets: written in Go, and declared by a ChangeKind.
+func fleetKinds() map[string]workload.Kind {
+	k, problem := declared.Accept(workloadtest.ChangeKind(), declared.Served{Kind: "Fleet", Namespaced: true})
+	if problem != "" {
+		panic(problem)
+	}
+	return map[string]workload.Kind{"fleet": workloadtest.Fleet{}, "declared fleet": declared.NewWorkloads(k)}
+}
+
+// fleetStories are stories of a Fleet beside a Deployment of the same name.
+func fleetStories() (all []world.Story) {
+	kinds := fleetKinds()
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		options := world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, kinds[name])}
+		unenrolled := options
+		unenrolled.Unenrolled = true
+		all = append(all,
+			world.Story{Name: name + ": enrol, release, fail, block, repair", Options: unenrolled, Run: repairFleet},
+			world.Story{Name: name + ": halt, correct, roll back", Options: options, Run: rollFleetBack},
+		)
+	}
+	return all
+}
+
+// TestAnotherKind plays stories of Fleets: a Fleet is defended as a Deployment is, with no more code than its Kind, or with no code and a
+// ChangeKind.
 func TestAnotherKind(t *testing.T) {
-	options := world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workloadtest.Fleet{})}
-	unenrolled := options
-	unenrolled.Unenrolled = true
-	for _, s := range []world.Story{
-		{Name: "enrol, release, fail, block, repair", Options: unenrolled, Run: repairFleet},
-		{Name: "halt, correct, roll back", Options: options, Run: rollFleetBack},
-	} {
+	for _, s := range fleetStories() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			world.Reference(t, s)
@@ -52,11 +71,12 @@ func TestAnotherKind(t *testing.T) {
 
 // TestAnotherKindSweep lets the manager die after its writes.
 func TestAnotherKindSweep(t *testing.T) {
-	t.Parallel()
-	s := world.Story{Name: "a fleet", Run: repairFleet, Options: world.Options{
-		Unenrolled: true, Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, workloadtest.Fleet{}),
-	}}
-	sweep(t, s, deaths)
+	for _, s := range fleetStories() {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			sweep(t, s, deaths)
+		})
+	}
 }
 
 func repairFleet(w *world.World) {

@@ -65,6 +65,9 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	if err != nil {
 		return err
 	}
+	if w, err = r.whole(ctx, w); err != nil {
+		return err
+	}
 	p := cluster.PatchRelease(w)
 	if w.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
 		// The block of a user stays.
@@ -101,6 +104,9 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) er
 	if err != nil {
 		return err
 	}
+	if w, err = r.whole(ctx, w); err != nil {
+		return err
+	}
 	p := cluster.PatchRevision(w)
 	p.Resume(kind)
 	p.GiveBack(kind)
@@ -117,6 +123,14 @@ func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) er
 	log.FromContext(ctx).Info("took back the halt or the hold of a workload that is in observe mode because of its owner",
 		"owner", w.ObservingOwner())
 	return nil
+}
+
+// whole reads a workload again if the cache may lack the fields by which it is halted.
+func (r *WorkloadReconciler) whole(ctx context.Context, w *workload.Workload) (*workload.Workload, error) {
+	if !w.Unknown {
+		return w, nil
+	}
+	return r.Whole(ctx, w)
 }
 
 // left reports a workload that left the defense past admission, while the defense had an effect.

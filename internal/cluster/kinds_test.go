@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
@@ -37,9 +38,19 @@ import (
 )
 
 // TestAnotherKind: a Fleet beside a Deployment of its name is read, remembered,
-// halted, resumed and restored by its own kind.
+// halted, resumed and restored by its own kind, or as a ChangeKind declares.
 func TestAnotherKind(t *testing.T) {
-	kind := workloadtest.Fleet{}
+	fleets, problem := declared.Accept(workloadtest.ChangeKind(), declared.Served{Kind: "Fleet", Namespaced: true})
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	for name, kind := range map[string]workload.Kind{"Go": workloadtest.Fleet{}, "declared": declared.NewWorkloads(fleets)} {
+		t.Run(name, func(t *testing.T) { anotherKind(t, kind) })
+	}
+}
+
+func anotherKind(t *testing.T, kind workload.Kind) {
+	t.Helper()
 	crew := func(image string) map[string]any {
 		return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "web", "image": image}}}}
 	}
@@ -91,6 +102,9 @@ func TestAnotherKind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if w, err = c.Whole(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
 		p := PatchRevision(w)
 		change(p)
 		if err := c.PatchWorkload(t.Context(), p, ActBlock); err != nil {
@@ -108,8 +122,37 @@ func TestAnotherKind(t *testing.T) {
 	if stopping, _ := kind.Stopping(patch(func(p *Patch) { p.Resume(kind) })); stopping.Paused {
 		t.Error("not resumed")
 	}
-	restored := patch(func(p *Patch) { p.Restore(kind, crew("busybox:0")) })
-	if template, _ := workload.Template(kind, restored); !cmp.Equal(template, crew("busybox:0")) {
+	halted := patch(func(p *Patch) {
+		p.SetAnnotation("example.com/next", "1")
+		if err := unstructured.SetNestedMap(fleet.Object, crew("busybox:2"), "spec", "crew"); err != nil {
+			t.Fatal(err)
+		}
+		next, err := kind.Content(fleet)
+		if err == nil {
+			err = p.Restore(kind, next)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Halt(kind, w.Version)
+	})
+	if stopping, _ := kind.Stopping(halted); !stopping.Paused || stopping.Stays != "" {
+		t.Fatalf("%+v", stopping)
+	}
+	data, version, err := c.RememberedContent(t.Context(), kind, w, &history[0])
+	if err != nil || version != w.Version {
+		t.Fatal(version, err)
+	}
+	restored := patch(func(p *Patch) {
+		if err := p.Restore(kind, data); err != nil {
+			t.Fatal(err)
+		}
+		p.Resume(kind)
+	})
+	if template, _ := workload.Template(kind, restored); !cmp.Equal(template, crew("busybox:1")) {
 		t.Errorf("restored %v", template)
+	}
+	if stopping, _ := kind.Stopping(restored); stopping.Paused || restored.GetAnnotations()[v1alpha1.HaltedFromAnnotation] != "" {
+		t.Errorf("not resumed: %+v", restored.Object)
 	}
 }

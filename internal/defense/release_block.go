@@ -128,7 +128,7 @@ func halts(d *release) bool {
 func resumeRollout(d *release) {
 	w := d.Workload
 	halted := w.Annotations[v1alpha1.HaltedAnnotation]
-	if d.plan.Action != LeaveWorkload || !w.Paused || halted == "" {
+	if d.plan.Action != LeaveWorkload || !w.Paused || halted == "" || w.Stays != "" {
 		return
 	}
 	o, ok := record.ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation])
@@ -172,7 +172,7 @@ func liftBlock(d *release, lift bool, why string) {
 	}
 	d.needAll()
 	d.plan.Action = LiftBlock
-	if d.Workload.HaltedBy(d.Change.Spec.Reversion) {
+	if d.Workload.HaltedBy(d.Change.Spec.Reversion) && d.Workload.Stays == "" {
 		d.plan.Resume = true
 		why += "; the rollout is resumed"
 	}

@@ -41,14 +41,16 @@ func explainProgress(d *release) {
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case d.plan.Halt || w.HaltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
-		reason, message = v1alpha1.ReasonRolloutHalted, w.DescribeStop(w.Words.Resume)
+		reason, message = v1alpha1.ReasonRolloutHalted, stays(d, w.DescribeStop(w.Words.Resume))
+	case w.Problem != "":
+		status, reason, message = metav1.ConditionUnknown, v1alpha1.ReasonExpressionFailed, w.Problem
 	case w.Rollout.Complete, w.Rollout.Stale && d.wasProgressing(v1alpha1.ReasonRolloutComplete), (w.Paused || w.OnDelete) && wasComplete:
 		// Also if the last known state was complete, for example after a change of an annotation.
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case w.OnDelete:
 		reason, message = v1alpha1.ReasonOnDelete, w.Rollout.Progress
 	case w.Paused && !d.plan.Resume:
-		reason, message = v1alpha1.ReasonRolloutPaused, w.DescribeStop(w.Words.GoOn)
+		reason, message = v1alpha1.ReasonRolloutPaused, stays(d, w.DescribeStop(w.Words.GoOn))
 	case d.stuckOn != "":
 		reason, message = v1alpha1.ReasonRolloutStuck, "pods on node "+d.stuckOn+" do not come up"
 		warnOfStuck(d, message)
@@ -66,6 +68,21 @@ func explainProgress(d *release) {
 		message = strings.Join(wording.NonEmpty(w.Rollout.Progress, describeAlike(d)), "; ")
 	}
 	d.condition(v1alpha1.ConditionProgressing, status, reason, "%s", message)
+}
+
+// haltStays begins the message of a halt that the operator cannot undo.
+const haltStays = "the operator cannot undo the halt: "
+
+// stays returns the message of a stopped rollout, with why the operator cannot undo its halt. An event reports that once.
+func stays(d *release, message string) string {
+	if d.Workload.Stays == "" {
+		return message
+	}
+	said := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionProgressing)
+	if said == nil || !strings.Contains(said.Message, haltStays) {
+		d.event(corev1.EventTypeWarning, v1alpha1.EventWriteDenied, haltStays+d.Workload.Stays)
+	}
+	return message + "; " + haltStays + d.Workload.Stays
 }
 
 // alikeReplaced is the message if pods are replaced by pods of the same template.

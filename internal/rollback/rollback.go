@@ -166,6 +166,8 @@ func (in *Input) requested(version string) Plan {
 	switch {
 	case strings.HasPrefix(version, BeforeOptIn):
 		return Plan{Refusal: LaidBefore}
+	case w.Rollbacks == v1alpha1.RollbackNever:
+		return Plan{Refusal: "spec.rollback of the ChangeKind is Never"}
 	case w.ObservingOwner() != "":
 		return Plan{Refusal: "the workload is in observe mode, because the " + w.ObservingOwner() + " owns it"}
 	case in.Settings.Observe:

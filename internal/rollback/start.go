@@ -319,6 +319,16 @@ func (s *start) target(out *Standstill) {
 	}
 	if out.Refusal == "" {
 		out.old, out.Refusal = runningTarget(s.Workload, q, s.Changes)
+		if out.old != nil && s.Workload.Rollbacks != "" {
+			i := slices.IndexFunc(s.History, func(r workload.Revision) bool { return r.Version == out.old.Version })
+			if i < 0 {
+				out.Refusal = fmt.Sprintf("the history has no version %s, whose pods still run", out.old.Version)
+				out.Wait = times.Shortest(out.Wait, LookAgain)
+				return
+			}
+			out.old, out.revision = nil, &s.History[i]
+			return
+		}
 		if out.old == nil {
 			s.nothingReady(out, q)
 		}
@@ -389,6 +399,8 @@ const LookAgain = 30 * time.Second
 // empty if it may be. These rules keep rollbacks from repeating forever.
 func notByItself(w *workload.Workload, q Quarantine) string {
 	switch {
+	case w.Rollbacks != "" && w.Rollbacks != v1alpha1.RollbackAutomatic:
+		return "spec.rollback of the ChangeKind is " + string(w.Rollbacks)
 	case q.Holds(w.Version):
 		return DescribeQuarantine(w.Version, q) + "; it is not rolled back again"
 	case q.Overridden(w.Version):

@@ -765,8 +765,11 @@ func TestNativeControl(t *testing.T) {
 func TestNativeRestore(t *testing.T) {
 	for _, of := range []*native{makeSet(), makeDaemon()} {
 		template := map[string]any{"spec": map[string]any{"containers": []any{}}}
-		want := []Op{{Op: "replace", Path: "/spec/template", Value: template}}
-		if diff := cmp.Diff(want, of.kind.Restore(template)); diff != "" {
+		data, err := DataOf(template)
+		must(t, err)
+		got, err := of.kind.Restore(nil, data)
+		must(t, err)
+		if diff := cmp.Diff([]Op{{Op: "replace", Path: "/spec/template", Value: template}}, got); diff != "" {
 			t.Error(diff)
 		}
 	}

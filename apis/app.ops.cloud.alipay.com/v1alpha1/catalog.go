@@ -103,6 +103,7 @@ const (
 	StepQuery       NextStep = "Try the query of the message in Prometheus, then correct it, or the labels of the endpoint."
 	StepEndpoint    NextStep = "Correct the DefenseEndpoint, its Secrets or the service: `kubectl get defenseendpoints -A -o wide`."
 	StepOperator    NextStep = "Run `kubectl altershield check`."
+	StepExpression  NextStep = "Correct the expression of the ChangeKind that the message names."
 	StepReview      NextStep = "Ask the user whether this was intended."
 	StepReleaseOnce NextStep = "Take the operator's labels out of manifests in Git."
 )
@@ -258,6 +259,8 @@ func rolloutEntries() []Entry {
 			"The update strategy is OnDelete, so a pod is replaced only after a user deletes it.", NeedsAction, ActorOwner, StepDeletePods),
 		condition(ConditionProgressing, isFalse, ReasonRolloutStuck, "stuck",
 			"The rollout makes no progress.", NeedsAction, ActorOwner, StepCluster),
+		condition(ConditionProgressing, isUnknown, ReasonExpressionFailed, "progress unknown",
+			"An expression of the ChangeKind cannot be evaluated for this workload.", NeedsAction, ActorAdmin, StepExpression),
 		condition(ConditionProgressing, isFalse, ReasonReleaseEnded, "replaced",
 			"A newer release or a rollback replaced this release.", NeedsNotice, "", ""),
 		condition(ConditionProgressing, isFalse, ReasonWorkloadDeleted, "deleted", "The workload was deleted.", NeedsNotice, "", ""),

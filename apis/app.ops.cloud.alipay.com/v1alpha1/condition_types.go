@@ -96,6 +96,7 @@ const (
 	ReasonOnDelete           = "OnDelete"
 	ReasonRolloutHalted      = "RolloutHalted"
 	ReasonRolloutStuck       = "RolloutStuck"
+	ReasonExpressionFailed   = "ExpressionFailed"
 	ReasonReleaseEnded       = "ReleaseEnded"
 	ReasonWorkloadDeleted    = "WorkloadDeleted"
 	ReasonNotDefended        = "NotDefended"

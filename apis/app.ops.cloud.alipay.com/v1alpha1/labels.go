@@ -119,7 +119,8 @@ const (
 	// HaltedAnnotation holds the version whose rollout the operator halted.
 	HaltedAnnotation = "altershield.defense.antgroup.com/halted"
 	// HaltedFromAnnotation holds the partition of a StatefulSet from before the halt; without the annotation, the
-	// partition was the default of the API server. It is removed with HaltedAnnotation.
+	// partition was the default of the API server. For a declared kind, it lists the fields that halt as JSON, with their
+	// values of the halt and from before. It is removed with HaltedAnnotation.
 	HaltedFromAnnotation = "altershield.defense.antgroup.com/halted-from"
 	// HeldAnnotation records, as JSON, the fields that a hold changed: their former values, which the operator gives back,
 	// and their present values. It exists while the rollout waits for its verdicts.
