@@ -34,7 +34,7 @@ func pathOf(does string, kind workload.Kind) string {
 	return strings.ToLower(fmt.Sprintf("/%s-%s-%s-%s", does, strings.ReplaceAll(gvk.Group, ".", "-"), gvk.Version, gvk.Kind))
 }
 
-// Configurations returns the webhook configurations for all kinds.
+// Configurations returns the webhook configurations for all kinds that no ChangeKind declares.
 //
 // config/webhook/manifests.yaml is generated from them. The installation adds
 // names, the service and the excluded namespaces.
@@ -71,7 +71,7 @@ func typeMeta(kind string) metav1.TypeMeta {
 func subjectOf(kind workload.Kind) *intercept.Subject {
 	return &intercept.Subject{
 		GroupVersionKind: kind.GroupVersionKind(), Resource: kind.Resource(),
-		Changed: fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.TemplatePath()),
+		Changed: fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.ContentPaths()[0]),
 		Path:    func(does string) string { return pathOf(does, kind) },
 	}
 }

@@ -18,6 +18,8 @@ package webhooks
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +38,10 @@ type object struct {
 	deleting bool
 	// generateName is metadata.generateName.
 	generateName string
-	template     map[string]any
+	content      map[string]any
+	// template is nil if the object has no pod template, or several.
+	template map[string]any
+	images   []string
 	// These report which maps exist that a patch adds to.
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
@@ -47,17 +52,25 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	if err := json.Unmarshal(raw, &content); err != nil {
 		return nil, err
 	}
-	templatePath := kind.TemplatePath()
-	holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
-	template, ok := holder.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s: missing", templatePath)
-	}
-	o := &object{kind: kind, template: template}
-	o.Version = workload.Version(template)
 	stored := &unstructured.Unstructured{Object: content}
+	o := &object{kind: kind, content: content}
+	var err error
+	if o.Version, err = kind.VersionOf(stored); err != nil {
+		return nil, err
+	}
+	templatePath, ok := kind.TemplatePath()
+	if ok {
+		holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
+		o.template, _ = holder.(map[string]any)
+	}
+	o.images = workload.Images(o.template)
+	if of, ok := kind.(declaredKind); ok {
+		o.images = of.Declaration().ImagesOf(content)
+		o.Content = &workload.Content{Hash: of.Declaration().ContentHash(), Generation: stored.GetGeneration()}
+	}
 	stopping, _ := kind.Stopping(stored)
-	o.Paused, o.Unknown, o.Words = stopping.Paused, stopping.Unknown, kind.Words(&workload.Workload{Stopping: stopping})
+	o.Paused, o.Unknown = stopping.Paused, stopping.Unknown
+	o.Words = kind.Words(&workload.Workload{Stopping: stopping, Object: content})
 	o.Pacing, _ = kind.Pace(stored)
 
 	o.Owner = workload.OwnerOf(stored)
@@ -69,10 +82,9 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	o.uid = types.UID(uid)
 	o.deleting = metadata["deletionTimestamp"] != nil
 
-	templateMetadata, ok := template["metadata"].(map[string]any)
+	templateMetadata, ok := o.template["metadata"].(map[string]any)
 	o.hasTemplateMetadata = ok
 
-	var err error
 	if o.Labels, o.hasLabels, err = stringMap(metadata, "labels"); err != nil {
 		return nil, fmt.Errorf("metadata.%w", err)
 	}
@@ -83,6 +95,21 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 		return nil, fmt.Errorf("%s.metadata.%w", templatePath, err)
 	}
 	return o, nil
+}
+
+// generation returns the generation that an update gives an object: the API server counts changes outside of metadata and
+// status.
+func generation(stored, changed *object) int64 {
+	counted := func(o *object) map[string]any {
+		fields := maps.Clone(o.content)
+		delete(fields, "metadata")
+		delete(fields, "status")
+		return fields
+	}
+	if stored.Content.Generation == 0 || reflect.DeepEqual(counted(stored), counted(changed)) {
+		return stored.Content.Generation
+	}
+	return stored.Content.Generation + 1
 }
 
 func stringMap(parent map[string]any, key string) (m map[string]string, present bool, err error) {

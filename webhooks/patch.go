@@ -28,7 +28,8 @@ import (
 // unknown fields.
 func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 	var operations []jsonpatch.JsonPatchOperation
-	templateMetadata := o.kind.TemplatePath().Join("metadata")
+	templatePath, _ := o.kind.TemplatePath()
+	templateMetadata := templatePath.Join("metadata")
 	// created has the maps that the patch creates.
 	created := map[decide.Target]map[string]string{}
 	for _, c := range changes {
@@ -41,6 +42,9 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 		case decide.WorkloadAnnotation:
 			path, parent, present = workload.Path{"metadata", "annotations"}, o.hasAnnotations, o.Annotations
 		case decide.TemplateLabel:
+			if o.template == nil {
+				continue
+			}
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case decide.WorkloadPaused:
 			operations = append(operations, changing(halt(o, c))...)
@@ -75,7 +79,7 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 
 // halt returns the operations that halt a workload, or resume it.
 func halt(o *object, c decide.Change) []workload.Op {
-	w := &workload.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
+	w := &workload.Workload{Object: o.content, Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
 	w.Paused = c.Remove
 	if c.Remove {
 		return o.kind.Resume(w)

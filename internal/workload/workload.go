@@ -47,6 +47,8 @@ type Workload struct {
 	Deleting        bool
 	// Owner is the controller of the workload, as kind and name; empty for none.
 	Owner string
+	// Content is nil for a kind that no ChangeKind declares.
+	Content *Content
 
 	// Images are the container images of the pod template.
 	Images []string
