@@ -38,10 +38,9 @@ type object struct {
 	deleting bool
 	// generateName is metadata.generateName.
 	generateName string
-	content      map[string]any
-	// template is nil if the object has no pod template, or several.
-	template map[string]any
-	images   []string
+	// content is the workload as JSON has it, and template its pod template; nil if the kind or the object has none.
+	content, template map[string]any
+	images            []string
 	// These report which maps exist that a patch adds to.
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
@@ -54,19 +53,22 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	}
 	stored := &unstructured.Unstructured{Object: content}
 	o := &object{kind: kind, content: content}
+	declaration, isDeclared := kind.(declaredKind)
+	templatePath, hasTemplate := kind.TemplatePath()
+	if hasTemplate {
+		holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
+		if o.template, hasTemplate = holder.(map[string]any); !hasTemplate && !isDeclared {
+			return nil, fmt.Errorf("%s: missing", templatePath)
+		}
+	}
 	var err error
 	if o.Version, err = kind.VersionOf(stored); err != nil {
 		return nil, err
 	}
-	templatePath, ok := kind.TemplatePath()
-	if ok {
-		holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
-		o.template, _ = holder.(map[string]any)
-	}
 	o.images = workload.Images(o.template)
-	if of, ok := kind.(declaredKind); ok {
-		o.images = of.Declaration().ImagesOf(content)
-		o.Content = &workload.Content{Hash: of.Declaration().ContentHash(), Generation: stored.GetGeneration()}
+	if isDeclared {
+		k := declaration.Declaration()
+		o.images, o.Content = k.ImagesOf(content), &workload.Content{Hash: k.ContentHash(), Generation: stored.GetGeneration()}
 	}
 	stopping, _ := kind.Stopping(stored)
 	o.Paused, o.Unknown = stopping.Paused, stopping.Unknown

@@ -28,7 +28,7 @@ import (
 // unknown fields.
 func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 	var operations []jsonpatch.JsonPatchOperation
-	templatePath, _ := o.kind.TemplatePath()
+	templatePath, _ := o.kind.TemplatePath() // a kind without one is not stamped
 	templateMetadata := templatePath.Join("metadata")
 	// created has the maps that the patch creates.
 	created := map[decide.Target]map[string]string{}
