@@ -111,6 +111,7 @@ func (c *configurations) written(ctx context.Context) error {
 
 // beside adds the authority and the address of other webhooks to a configuration of declared kinds.
 func (c *configuration) beside(others []configuration) {
+	base := ""
 	for _, other := range others {
 		if other.declared || other.live == nil {
 			continue
@@ -120,9 +121,10 @@ func (c *configuration) beside(others []configuration) {
 				c.authority = bundle
 			}
 		}
-		if base := other.base(); base != "" {
-			c.want = c.want.at(base)
-		}
+		base = cmp.Or(base, other.base())
+	}
+	if base != "" {
+		c.want = c.want.at(base)
 	}
 }
 

@@ -174,6 +174,7 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 		Object: u.Object, Images: d.k.ImagesOf(u.Object), Version: d.k.VersionOf(u.Object), Unstamped: !d.Stamps(), Stamp: d.stampOf(u.Object),
 		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, HandBack: keptOf(u.Object)[keptHandBack] == true,
 	}
+	w.Content = &workload.Content{Hash: d.k.ContentHash(), Generation: u.GetGeneration()}
 	if u.GetGeneration() == 1 { // it has not changed since it was created
 		w.RevisionCreated = u.GetCreationTimestamp().Time
 	}
