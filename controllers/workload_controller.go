@@ -297,7 +297,10 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("removed the record of an earlier installation or declaration: the workload is a baseline", "version", w.RecordedVersion())
+	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
+	r.unenrolled.Store(key, seenVersion{uid: w.UID, version: w.Version}) // it stays a baseline when it is scaled
+	log.FromContext(ctx).Info("removed the record of an earlier installation or declaration: the workload is a baseline",
+		"version", w.RecordedVersion())
 	for annotation, reason := range map[string]string{
 		v1alpha1.RollbackToAnnotation: v1alpha1.EventRollbackRefused, v1alpha1.UnquarantineAnnotation: v1alpha1.EventUnknownMetadata,
 	} {

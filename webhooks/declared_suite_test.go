@@ -26,9 +26,9 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -81,7 +81,7 @@ content: [{path: spec.part, ignore: [weight]}, {path: spec.template, podTemplate
 }
 
 var _ = Describe("declared kinds", Ordered, func() {
-	crd := func(ctx context.Context, defaulted string) *unstructured.Unstructured {
+	crd := func(defaulted string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}
 		Expect(yaml.Unmarshal(fmt.Appendf(nil, widgetCRD, defaulted), &u.Object)).To(Succeed())
 		return u
@@ -91,7 +91,8 @@ var _ = Describe("declared kinds", Ordered, func() {
 		o := testEnv.WebhookInstallOptions
 		served := func(config *admissionregistrationv1.WebhookClientConfig) {
 			host := net.JoinHostPort(o.LocalServingHost, strconv.Itoa(o.LocalServingPort))
-			*config = admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://" + host + *config.Service.Path), CABundle: o.LocalServingCAData}
+			url := "https://" + host + *config.Service.Path
+			*config = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: o.LocalServingCAData}
 		}
 		m := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "declared-mutating"}}
 		v := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "declared-validating"}}
@@ -103,15 +104,23 @@ var _ = Describe("declared kinds", Ordered, func() {
 			served(&v.Webhooks[i].ClientConfig)
 		}
 		for _, c := range []client.Object{m, v} {
-			if err := jane.Create(ctx, c.DeepCopyObject().(client.Object)); err != nil {
-				Expect(jane.Update(ctx, c)).To(Succeed())
+			live, isObject := c.DeepCopyObject().(client.Object)
+			Expect(isObject).To(BeTrue())
+			err := jane.Get(ctx, client.ObjectKeyFromObject(c), live)
+			if apierrors.IsNotFound(err) {
+				Expect(jane.Create(ctx, c)).To(Succeed())
+				continue
 			}
+			Expect(err).NotTo(HaveOccurred())
+			c.SetResourceVersion(live.GetResourceVersion())
+			Expect(jane.Update(ctx, c)).To(Succeed())
 		}
 	}
 	widget := func(name, spec string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}
-		Expect(yaml.Unmarshal(fmt.Appendf(nil, `{apiVersion: example.com/v1, kind: Widget, metadata: {name: %s, namespace: %s, labels: {%s: enabled}}, spec: %s}`,
-			name, enrolled, v1alpha1.DefenseLabel, spec), &u.Object)).To(Succeed())
+		text := fmt.Appendf(nil, "{apiVersion: example.com/v1, kind: Widget, metadata: {name: %s, namespace: %s, labels: {%s: enabled}}, spec: %s}",
+			name, enrolled, v1alpha1.DefenseLabel, spec)
+		Expect(yaml.Unmarshal(text, &u.Object)).To(Succeed())
 		return u
 	}
 	created := func(ctx context.Context, name, spec string) *unstructured.Unstructured {
@@ -136,7 +145,8 @@ var _ = Describe("declared kinds", Ordered, func() {
 			v1alpha1.SuspendLabel, v1alpha1.SuspendedByAnnotation, u.GetLabels()[v1alpha1.VersionLabel])))).To(Succeed())
 		Eventually(func(g Gomega) {
 			shown := u.DeepCopy()
-			g.Expect(jane.Get(ctx, client.ObjectKeyFromObject(u), shown, &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}})).To(Succeed())
+			fromCache := &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}}
+			g.Expect(jane.Get(ctx, client.ObjectKeyFromObject(u), shown, fromCache)).To(Succeed())
 			g.Expect(shown.GetLabels()).To(HaveKey(v1alpha1.SuspendLabel))
 		}, 10*time.Second).Should(Succeed())
 	}
@@ -147,8 +157,8 @@ var _ = Describe("declared kinds", Ordered, func() {
 	}
 
 	BeforeAll(func(ctx SpecContext) {
-		Expect(jane.Create(ctx, crd(ctx, ""))).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) { Expect(jane.Delete(ctx, crd(ctx, ""))).To(Succeed()) })
+		Expect(jane.Create(ctx, crd(""))).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(jane.Delete(ctx, crd(""))).To(Succeed()) })
 		configure(ctx, 1)
 		DeferCleanup(func(ctx SpecContext) {
 			meta := metav1.ObjectMeta{Name: "declared-mutating"}
@@ -187,7 +197,8 @@ var _ = Describe("declared kinds", Ordered, func() {
 		u := created(ctx, "generation", "{part: {text: a}}")
 		recorded := func(u *unstructured.Unstructured) {
 			GinkgoHelper()
-			Expect(u.GetAnnotations()).To(HaveKeyWithValue(v1alpha1.ContentAnnotation, fmt.Sprintf("%s %d", widgets(1).ContentHash(), u.GetGeneration())))
+			want := fmt.Sprintf("%s %d", widgets(1).ContentHash(), u.GetGeneration())
+			Expect(u.GetAnnotations()).To(HaveKeyWithValue(v1alpha1.ContentAnnotation, want))
 		}
 		recorded(u)
 		for _, data := range []string{
@@ -260,9 +271,9 @@ var _ = Describe("declared kinds", Ordered, func() {
 	It("are not released by a new default of their definition", func(ctx SpecContext) {
 		u, blocked := created(ctx, "default", "{part: {text: a}}"), created(ctx, "default-blocked", "{part: {text: a}}")
 		blocks(ctx, blocked)
-		old := crd(ctx, "")
+		old := crd("")
 		Expect(jane.Get(ctx, client.ObjectKeyFromObject(old), old)).To(Succeed())
-		next := crd(ctx, ", default: red")
+		next := crd(", default: red")
 		next.SetResourceVersion(old.GetResourceVersion())
 		Expect(jane.Update(ctx, next)).To(Succeed())
 		read := u.DeepCopy()
