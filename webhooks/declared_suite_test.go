@@ -118,8 +118,8 @@ var _ = Describe("declared kinds", Ordered, func() {
 	}
 	widget := func(name, spec string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}
-		text := fmt.Appendf(nil, "{apiVersion: example.com/v1, kind: Widget, metadata: {name: %s, namespace: %s, labels: {%s: enabled}}, spec: %s}",
-			name, enrolled, v1alpha1.DefenseLabel, spec)
+		const form = "{apiVersion: example.com/v1, kind: Widget, metadata: {name: %s, namespace: %s, labels: {%s: enabled}}, spec: %s}"
+		text := fmt.Appendf(nil, form, name, enrolled, v1alpha1.DefenseLabel, spec)
 		Expect(yaml.Unmarshal(text, &u.Object)).To(Succeed())
 		return u
 	}

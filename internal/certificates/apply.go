@@ -61,9 +61,9 @@ type configurations struct {
 	// declared are the configurations of declared kinds: see Write. Until known, they have no webhooks.
 	declared []Configuration
 	known    bool
-	client  client.Client
-	elected <-chan struct{}
-	writes  *rate.Limiter // of rounds that write
+	client   client.Client
+	elected  <-chan struct{}
+	writes   *rate.Limiter // of rounds that write
 	// missing are the missing configurations by name, and since when they are missing; missingDeclared those of declared
 	// kinds, which the ChangeKinds report.
 	missing, missingDeclared map[string]time.Time

@@ -170,7 +170,8 @@ func TestWriteDeclared(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.round(ctx)
-	if hooks := webhooks(c.declared("ValidatingWebhookConfiguration", declaredValidating)); hooks[0]["failurePolicy"] != "Ignore" || bundleOf(hooks[0]) == nil {
+	hooks := webhooks(c.declared("ValidatingWebhookConfiguration", declaredValidating))
+	if hooks[0]["failurePolicy"] != "Ignore" || bundleOf(hooks[0]) == nil {
 		t.Errorf("another replica: %v", hooks[0])
 	}
 	leader.round(ctx)

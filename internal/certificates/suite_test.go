@@ -376,7 +376,9 @@ var _ = Describe("Certificates", Ordered, func() {
 		altered.Webhooks = altered.Webhooks[1:]
 		altered.Webhooks[0].ObjectSelector, altered.Webhooks[0].ClientConfig.CABundle = nil, nil
 		Expect(admin.Update(ctx, altered)).To(Succeed())
-		Eventually(func(g Gomega) { g.Expect(stored(g).Webhooks).To(Equal(before.Webhooks)) }, 20*time.Second, 50*time.Millisecond).Should(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(stored(g).Webhooks).To(Equal(before.Webhooks))
+		}, 20*time.Second, 50*time.Millisecond).Should(Succeed())
 		resting := stored(Default).ResourceVersion
 		Consistently(func() string { return stored(Default).ResourceVersion }, time.Second, 50*time.Millisecond).Should(Equal(resting))
 		write(widgets(GinkgoTB(), 2))

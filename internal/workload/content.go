@@ -24,7 +24,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// Content tells from what the version of an object of a declared kind was computed.
+// Content identifies the declaration and the object from which a version of a declared kind was computed.
 type Content struct {
 	// Hash is a hash of the declaration of the content.
 	Hash string
