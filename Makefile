@@ -511,7 +511,9 @@ deploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Install the operator with the image IMG
 undeploy: $(KUSTOMIZE) $(LOCAL_KUBECTL) ## Remove the operator from the cluster, its kinds and records included. See docs/tasks/uninstall.md first.
 	@# The webhooks first: while the rest goes, nobody's release waits for them.
 	$(KUBECTL) delete --ignore-not-found mutatingwebhookconfiguration/altershieldoperator-mutating-webhook-configuration \
-	  validatingwebhookconfiguration/altershieldoperator-validating-webhook-configuration
+	  validatingwebhookconfiguration/altershieldoperator-validating-webhook-configuration \
+	  mutatingwebhookconfiguration/altershieldoperator-declared-mutating \
+	  validatingwebhookconfiguration/altershieldoperator-declared-validating
 	$(call RENDER,$(OVERLAY)) | $(KUBECTL) delete --ignore-not-found --timeout=3m -f -
 
 .PHONY: deployYaml

@@ -276,8 +276,8 @@ func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput
 	return r.handBack(ctx, w)
 }
 
-// baseline removes the record of an earlier installation from a workload, in one write: the running
-// version is a baseline until the template changes. The release number increases, so that no older
+// baseline removes the record of an earlier installation, or of another declaration of the content, from a workload, in one
+// write: the running version is a baseline until the template changes. The release number increases, so that no older
 // ChangeWorkload matches. The quarantine stays. A hold is given back, since no release can end it.
 func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
@@ -290,11 +290,17 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(workload.NextRelease(w.Release()), 10))
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
 	p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
+	if w.Content != nil {
+		p.SetAnnotation(v1alpha1.ContentAnnotation, w.Content.String())
+	}
 	p.GiveBack(kind)
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("removed the record of an earlier installation: the workload is a baseline", "version", w.RecordedVersion())
+	key := workload.Key{GroupKind: w.GVK.GroupKind(), NamespacedName: types.NamespacedName{Namespace: w.Namespace, Name: w.Name}}
+	r.unenrolled.Store(key, seenVersion{uid: w.UID, version: w.Version}) // it stays a baseline when it is scaled
+	log.FromContext(ctx).Info("removed the record of an earlier installation or declaration: the workload is a baseline",
+		"version", w.RecordedVersion())
 	for annotation, reason := range map[string]string{
 		v1alpha1.RollbackToAnnotation: v1alpha1.EventRollbackRefused, v1alpha1.UnquarantineAnnotation: v1alpha1.EventUnknownMetadata,
 	} {
@@ -385,7 +391,7 @@ func (r *WorkloadReconciler) ensureChange(ctx context.Context, w *workload.Workl
 // acknowledge marks the workload whose version has its ChangeWorkload, carries out its request to
 // end a quarantine, and reports overrides, resumed rollouts and ended quarantines, each once.
 func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Workload, plan defense.WorkloadPlan) error {
-	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != ""
+	once := plan.Override != nil || plan.Resumed || plan.Unquarantined != nil || plan.Unquarantine != "" || plan.Content != ""
 	if !once && (!plan.Processed || r.processedJustNow(w)) {
 		return nil
 	}
@@ -407,6 +413,9 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 	}
 	if plan.Processed {
 		p.SetLabel(v1alpha1.DefenseStatusLabel, v1alpha1.DefenseStatusProcessed)
+	}
+	if plan.Content != "" {
+		p.SetAnnotation(v1alpha1.ContentAnnotation, plan.Content)
 	}
 	if plan.Override != nil {
 		p.SetAnnotation(v1alpha1.OverrideReportedAnnotation, plan.Override.ResourceVersion)

@@ -34,7 +34,7 @@ func pathOf(does string, kind workload.Kind) string {
 	return strings.ToLower(fmt.Sprintf("/%s-%s-%s-%s", does, strings.ReplaceAll(gvk.Group, ".", "-"), gvk.Version, gvk.Kind))
 }
 
-// Configurations returns the webhook configurations for all kinds.
+// Configurations returns the webhook configurations for all kinds that no ChangeKind declares.
 //
 // config/webhook/manifests.yaml is generated from them. The installation adds
 // names, the service and the excluded namespaces.

@@ -42,7 +42,7 @@ func (o *Options) validateFreeze(ctx context.Context, known *Policies, r *decide
 	o.readPast(ctx, r, stored)
 	verdict := decide.ValidateFreeze(*r, decide.Freeze{
 		Name: f.Name, Until: f.End, Denies: f.Denies(), Observed: f.Observed && f.Action == v1alpha1.FreezeDenies,
-		RestartOnly: workload.RestartsOnly(stored.template, changed.template),
+		RestartOnly: restartsOnly(stored, changed),
 	})
 	if verdict.Allowed {
 		return verdict
@@ -62,4 +62,9 @@ func (o *Options) validateFreeze(ctx context.Context, known *Policies, r *decide
 		metrics.DryRun(changed.kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
 	}
 	return verdict.AsWarning(by)
+}
+
+// restartsOnly reports whether a release only restarts the pods. A kind has to have no other content than its pod template.
+func restartsOnly(stored, changed *object) bool {
+	return len(changed.kind.ContentPaths()) == 1 && changed.template != nil && workload.RestartsOnly(stored.template, changed.template)
 }

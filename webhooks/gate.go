@@ -79,11 +79,11 @@ func question(req *admission.Request, r *decide.Request, stored, changed *object
 		User:    r.User,
 		Release: r.Old.Annotations[v1alpha1.ReleaseAnnotation],
 		Version: r.New.Version, OldVersion: r.Old.Version,
-		Images: workload.Images(changed.template), Annotations: r.New.Annotations,
+		Images: changed.images, Annotations: r.New.Annotations,
 	}
 	q.of = changed.kind
 	if stored != nil {
-		q.OldImages, q.uid = workload.Images(stored.template), stored.uid
+		q.OldImages, q.uid = stored.images, stored.uid
 	}
 	return q
 }

@@ -18,6 +18,8 @@ package webhooks
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,8 +38,9 @@ type object struct {
 	deleting bool
 	// generateName is metadata.generateName.
 	generateName string
-	// content is the workload as JSON has it, and template its pod template; nil if the kind has none.
+	// content is the workload as JSON has it, and template its pod template; nil if the kind or the object has none.
 	content, template map[string]any
+	images            []string
 	// These report which maps exist that a patch adds to.
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
@@ -50,16 +53,22 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	}
 	stored := &unstructured.Unstructured{Object: content}
 	o := &object{kind: kind, content: content}
+	declaration, isDeclared := kind.(declaredKind)
 	templatePath, hasTemplate := kind.TemplatePath()
 	if hasTemplate {
 		holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
-		if o.template, hasTemplate = holder.(map[string]any); !hasTemplate {
+		if o.template, hasTemplate = holder.(map[string]any); !hasTemplate && !isDeclared {
 			return nil, fmt.Errorf("%s: missing", templatePath)
 		}
 	}
 	var err error
 	if o.Version, err = kind.VersionOf(stored); err != nil {
 		return nil, err
+	}
+	o.images = workload.Images(o.template)
+	if isDeclared {
+		k := declaration.Declaration()
+		o.images, o.Content = k.ImagesOf(content), &workload.Content{Hash: k.ContentHash(), Generation: stored.GetGeneration()}
 	}
 	stopping, _ := kind.Stopping(stored)
 	o.Paused, o.Unknown = stopping.Paused, stopping.Unknown
@@ -88,6 +97,21 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 		return nil, fmt.Errorf("%s.metadata.%w", templatePath, err)
 	}
 	return o, nil
+}
+
+// generation returns the generation that an update gives an object: the API server counts changes outside of metadata and
+// status.
+func generation(stored, changed *object) int64 {
+	counted := func(o *object) map[string]any {
+		fields := maps.Clone(o.content)
+		delete(fields, "metadata")
+		delete(fields, "status")
+		return fields
+	}
+	if stored.Content.Generation == 0 || reflect.DeepEqual(counted(stored), counted(changed)) {
+		return stored.Content.Generation
+	}
+	return stored.Content.Generation + 1
 }
 
 func stringMap(parent map[string]any, key string) (m map[string]string, present bool, err error) {

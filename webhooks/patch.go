@@ -42,6 +42,9 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 		case decide.WorkloadAnnotation:
 			path, parent, present = workload.Path{"metadata", "annotations"}, o.hasAnnotations, o.Annotations
 		case decide.TemplateLabel:
+			if o.template == nil {
+				continue
+			}
 			path, parent, present = templateMetadata.Join("labels"), o.hasTemplateLabels, o.TemplateLabels
 		case decide.WorkloadPaused:
 			operations = append(operations, changing(halt(o, c))...)

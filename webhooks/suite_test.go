@@ -45,6 +45,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
@@ -159,7 +160,8 @@ func startServer() {
 	})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(SetupWithManager(mgr, Options{
-		Kinds: workload.Defended(), Self: operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings,
+		Kinds: workload.NewRegistry(append(workload.Defended().Kinds(), declared.NewWorkloads(widgets(1)))...),
+		Self:  operator, Log: GinkgoLogr, Checker: asking, Settings: asking.Settings,
 	})).To(Succeed())
 	mgr.GetWebhookServer().Register(lateWebhookPath, &admission.Webhook{Handler: admission.HandlerFunc(lateWebhook)})
 

@@ -19,6 +19,7 @@ limitations under the License.
 // patch or a verdict. If the admission check is on, it also asks AlterShield Server.
 //
 //   - workload.go: the webhooks of a kind
+//   - declared.go: which declared kind a request is about
 //   - object.go, patch.go: how a workload is read and changed
 //   - caches.go: the releases of a workload, and its hold, from caches
 //   - policies.go: policy checks at admission
@@ -49,6 +50,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/hold"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
+	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -105,14 +107,18 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	server := mgr.GetWebhookServer()
 	ending := isEnding(mgr.GetClient(), o.Pod)
 	check, evaluator := newGate(o), newEvaluator(&o) // all kinds share their limits
-	for _, kind := range o.Kinds.Kinds() {
-		for path, h := range map[string]handler{
-			pathOf(intercept.Mutate, kind):     newMutating(o, kind, check),
-			pathOf(intercept.Validate, kind):   newValidating(o, kind),
-			pathOf(intercept.Quarantine, kind): newQuarantine(o, kind),
-			pathOf(intercept.Policy, kind):     newPolicy(o, kind, evaluator),
-		} {
-			server.Register(path, leaving(ending, &admission.Webhook{Handler: h}))
+	noise := network.NewLog(o.Log, clock.RealClock{})
+	for does, newHandler := range map[string]func(workload.Kind) handler{
+		intercept.Mutate:     func(k workload.Kind) handler { return newMutating(o, k, check) },
+		intercept.Validate:   func(k workload.Kind) handler { return newValidating(o, k) },
+		intercept.Quarantine: func(k workload.Kind) handler { return newQuarantine(o, k) },
+		intercept.Policy:     func(k workload.Kind) handler { return newPolicy(o, k, evaluator) },
+	} {
+		server.Register(declaredPath+does, leaving(ending, &declaredHook{o.Kinds, does, newHandler, noise}))
+		for _, kind := range o.Kinds.Kinds() {
+			if _, later := kind.(declaredKind); !later {
+				server.Register(pathOf(does, kind), leaving(ending, &admission.Webhook{Handler: newHandler(kind)}))
+			}
 		}
 	}
 	return nil
@@ -312,6 +318,12 @@ func read(req *admission.Request, o *Options, kind workload.Kind) (request decid
 			return request, nil, nil, fmt.Errorf("old object: %w", err)
 		}
 		request.Old = stored.Object
+	}
+	if changed.Content != nil {
+		changed.Content.Generation = 1
+		if stored != nil {
+			changed.Content.Generation = generation(stored, changed)
+		}
 	}
 	return request, stored, changed, nil
 }

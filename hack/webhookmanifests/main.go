@@ -45,14 +45,14 @@ func main() {
 }
 
 // manifests are the configurations of the webhooks of these kinds, with the namespaces
-// that they never see.
+// that they never see, and the configurations of declared kinds, which are empty.
 func manifests(kinds *workload.Registry) ([]byte, error) {
 	excluded := certificates.Excluded(controlplane.ManagerNamespace)
 	exclude := func(selector *metav1.LabelSelector) {
 		selector.MatchExpressions = append(selector.MatchExpressions, excluded)
 	}
 	var text bytes.Buffer
-	for _, configuration := range webhooks.Configurations(kinds) {
+	for _, configuration := range append(webhooks.Configurations(kinds), certificates.Declared(nil)...) {
 		switch c := configuration.(type) {
 		case *admissionregistrationv1.MutatingWebhookConfiguration:
 			for i := range c.Webhooks {

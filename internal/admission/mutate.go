@@ -56,6 +56,9 @@ func Mutate(r Request) []Change {
 	default:
 		mutateUpdated(&r, &want)
 	}
+	if !optedOut {
+		noteContent(&r, &want)
+	}
 	pace(&r, &want)
 	changes := slices.Concat(
 		mapChanges(WorkloadLabel, r.New.Labels, want.Labels),

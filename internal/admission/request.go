@@ -51,6 +51,8 @@ type Object struct {
 	Owner string
 	// Version is computed from the pod template; it is never read off a label.
 	Version string
+	// Content is nil for a kind that no ChangeKind declares. In a new object, the generation is the one that it gets.
+	Content *workload.Content
 	// ResourceVersion is empty in a workload that is being created.
 	ResourceVersion string
 	// Paused reports whether the rollout of the workload is stopped, and Words describe that for people. Unknown is as
@@ -231,7 +233,8 @@ func restoredAnnotations() []string {
 		v1alpha1.OverrideReportedAnnotation, v1alpha1.OverrideStaleAnnotation, v1alpha1.HaltedAnnotation, v1alpha1.HaltedFromAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackRequestedAnnotation,
 		v1alpha1.UnquarantinedAnnotation, v1alpha1.FreezeBrokenAnnotation,
-		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.HoldEndedAnnotation,
+		v1alpha1.SettingsAlteredAnnotation, v1alpha1.AdmittedAnnotation, v1alpha1.ContentAnnotation, v1alpha1.OptedOutAnnotation,
+		v1alpha1.HoldEndedAnnotation,
 	}
 }
 
@@ -297,6 +300,13 @@ func noteSeen(r *Request, want *Object) {
 	if seen != "" {
 		want.Annotations[v1alpha1.AdmittedAnnotation] =
 			defense.ParseAdmitted(r.Old.Annotations[v1alpha1.AdmittedAnnotation]).With(seen, r.New.Version).String()
+	}
+}
+
+// noteContent records from what the version of the new object was computed.
+func noteContent(r *Request, want *Object) {
+	if r.New.Content != nil && want.Labels[v1alpha1.VersionLabel] == r.New.Version {
+		want.Annotations[v1alpha1.ContentAnnotation] = r.New.Content.String()
 	}
 }
 

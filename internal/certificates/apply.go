@@ -36,8 +36,8 @@ import (
 // RBAC cannot restrict create to a name: with this right the manager could have any webhook called for any request. So the
 // role does not contain it; an installation may add it (config/samples/restore).
 
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration,verbs=get;update
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration,verbs=get;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations,resourceNames=altershieldoperator-mutating-webhook-configuration;altershieldoperator-declared-mutating,verbs=get;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=altershieldoperator-validating-webhook-configuration;altershieldoperator-declared-validating,verbs=get;update
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 const (
@@ -56,13 +56,17 @@ const (
 
 // configurations reads and writes the webhook configurations.
 type configurations struct {
-	o       Options
-	wanted  []Configuration
-	client  client.Client
-	elected <-chan struct{}
-	writes  *rate.Limiter // of rounds that write
-	// missing are the missing configurations by name, and since when they are missing.
-	missing map[string]time.Time
+	o      Options
+	wanted []Configuration
+	// declared are the configurations of declared kinds: see Write. Until known, they have no webhooks.
+	declared []Configuration
+	known    bool
+	client   client.Client
+	elected  <-chan struct{}
+	writes   *rate.Limiter // of rounds that write
+	// missing are the missing configurations by name, and since when they are missing; missingDeclared those of declared
+	// kinds, which the ChangeKinds report.
+	missing, missingDeclared map[string]time.Time
 	// adoptAfter and createAfter are the times of the next attempt after a refusal.
 	adoptAfter, createAfter time.Time
 	// problems are the problems logged last, by subject.
@@ -77,15 +81,23 @@ type configuration struct {
 	want Configuration
 	// live is nil if the configuration is missing.
 	live *unstructured.Unstructured
+	// declared means that the configuration is of declared kinds. authority is the bundle for it if another program owns the
+	// bundles; nil if it is not known.
+	declared  bool
+	authority []byte
 }
 
 func newConfigurations(o Options) (*configurations, error) {
-	target := Target{Namespace: o.Namespace, Service: o.Service, Port: o.ServicePort}
-	wanted, err := NewConfigurations(o.Configurations, o.Mutating, o.Validating, target)
-	return &configurations{
+	wanted, err := NewConfigurations(o.Configurations, o.Mutating, o.Validating, o.target())
+	if err != nil {
+		return nil, err
+	}
+	c := &configurations{
 		o: o, wanted: wanted, writes: rate.NewLimiter(rate.Every(writesEvery), writesAtOnce),
-		missing: map[string]time.Time{}, problems: map[string]string{},
-	}, err
+		missing: map[string]time.Time{}, missingDeclared: map[string]time.Time{}, problems: map[string]string{},
+	}
+	c.declared, err = c.ofDeclared(nil)
+	return c, err
 }
 
 // isNew reports whether a problem differs from the last problem of a subject, so that each is logged once. A nil problem
@@ -104,10 +116,14 @@ func (c *configurations) isNew(subject string, problem error) bool {
 func (c *configurations) read(ctx context.Context) ([]configuration, error) {
 	var all []configuration
 	var unseen error
-	for _, want := range c.wanted {
+	missing := map[string]bool{}
+	for i, want := range slices.Concat(c.wanted, c.declared) {
 		live := want.Object()
-		next := configuration{name: live.GetKind() + " " + live.GetName(), want: want}
+		next := configuration{name: live.GetKind() + " " + live.GetName(), want: want, declared: i >= len(c.wanted)}
 		err := c.client.Get(ctx, client.ObjectKeyFromObject(live), live)
+		if next.declared && (apierrors.IsForbidden(err) || apierrors.IsNotFound(err) && Empty(want.template)) {
+			continue // roles and manifests of an older version, which has no declared kinds
+		}
 		if client.IgnoreNotFound(err) != nil {
 			unseen = errors.Join(unseen, fmt.Errorf("read webhook configuration %s: %w", live.GetName(), err))
 		}
@@ -115,10 +131,18 @@ func (c *configurations) read(ctx context.Context) ([]configuration, error) {
 			next.live = live
 			delete(c.problems, next.name)
 		}
-		if c.o.OnMissing != nil && client.IgnoreNotFound(err) == nil {
-			c.o.OnMissing(live.GetKind(), err != nil)
+		if client.IgnoreNotFound(err) == nil {
+			missing[live.GetKind()] = missing[live.GetKind()] || err != nil
+		}
+		if next.declared && c.o.Dir != "" {
+			next.beside(all)
 		}
 		all = append(all, next)
+	}
+	for kind, is := range missing {
+		if c.o.OnMissing != nil {
+			c.o.OnMissing(kind, is)
+		}
 	}
 	return all, unseen
 }
@@ -133,14 +157,32 @@ func (c *configurations) leads() bool {
 	}
 }
 
-// overdue records that a configuration is missing, and reports whether this replica has to recreate it now.
-func (c *configurations) overdue(name string, now time.Time) bool {
-	since, known := c.missing[name]
-	if !known {
-		c.missing[name] = now
-		c.o.Log.Info("a webhook configuration is missing", "configuration", name)
+// restores reports whether this replica restores a configuration. Only the leader does.
+func (c *configurations) restores(of configuration) bool {
+	if of.declared {
+		return c.known
 	}
-	return c.leads() && known && now.Sub(since) >= c.o.RecreateAfter
+	return c.leads()
+}
+
+// overdue records that a configuration is missing, and reports whether this replica has to recreate it now.
+func (c *configurations) overdue(of configuration, now time.Time) bool {
+	missing := c.missing
+	if of.declared {
+		missing = c.missingDeclared
+	}
+	since, known := missing[of.name]
+	if !known {
+		missing[of.name] = now
+		c.o.Log.Info("a webhook configuration is missing", "configuration", of.name)
+	}
+	return c.restores(of) && known && now.Sub(since) >= c.o.RecreateAfter
+}
+
+// found records that a configuration is not missing.
+func (c *configurations) found(name string) {
+	delete(c.missing, name)
+	delete(c.missingDeclared, name)
 }
 
 // lasting returns the configurations that are still missing after the time in which they would be recreated.
@@ -179,7 +221,7 @@ func (c *configurations) create(ctx context.Context, object *unstructured.Unstru
 		return fmt.Errorf("create %s: %w", name, err)
 	}
 	c.wrote = true
-	delete(c.missing, name)
+	c.found(name)
 	c.o.Log.Info("recreated a missing webhook configuration", "configuration", name)
 	return nil
 }

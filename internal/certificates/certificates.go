@@ -22,6 +22,7 @@ limitations under the License.
 //   - secret.go: the content of the Secret, and the certificate that a replica serves; pure, except for random keys
 //   - files.go: a certificate in files, which another program makes
 //   - configurations.go: the content of the webhook configurations; pure
+//   - declared.go: the configurations of declared kinds
 //   - apply.go: reads and writes the webhook configurations
 //   - missing.go: reports configurations that stay missing
 //
@@ -35,6 +36,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -82,6 +84,10 @@ type Options struct {
 	OnServe func(notAfter time.Time)
 }
 
+func (o *Options) target() Target {
+	return Target{Namespace: o.Namespace, Service: o.Service, Port: o.ServicePort}
+}
+
 // source is the source of the certificate: made or files.
 type source interface {
 	// ensure updates the served certificate and the webhook configurations.
@@ -97,6 +103,8 @@ type Certificates struct {
 	// made is the source if the operator makes certificates, else nil.
 	made   *made
 	report *missingReport
+	// mu guards a round, and a write of declared kinds.
+	mu sync.Mutex
 	// failures is the number of rounds that failed in a row.
 	failures int
 }
@@ -181,18 +189,9 @@ var errTooMany = errors.New("too many writes: does another program write the web
 func (c *Certificates) round(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	now, every, err := c.o.Clock.Now(), c.lookEvery(), errTooMany
-	c.wrote = false
-	if c.writes.TokensAt(now) >= 1 {
-		for range conflicts {
-			if err = c.ensure(ctx); err == nil || !isOutdated(err) {
-				break
-			}
-		}
-	}
-	if c.wrote {
-		c.writes.AllowN(now, 1)
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	every, err := c.lookEvery(), c.attempt(ctx)
 	// A configuration that may still be recreated is not reported, and changes no report.
 	if lasting := c.lasting(); err == nil && c.report != nil && c.leads() && len(lasting) == len(c.missing) {
 		err = c.report.update(ctx, lasting)
@@ -209,6 +208,23 @@ func (c *Certificates) round(ctx context.Context) time.Duration {
 		return min(afterWrite, every)
 	}
 	return every
+}
+
+// attempt brings the certificates and the configurations up to date.
+func (c *Certificates) attempt(ctx context.Context) error {
+	now, err := c.o.Clock.Now(), errTooMany
+	c.wrote = false
+	if c.writes.TokensAt(now) >= 1 {
+		for range conflicts {
+			if err = c.ensure(ctx); err == nil || !isOutdated(err) {
+				break
+			}
+		}
+	}
+	if c.wrote {
+		c.writes.AllowN(now, 1)
+	}
+	return err
 }
 
 // isOutdated reports whether a write failed because another replica was quicker.

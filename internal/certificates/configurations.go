@@ -82,10 +82,13 @@ func complete(hook map[string]any, target Target) error {
 		return fmt.Errorf("webhook %v is called through no service", hook["name"])
 	}
 	service["namespace"], service["name"], service["port"] = target.Namespace, target.Service, int64(target.Port)
-	hook["clientConfig"], hook["objectSelector"] = map[string]any{"service": service}, map[string]any{}
+	hook["clientConfig"] = map[string]any{"service": service}
+	if hook["objectSelector"] == nil {
+		hook["objectSelector"] = map[string]any{}
+	}
 	rules, _ := hook["rules"].([]any)
 	for _, r := range rules {
-		if rule, ok := r.(map[string]any); ok {
+		if rule, ok := r.(map[string]any); ok && rule["scope"] == nil {
 			rule["scope"] = "*"
 		}
 	}
@@ -162,7 +165,10 @@ func (c Configuration) Restore(live *unstructured.Unstructured, bundle []byte) (
 		}
 		restored = append(restored, hook)
 	}
-	next.Object["webhooks"] = restored
+	delete(next.Object, "webhooks") // the API server shows no empty list
+	if len(restored) > 0 {
+		next.Object["webhooks"] = restored
+	}
 	return next, nil
 }
 

@@ -38,7 +38,7 @@ type files struct {
 func (f *files) lookEvery() time.Duration { return f.o.LookEvery }
 
 // ensure implements source. A configuration that calls a URL belongs to an operator under development, which runs outside
-// of the cluster. Then no configuration is restored.
+// of the cluster. Then only the configurations of declared kinds are restored.
 func (f *files) ensure(ctx context.Context) error {
 	f.readFiles()
 	all, err := f.read(ctx)
@@ -52,8 +52,8 @@ func (f *files) ensure(ctx context.Context) error {
 	}
 	var errs []error
 	for _, configuration := range all {
-		if outside {
-			delete(f.missing, configuration.name)
+		if outside && !configuration.declared {
+			f.found(configuration.name)
 			delete(f.injectors, configuration.name)
 			continue
 		}
@@ -85,21 +85,26 @@ func (f *files) readFiles() {
 // an authority, and only if another program is known to inject it. Otherwise API servers could not call the webhooks, and a
 // webhook with the failure policy Fail would deny its requests.
 func (f *files) restore(ctx context.Context, c configuration, now time.Time) error {
+	known := len(c.authority) > 0
 	if c.live == nil {
-		if !f.overdue(c.name, now) || !f.injected(c.name) {
+		if !f.overdue(c, now) || !known && !f.injected(c.name) {
 			return nil
 		}
-		object := c.want.Create(nil)
+		object := c.want.Create(c.authority)
 		object.SetAnnotations(f.injectors[c.name])
 		return f.create(ctx, object, c.name)
 	}
-	delete(f.missing, c.name)
+	f.found(c.name)
 	f.injectors[c.name] = Injectors(c.live)
-	if !f.leads() || Empty(c.live) && !f.injected(c.name) {
+	if !f.restores(c) || Empty(c.live) && !Empty(c.want.template) && !known && !f.injected(c.name) {
 		return nil
 	}
 	f.isNew("injector of "+c.name, nil)
-	next, err := c.want.Restore(c.live, nil)
+	var bundle []byte
+	if Empty(c.live) {
+		bundle = c.authority
+	}
+	next, err := c.want.Restore(c.live, bundle)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.name, err)
 	}

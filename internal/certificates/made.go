@@ -120,7 +120,9 @@ func (m *made) load(ctx context.Context) (all []configuration, secret *corev1.Se
 	if all, unseen = m.read(ctx); unseen == nil {
 		for _, configuration := range all {
 			if configuration.live == nil {
-				bundles = append(bundles, nil)
+				if !configuration.declared {
+					bundles = append(bundles, nil)
+				}
 				continue
 			}
 			bundles = append(bundles, Bundles(configuration.live)...)
@@ -176,14 +178,14 @@ func (m *made) serve(d *Decision, now time.Time) {
 // the operator.
 func (m *made) inject(ctx context.Context, c configuration, bundle []byte, now time.Time) error {
 	if c.live == nil {
-		if !m.overdue(c.name, now) {
+		if !m.overdue(c, now) {
 			return nil
 		}
 		return m.create(ctx, c.want.Create(bundle), c.name)
 	}
-	delete(m.missing, c.name)
+	m.found(c.name)
 	next := Inject(c.live, bundle)
-	if m.leads() {
+	if m.restores(c) {
 		var err error
 		if next, err = c.want.Restore(c.live, bundle); err != nil {
 			return fmt.Errorf("restore %s: %w", c.name, err)

@@ -51,6 +51,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/options"
 	"github.com/traas-stack/altershield-operator/internal/pki"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -345,6 +346,45 @@ var _ = Describe("Certificates", Ordered, func() {
 			g.Expect(again.Webhooks[0].ClientConfig.CABundle).To(Equal(v.Webhooks[0].ClientConfig.CABundle))
 			g.Expect(again.OwnerReferences).To(ConsistOf(HaveField("Kind", "Namespace")))
 		}, 20*time.Second, 50*time.Millisecond).Should(Succeed())
+	})
+
+	It("and the configurations of declared kinds are written, restored and emptied", func(ctx SpecContext) {
+		wanted, err := a.certificates.ofDeclared(nil)
+		Expect(err).NotTo(HaveOccurred())
+		for _, configuration := range wanted {
+			Expect(admin.Create(ctx, configuration.Create(nil))).To(Succeed())
+		}
+		// Like a controller, it tries again until other replicas write nothing.
+		write := func(kinds ...*declared.Kind) {
+			GinkgoHelper()
+			Eventually(func() error { return a.certificates.Write(ctx, kinds) }, 20*time.Second, 50*time.Millisecond).Should(Succeed())
+		}
+		stored := func(g Gomega) *admissionregistrationv1.ValidatingWebhookConfiguration {
+			v := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+			g.ExpectWithOffset(1, admin.Get(ctx, types.NamespacedName{Name: declaredValidating}, v)).To(Succeed())
+			return v
+		}
+		kind := widgets(GinkgoTB(), 1)
+		write(kind)
+		before := stored(Default)
+		Expect(before.Webhooks).To(HaveLen(3))
+		Expect(before.Webhooks).To(HaveEach(SatisfyAll(
+			HaveField("ClientConfig.CABundle", Not(BeEmpty())),
+			HaveField("ObjectSelector.MatchExpressions", HaveLen(1)),
+		)))
+		altered := before.DeepCopy()
+		altered.Webhooks = altered.Webhooks[1:]
+		altered.Webhooks[0].ObjectSelector, altered.Webhooks[0].ClientConfig.CABundle = nil, nil
+		Expect(admin.Update(ctx, altered)).To(Succeed())
+		Eventually(func(g Gomega) {
+			g.Expect(stored(g).Webhooks).To(Equal(before.Webhooks))
+		}, 20*time.Second, 50*time.Millisecond).Should(Succeed())
+		resting := stored(Default).ResourceVersion
+		Consistently(func() string { return stored(Default).ResourceVersion }, time.Second, 50*time.Millisecond).Should(Equal(resting))
+		write(widgets(GinkgoTB(), 2))
+		Expect(*stored(Default).Webhooks[0].ClientConfig.Service.Path).To(ContainSubstring("/widgets.example.com/2/"))
+		write()
+		Expect(stored(Default).Webhooks).To(BeEmpty())
 	})
 
 	It("survive the removal of the Secret, with a new authority beside the old one", func(ctx SpecContext) {

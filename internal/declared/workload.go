@@ -176,6 +176,7 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, Rollbacks: d.k.Spec.Rollback,
 		HandBack: keptOf(u.Object)[keptHandBack] == true,
 	}
+	w.Content = &workload.Content{Hash: d.k.ContentHash(), Generation: u.GetGeneration()}
 	if u.GetGeneration() == 1 { // it has not changed since it was created
 		w.RevisionCreated = u.GetCreationTimestamp().Time
 	}

@@ -64,8 +64,8 @@ type WorkloadPlan struct {
 	// LetGo: another object owns the workload, so it is in observe mode; undo its halt or hold, which the owner would
 	// fight. A block stays until a user lifts it.
 	LetGo bool
-	// Baselined: the record on the workload is from an earlier installation, and proves nothing about the running
-	// version. Remove it, with its requests and its hold.
+	// Baselined: the record on the workload is from an earlier installation, or of another declaration of the content. It
+	// proves nothing about the running version. Remove it, with its requests and its hold.
 	Baselined bool
 	// Resumed: a user resumed the operator's pause; remove the annotation of the halt.
 	Resumed bool
@@ -77,6 +77,8 @@ type WorkloadPlan struct {
 	EnsureChange bool
 	// Processed: label the workload as processed.
 	Processed bool
+	// Content is the new value of ContentAnnotation; empty if it stays.
+	Content string
 	// HandBack: give the fields of the template back to the field manager that applies the workload.
 	HandBack bool
 	// Override is to be reported, once.
@@ -118,6 +120,9 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	if first, unknown := in.ofEarlierInstallation(); first || unknown {
 		return WorkloadPlan{Baselined: first} // decided again once it is known
 	}
+	if in.isRedeclared() {
+		return WorkloadPlan{Baselined: true}
+	}
 	if r := decideRecord(in); r != nil {
 		return WorkloadPlan{Record: r}
 	}
@@ -128,6 +133,7 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 		EnsureChange: true,
 		Resumed:      !w.Paused && w.Annotations[v1alpha1.HaltedAnnotation] != "",
 		Processed:    w.Labels[v1alpha1.DefenseStatusLabel] != v1alpha1.DefenseStatusProcessed,
+		Content:      w.UnrecordedContent(),
 	}
 	if o, ok := record.ParseOverride(w.Annotations[v1alpha1.OverrideAnnotation]); ok &&
 		w.Annotations[v1alpha1.OverrideReportedAnnotation] != o.ResourceVersion {
@@ -201,6 +207,20 @@ func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 		}
 	}
 	return !w.RevisionCreated.IsZero() && w.RevisionCreated.Before(since), false
+}
+
+// isRedeclared reports whether the recorded version is of another declaration of the content, or of other defaults of a
+// CustomResourceDefinition: the version differs, but nobody wrote the content. A release whose stored content differs from the
+// content that admission saw is none of both.
+func (in *WorkloadInput) isRedeclared() bool {
+	w, newest := in.Workload, int64(0)
+	if recorded := w.RecordedVersion(); recorded == "" || recorded == w.Version || !w.Unwritten() {
+		return false
+	}
+	if c := newestChange(in.Changes); c != nil {
+		newest = c.Spec.Release
+	}
+	return !in.ledTo(w.Release(), in.knownRelease(newest))
 }
 
 // actedSince reports whether this installation blocked the workload or quarantined a version of it: then its record
@@ -282,9 +302,10 @@ func (in *WorkloadInput) knownRelease(newest int64) int64 {
 
 // missedByAdmission reports whether a workload without any record was released while defended: its current revision is
 // not older than its defense. Workloads from before are baselines. Times are in seconds, so within the same second the
-// release is verified, which restarts nothing, unless the workload was seen before.
+// release is verified, which restarts nothing, unless the workload was seen before. Nor is a workload missed whose
+// declaration changed.
 func (in *WorkloadInput) missedByAdmission() bool {
-	return in.defended(in.Workload.Version, in.Workload.RevisionCreated)
+	return !in.Workload.Unwritten() && in.defended(in.Workload.Version, in.Workload.RevisionCreated)
 }
 
 // defended reports whether a revision of the workload was created while defended.

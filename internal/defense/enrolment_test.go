@@ -351,6 +351,52 @@ func TestDecideWorkload(t *testing.T) {
 			unenrolled: true,
 			want:       WorkloadPlan{TakeBack: true},
 		},
+		"redeclared": {
+			workload: declaredWorkload(versionB, "new", 5),
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Baselined: true},
+		},
+		"another default of the CustomResourceDefinition": {
+			workload: declaredWorkload(versionB, "hash", 3),
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadRunning)},
+			want:     WorkloadPlan{Baselined: true},
+		},
+		"declared, slipped": {
+			workload: declaredWorkload(versionB, "hash", 4),
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
+		},
+		"declared without a generation, slipped": {
+			workload: declaredWorkload(versionB, "hash", 0),
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{Record: &Recording{Version: versionB, Release: 2, Slipped: true}},
+		},
+		"declared, stored with another content than admission saw": {
+			workload: func() workload.Workload {
+				w := declaredWorkload(versionB, "hash", 3)
+				delete(w.Labels, processed)
+				return w
+			}(),
+			want: WorkloadPlan{Record: &Recording{Version: versionB, Release: 1, Admitted: Admitted{{versionA, versionB}}}},
+		},
+		"declared, scaled": {
+			workload: declaredWorkload(versionA, "hash", 7),
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{EnsureChange: true, Content: "hash 7"},
+		},
+		"declared, at rest": {
+			workload: declaredWorkload(versionA, "hash", 3),
+			changes:  []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+			want:     WorkloadPlan{EnsureChange: true},
+		},
+		"redeclared, a baseline by now": {
+			workload: workload.Workload{
+				Version: versionB, Content: &workload.Content{Hash: "hash", Generation: 3}, RevisionCreated: testNow,
+				Annotations: labels(rel, "2", v1alpha1.ContentAnnotation, "hash 3"),
+			},
+			since:   testNow,
+			changes: []v1alpha1.ChangeWorkload{change(versionA, 1, v1alpha1.ChangeWorkloadSuccess)},
+		},
 		"left, blocked by a user": {
 			workload:   workload.Workload{Version: versionA, Labels: labels(v, versionA, suspend, "1")},
 			unenrolled: true,
@@ -380,6 +426,14 @@ func processedBy(version, release string, revision time.Time) workload.Workload 
 		Version: version, RevisionCreated: revision, Annotations: map[string]string{v1alpha1.ReleaseAnnotation: release},
 		Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.DefenseStatusLabel: v1alpha1.DefenseStatusProcessed},
 	}
+}
+
+// declaredWorkload returns a processed workload of a declared kind, whose record of versionA is of generation 3.
+func declaredWorkload(version, hash string, generation int64) workload.Workload {
+	w := processedBy(version, "1", time.Time{})
+	w.Unstamped, w.Content = true, &workload.Content{Hash: hash, Generation: generation}
+	w.Annotations[v1alpha1.ContentAnnotation] = "hash 3"
+	return w
 }
 
 func begunAt(c v1alpha1.ChangeWorkload, at time.Time) v1alpha1.ChangeWorkload {

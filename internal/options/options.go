@@ -200,7 +200,8 @@ func (o *Options) bindWebhooks(fs *flag.FlagSet) (configurations *string) {
 	fs.StringVar(&o.Certificates.Service, "webhook-service", defaultService,
 		"`name` of the Service through which API servers call the webhooks, port 443")
 	configurations = fs.String("webhook-configurations", defaultConfigurations,
-		"`names` of the mutating and of the validating webhook configuration, separated by a comma; the operator restores both")
+		"`names` of the mutating and of the validating webhook configuration, separated by a comma; the operator restores both, "+
+			"and those of declared kinds, which have the same prefix")
 	fs.DurationVar(&o.Certificates.Validity, "webhook-cert-validity", defaultCertValidity,
 		"`duration` for which a certificate of the operator is valid, its authority ten times as long; at least "+minCertValidity.String())
 	return configurations

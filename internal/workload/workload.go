@@ -47,6 +47,8 @@ type Workload struct {
 	Deleting        bool
 	// Owner is the controller of the workload, as kind and name; empty for none.
 	Owner string
+	// Content is nil for a kind that no ChangeKind declares.
+	Content *Content
 	// Object is the object, as it was read: trimmed, if it is of the cache. Native kinds set it only if it
 	// was read from the API server. Newest is the metadata of the newest ControllerRevision that it owns,
 	// if an expression of its ChangeKind reads it.

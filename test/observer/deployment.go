@@ -42,7 +42,7 @@ func ownAnnotations() []string {
 		v1alpha1.HeldAnnotation, v1alpha1.HoldEndedAnnotation,
 		v1alpha1.QuarantinedAnnotation, v1alpha1.QuarantineReasonAnnotation, v1alpha1.RollbackToAnnotation,
 		v1alpha1.RollbackRequestedAnnotation, v1alpha1.UnquarantineAnnotation, v1alpha1.UnquarantinedAnnotation,
-		v1alpha1.AdmittedAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.SettingsAlteredAnnotation,
+		v1alpha1.AdmittedAnnotation, v1alpha1.ContentAnnotation, v1alpha1.OptedOutAnnotation, v1alpha1.SettingsAlteredAnnotation,
 	}
 }
 

@@ -116,6 +116,10 @@ const (
 	// fields of disabled features, and other webhooks change templates, too. A request that leads to the stored template
 	// is no release. Block and quarantine do not read the annotation: they judge the template to be stored.
 	AdmittedAnnotation = "altershield.defense.antgroup.com/admitted"
+	// ContentAnnotation is on objects of declared kinds: a hash of the declaration of their content, and metadata.generation,
+	// when the content last had the recorded version. If the version differs without a newer generation, nobody wrote the
+	// content: its declaration changed, or the default of a field in a CustomResourceDefinition.
+	ContentAnnotation = "altershield.defense.antgroup.com/content"
 	// HaltedAnnotation holds the version whose rollout the operator halted.
 	HaltedAnnotation = "altershield.defense.antgroup.com/halted"
 	// HaltedFromAnnotation holds the partition of a StatefulSet from before the halt; without the annotation, the
