@@ -30,6 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/notify"
 	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Options configure the controllers.
@@ -50,11 +51,14 @@ type Options struct {
 // scrape.
 func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 	var kinds []string
-	for _, kind := range v.Kinds.Kinds() {
-		name := kind.GroupVersionKind().Kind
-		metrics.Begin(name)
-		kinds = append(kinds, name)
+	for _, kind := range v.Kinds.Fixed() {
+		kinds = append(kinds, kind.GroupVersionKind().Kind)
 	}
+	v.Kinds.Subscribe(func(added, _ []workload.Kind) {
+		for _, kind := range added {
+			metrics.Begin(kind.GroupVersionKind().Kind)
+		}
+	})
 	blocked := func() (map[metrics.Of]int, error) { return blockedWorkloads(ctx, v) }
 	if err := metrics.BlockedWorkloads(kinds, blocked, byNamespace); err != nil {
 		return fmt.Errorf("register the metric of blocked workloads: %w", err)
