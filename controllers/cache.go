@@ -63,6 +63,7 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 		&appsv1.ControllerRevision{}: {Label: revisionsRead(kinds), Transform: workload.TrimRevision},
 		&v1alpha1.DefensePolicy{}:    {Transform: workload.TrimPolicy},
 		&v1alpha1.DefenseEndpoint{}:  {Namespaces: map[string]cache.Config{operator: {}}, Transform: workload.TrimOwn},
+		crdObject():                  {Transform: trimCRD},
 		&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{operator: {
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.LimitName),
 		}}},

@@ -45,6 +45,8 @@ type Options struct {
 	Guard checks.Guard
 	// Clients call endpoints.
 	Clients *endpoint.Clients
+	// Interceptor writes the webhooks of declared kinds; nil without webhooks.
+	Interceptor Interceptor
 }
 
 // beginMetrics begins the series of each kind, and registers the metrics that are counted at each
@@ -106,6 +108,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if o.Server != nil {
 		setups["order"] = newOrderReconciler(c, server).SetupWithManager
 		setups["order-end"] = (&OrderEndReconciler{Cluster: c, server: server}).SetupWithManager
+	}
+	if c.Hub != nil {
+		kinds, err := newChangeKindReconciler(c, mgr, o.Interceptor)
+		if err != nil {
+			return err
+		}
+		setups["changekind"] = kinds.SetupWithManager
 	}
 	for name, setup := range setups {
 		if err := setup(mgr); err != nil {

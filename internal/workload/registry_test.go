@@ -115,7 +115,7 @@ func TestTrimLabels(t *testing.T) {
 	registry := workload.NewRegistry(workload.Deployment{})
 	registry.Declare(&pool{kind: "One", label: "one"})
 	pod := wrappers.MakePod("prod", "web").Label("one", "1").Label("other", "2")
-	for size, want := range map[string]int{"small": 2, strings.Repeat("x", 63): 1} {
+	for size, want := range map[string]int{"small": 3, strings.Repeat("x", 63): 1} {
 		of := pod.Obj().DeepCopy()
 		for i := 0; len(size) > 60 && i < 100; i++ {
 			of.Labels[fmt.Sprint("l", i)] = size
