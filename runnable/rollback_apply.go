@@ -20,12 +20,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -126,7 +127,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 	if err != nil {
 		return err
 	}
-	template, err := s.templateOf(ctx, kind, w, rb)
+	data, err := s.contentOf(ctx, kind, w, rb)
 	if err != nil {
 		return err
 	}
@@ -135,13 +136,20 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 			return err
 		}
 	}
+	if w, err = s.Whole(ctx, w); err != nil {
+		return err
+	}
+	applied, err := lastApplied(kind, w, data)
+	if err != nil {
+		return err
+	}
 	p := cluster.PatchRevision(w)
-	p.Restore(kind, template)
+	if err := p.Restore(kind, data); err != nil {
+		return err
+	}
 	p.Resume(kind)
 	p.GiveBack(kind)
-	if applied, err := s.lastApplied(ctx, kind, w, template); err != nil {
-		return err
-	} else if applied != "" {
+	if applied != "" {
 		p.SetAnnotation(corev1.LastAppliedConfigAnnotation, applied)
 	}
 	p.SetAnnotation(v1alpha1.ChangeCauseAnnotation, rb.ChangeCause())
@@ -164,45 +172,54 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 }
 
 // lastApplied returns the new last-applied configuration of kubectl apply; empty if the workload has
-// none. The cache does not have it.
-func (s *RollbackScanner) lastApplied(
-	ctx context.Context, kind workload.Kind, w *workload.Workload, template map[string]any,
-) (string, error) {
-	stored, err := s.Stored(ctx, w)
-	if err != nil {
-		return "", err
-	}
-	if stored == nil || stored.GetResourceVersion() != w.ResourceVersion {
-		return "", apierrors.NewConflict(schema.GroupResource{Resource: w.Kind()}, w.Name, errors.New("it changed"))
-	}
+// none, or its kind no pod template. The workload is as the API server has it.
+func lastApplied(kind workload.Kind, w *workload.Workload, data []byte) (string, error) {
+	stored := &unstructured.Unstructured{Object: w.Object}
 	abandoned, err := workload.Template(kind, stored)
+	if err != nil || abandoned == nil {
+		return "", err
+	}
+	path, _ := kind.TemplatePath()
+	restored, _, err := kind.ReadContent(data)
 	if err != nil {
 		return "", err
 	}
-	applied, _ := workload.LastApplied(stored.GetAnnotations(), kind.TemplatePath(), template, abandoned)
+	applied, _ := workload.LastApplied(stored.GetAnnotations(), path, restored, abandoned)
 	return applied, nil
 }
 
-// templateOf reads the template that a rollback restores.
-func (s *RollbackScanner) templateOf(
+// contentOf reads the content that a rollback restores. A declared kind has the content of running
+// pods only in the history.
+func (s *RollbackScanner) contentOf(
 	ctx context.Context, kind workload.Kind, w *workload.Workload, rb *rollback.Rollback,
-) (map[string]any, error) {
-	var template map[string]any
+) (data []byte, err error) {
 	var version string
-	var err error
+	of := rb.History
 	if rb.Old != nil {
-		template, version, err = kind.RevisionTemplate(ctx, s.Live, w.Namespace, rb.Old)
-	} else {
-		template, version, err = s.RememberedTemplate(ctx, w, rb.History)
+		if data, version, err = s.RevisionContent(ctx, kind, w, rb.Old); err != nil {
+			return nil, err
+		}
+		if data == nil {
+			history, err := s.History(ctx, w.Namespace, w.UID)
+			if err != nil {
+				return nil, err
+			}
+			if i := slices.IndexFunc(history, func(r workload.Revision) bool { return r.Version == rb.To }); i >= 0 {
+				of = &history[i]
+			}
+		}
+	}
+	if data == nil && of != nil {
+		data, version, err = s.RememberedContent(ctx, kind, w, of)
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case template == nil:
+	case data == nil:
 		return nil, apierrors.NewNotFound(appsv1.Resource("controllerrevisions"), rb.To)
 	case version != rb.To:
 		return nil, &cluster.RefusedError{Why: fmt.Sprintf("the template in the history for version %s has version %s", rb.To, version)}
 	default:
-		return template, nil
+		return data, nil
 	}
 }

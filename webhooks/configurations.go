@@ -71,7 +71,7 @@ func typeMeta(kind string) metav1.TypeMeta {
 func subjectOf(kind workload.Kind) *intercept.Subject {
 	return &intercept.Subject{
 		GroupVersionKind: kind.GroupVersionKind(), Resource: kind.Resource(),
-		Changed: fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.TemplatePath()),
+		Changed: fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.ContentPaths()[0]),
 		Path:    func(does string) string { return pathOf(does, kind) },
 	}
 }

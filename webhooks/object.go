@@ -36,7 +36,8 @@ type object struct {
 	deleting bool
 	// generateName is metadata.generateName.
 	generateName string
-	template     map[string]any
+	// content is the workload as JSON has it, and template its pod template; nil if the kind has none.
+	content, template map[string]any
 	// These report which maps exist that a patch adds to.
 	hasLabels, hasAnnotations, hasTemplateMetadata, hasTemplateLabels bool
 }
@@ -47,17 +48,22 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	if err := json.Unmarshal(raw, &content); err != nil {
 		return nil, err
 	}
-	templatePath := kind.TemplatePath()
-	holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
-	template, ok := holder.(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s: missing", templatePath)
-	}
-	o := &object{kind: kind, template: template}
-	o.Version = workload.Version(template)
 	stored := &unstructured.Unstructured{Object: content}
+	o := &object{kind: kind, content: content}
+	templatePath, hasTemplate := kind.TemplatePath()
+	if hasTemplate {
+		holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)
+		if o.template, hasTemplate = holder.(map[string]any); !hasTemplate {
+			return nil, fmt.Errorf("%s: missing", templatePath)
+		}
+	}
+	var err error
+	if o.Version, err = kind.VersionOf(stored); err != nil {
+		return nil, err
+	}
 	stopping, _ := kind.Stopping(stored)
-	o.Paused, o.Unknown, o.Words = stopping.Paused, stopping.Unknown, kind.Words(&workload.Workload{Stopping: stopping})
+	o.Paused, o.Unknown = stopping.Paused, stopping.Unknown
+	o.Words = kind.Words(&workload.Workload{Stopping: stopping, Object: content})
 	o.Pacing, _ = kind.Pace(stored)
 
 	o.Owner = workload.OwnerOf(stored)
@@ -69,10 +75,9 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	o.uid = types.UID(uid)
 	o.deleting = metadata["deletionTimestamp"] != nil
 
-	templateMetadata, ok := template["metadata"].(map[string]any)
+	templateMetadata, ok := o.template["metadata"].(map[string]any)
 	o.hasTemplateMetadata = ok
 
-	var err error
 	if o.Labels, o.hasLabels, err = stringMap(metadata, "labels"); err != nil {
 		return nil, fmt.Errorf("metadata.%w", err)
 	}

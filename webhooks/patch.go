@@ -28,7 +28,8 @@ import (
 // unknown fields.
 func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 	var operations []jsonpatch.JsonPatchOperation
-	templateMetadata := o.kind.TemplatePath().Join("metadata")
+	templatePath, _ := o.kind.TemplatePath() // a kind without one is not stamped
+	templateMetadata := templatePath.Join("metadata")
 	// created has the maps that the patch creates.
 	created := map[decide.Target]map[string]string{}
 	for _, c := range changes {
@@ -75,7 +76,7 @@ func patch(o *object, changes []decide.Change) []jsonpatch.JsonPatchOperation {
 
 // halt returns the operations that halt a workload, or resume it.
 func halt(o *object, c decide.Change) []workload.Op {
-	w := &workload.Workload{Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
+	w := &workload.Workload{Object: o.content, Annotations: map[string]string{v1alpha1.HaltedFromAnnotation: c.Value}}
 	w.Paused = c.Remove
 	if c.Remove {
 		return o.kind.Resume(w)

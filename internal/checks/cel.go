@@ -216,7 +216,7 @@ func (p *evaluator) templates(ctx context.Context, s *Subject) (in *rules.Input,
 	if in.NewTemplate, err = workload.Template(kind, stored); err != nil {
 		return nil, "", err
 	}
-	if workload.Version(in.NewTemplate) != s.Workload.Version {
+	if version, err := kind.VersionOf(stored); err != nil || version != s.Workload.Version {
 		return nil, "", errOtherTemplate
 	}
 	if in.OldTemplate, previous, err = p.view.OldTemplate(ctx, s.Workload); err != nil {
@@ -248,7 +248,8 @@ func (p *evaluator) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, 
 	in.Object, in.Namespace = in.Workload, ns.ForRules()
 	if in.OldTemplate != nil {
 		operation, in.OldObject = "UPDATE", runtime.DeepCopyJSON(in.Object)
-		if err := unstructured.SetNestedMap(in.OldObject, in.OldTemplate, kind.TemplatePath()...); err != nil {
+		path, _ := kind.TemplatePath() // there is one, as there is a template
+		if err := unstructured.SetNestedMap(in.OldObject, in.OldTemplate, path...); err != nil {
 			return nil, err
 		}
 	}

@@ -18,7 +18,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -38,30 +37,30 @@ import (
 
 // +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
 
-// The history of a workload is a set of ControllerRevisions that it owns: the templates
+// The history of a workload is a set of ControllerRevisions that it owns: the contents
 // of the versions that succeeded. They outlive its ReplicaSets.
 
-// Remember keeps the template of the version that succeeded. If the workload has
-// another version by now, the template is read from the earlier revision, while it exists.
+// Remember keeps the content of the version that succeeded. If the workload has
+// another version by now, the content is read from the earlier revision, while it exists.
 func (c *Cluster) Remember(ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload) error {
-	template, version, err := c.Template(ctx, w)
+	data, version, err := c.Content(ctx, w)
 	if err == nil && version != change.Spec.Reversion {
-		template, version, err = c.leftTemplate(ctx, w, change.Spec.Reversion)
+		data, version, err = c.leftContent(ctx, w, change.Spec.Reversion)
 	}
 	if err != nil || version != change.Spec.Reversion {
 		return err
 	}
-	return c.rememberAs(ctx, w, template, appsv1.ControllerRevision{
+	return c.rememberAs(ctx, w, data, appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{Name: change.Name, Labels: revisionLabels(w, version)},
 		Revision:   change.Spec.Release,
 	})
 }
 
-// leftTemplate reads the template of an earlier revision of the workload; nil when
+// leftContent reads the content of an earlier revision of the workload; nil when
 // no revision has that version.
-func (c *Cluster) leftTemplate(
+func (c *Cluster) leftContent(
 	ctx context.Context, w *workload.Workload, want string,
-) (template map[string]any, version string, err error) {
+) (data []byte, version string, err error) {
 	kind, err := c.KindOf(w)
 	if err != nil {
 		return nil, "", err
@@ -71,7 +70,20 @@ func (c *Cluster) leftTemplate(
 	if err != nil || i < 0 {
 		return nil, "", err
 	}
-	return kind.RevisionTemplate(ctx, c.Live, w.Namespace, &others[i])
+	return c.RevisionContent(ctx, kind, w, &others[i])
+}
+
+// RevisionContent reads the content of an earlier revision of the workload, and its version; nil when
+// the revision is gone.
+func (v View) RevisionContent(
+	ctx context.Context, kind workload.Kind, w *workload.Workload, old *workload.OldRevision,
+) (data []byte, version string, err error) {
+	template, version, err := kind.RevisionTemplate(ctx, v.Live, w.Namespace, old)
+	if err != nil || template == nil {
+		return nil, "", err
+	}
+	data, err = workload.DataOf(template)
+	return data, version, err
 }
 
 // RememberBaseline keeps the template that the workload had before its first
@@ -87,29 +99,25 @@ func (c *Cluster) RememberBaseline(ctx context.Context, in *defense.WorkloadInpu
 	if err != nil || old == nil {
 		return err
 	}
-	template, version, err := kind.RevisionTemplate(ctx, c.Live, w.Namespace, old)
-	if err != nil || template == nil {
+	data, version, err := c.RevisionContent(ctx, kind, w, old)
+	if err != nil || data == nil {
 		return err
 	}
-	return c.rememberAs(ctx, w, template, appsv1.ControllerRevision{
+	return c.rememberAs(ctx, w, data, appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{Name: record.ReleaseName(w, version), Labels: revisionLabels(w, version)},
 		Revision:   rollback.BaselineRelease,
 	})
 }
 
-// rememberAs keeps a template in a revision of this name, with this number.
-func (c *Cluster) rememberAs(ctx context.Context, w *workload.Workload, template map[string]any, revision appsv1.ControllerRevision) error {
-	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": template}})
-	if err != nil {
-		return fmt.Errorf("encode the template of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
-	}
+// rememberAs keeps content in a revision of this name, with this number.
+func (c *Cluster) rememberAs(ctx context.Context, w *workload.Workload, data []byte, revision appsv1.ControllerRevision) error {
 	revision.Namespace = w.Namespace
 	revision.Labels[v1alpha1.HistoryOfLabel] = string(w.UID)
 	apiVersion, kind := w.GVK.ToAPIVersionAndKind()
 	// No controller: see workload.Remembers.
 	revision.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: w.Name, UID: w.UID}}
 	revision.Data.Raw = data
-	err = c.Client.Create(ctx, &revision)
+	err := c.Client.Create(ctx, &revision)
 	if apierrors.IsAlreadyExists(err) {
 		return c.renumber(ctx, &revision, w)
 	}
@@ -175,11 +183,11 @@ func (c *Cluster) Forget(ctx context.Context, namespace string, r *workload.Revi
 	return nil
 }
 
-// RememberedTemplate reads the template of a version out of the history; nil
+// RememberedContent reads the content of a version out of the history, and its version; nil
 // when it is gone.
-func (v View) RememberedTemplate(
-	ctx context.Context, w *workload.Workload, revision *workload.Revision,
-) (template map[string]any, version string, err error) {
+func (v View) RememberedContent(
+	ctx context.Context, kind workload.Kind, w *workload.Workload, revision *workload.Revision,
+) (data []byte, version string, err error) {
 	var stored appsv1.ControllerRevision
 	if err := v.Live.Get(ctx, types.NamespacedName{Namespace: w.Namespace, Name: revision.Name}, &stored); err != nil {
 		return nil, "", client.IgnoreNotFound(err)
@@ -187,5 +195,8 @@ func (v View) RememberedTemplate(
 	if stored.UID != revision.UID || workload.Remembers(&stored) != w.UID {
 		return nil, "", nil
 	}
-	return workload.TemplateOf(&stored)
+	if _, version, err = kind.ReadContent(stored.Data.Raw); err != nil {
+		return nil, "", &RefusedError{Why: fmt.Sprintf("the history of version %s: %v", revision.Version, err)}
+	}
+	return stored.Data.Raw, version, nil
 }

@@ -125,9 +125,14 @@ func (p *Patch) DropAnnotation(key string) {
 	}
 }
 
-// Restore sets the pod template, as workloads of this kind have it.
-func (p *Patch) Restore(by workload.Control, template map[string]any) {
-	p.ops = append(p.ops, by.Restore(template)...)
+// Restore replaces the content by the data of a revision of the history. Resume may follow.
+func (p *Patch) Restore(by workload.Control, data []byte) error {
+	ops, err := by.Restore(p.workload, data)
+	if err != nil {
+		return &RefusedError{Why: err.Error()}
+	}
+	p.ops = append(p.ops, ops...)
+	return nil
 }
 
 // PatchFields gives fields of the workload to other managers: it changes and removes
@@ -174,9 +179,9 @@ func (p *Patch) Halt(by workload.Control, version string) {
 }
 
 // Resume undoes the operator's own halt, and removes its annotations. If a user resumed
-// the workload already, it removes the annotations only.
+// the workload already, it removes the annotations only. They stay if the halt cannot be undone.
 func (p *Patch) Resume(by workload.Control) {
-	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" {
+	if p.workload.Annotations[v1alpha1.HaltedAnnotation] == "" || p.workload.Stays != "" {
 		return
 	}
 	p.ops = append(p.ops, by.Resume(p.workload)...)

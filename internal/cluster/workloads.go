@@ -18,6 +18,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -125,9 +126,9 @@ func (v View) liveOwner(ctx context.Context, owner workload.Owner) (*metav1.Part
 	return live, nil
 }
 
-// Template reads the pod template of a workload from the API server, and its version;
-// nil when the workload is gone.
-func (v View) Template(ctx context.Context, w *workload.Workload) (template map[string]any, version string, err error) {
+// Content reads the content of a workload from the API server, as the history keeps it, and its
+// version; nil when the workload is gone.
+func (v View) Content(ctx context.Context, w *workload.Workload) (data []byte, version string, err error) {
 	kind, err := v.KindOf(w)
 	if err != nil {
 		return nil, "", err
@@ -136,10 +137,26 @@ func (v View) Template(ctx context.Context, w *workload.Workload) (template map[
 	if err != nil || stored == nil {
 		return nil, "", err
 	}
-	if template, err = workload.Template(kind, stored); err != nil {
+	if version, err = kind.VersionOf(stored); err != nil {
 		return nil, "", err
 	}
-	return template, workload.Version(template), nil
+	data, err = kind.Content(stored)
+	return data, version, err
+}
+
+// Whole returns a workload with its object as the API server has it, which the cache has only in
+// part. It fails if the workload has changed since it was read.
+func (v View) Whole(ctx context.Context, w *workload.Workload) (*workload.Workload, error) {
+	stored, err := v.Stored(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	if stored == nil || stored.GetResourceVersion() != w.ResourceVersion {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: w.Kind()}, w.Name, errors.New("it changed"))
+	}
+	whole := *w
+	whole.Object = stored.Object
+	return &whole, nil
 }
 
 // Reread reads the labels, the annotations, the pause and the pace of a workload from the
@@ -159,6 +176,7 @@ func (v View) Reread(ctx context.Context, w *workload.Workload) (*workload.Workl
 	}
 	workload.TrimMeta(stored)
 	now := *w
+	now.Object = stored.Object // Halt and Resume of declared kinds read it
 	now.Labels, now.Annotations, now.ResourceVersion = stored.GetLabels(), stored.GetAnnotations(), stored.GetResourceVersion()
 	now.Deleting = stored.GetDeletionTimestamp() != nil
 	if now.Stopping, err = kind.Stopping(stored); err != nil {

@@ -133,18 +133,35 @@ func (k *Kind) History(object map[string]any) ([]byte, error) {
 	return text, nil
 }
 
-// Restore returns the operations that restore the content of a history in an object, as the API server sent it. They
-// apply only to the content that was read. Ignored fields stay.
-func (k *Kind) Restore(object map[string]any, kept []byte) ([]workload.Op, error) {
-	if keptOf(object) != nil {
-		return nil, ErrTrimmed
-	}
+// readHistory reads a history of the present declaration of the content.
+func (k *Kind) readHistory(kept []byte) (*history, error) {
 	var h history
 	if err := utiljson.Unmarshal(kept, &h); err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
 	if h.ContentHash != k.ContentHash() {
 		return nil, errors.New("the history is of another declaration of the content; release the content again")
+	}
+	return &h, nil
+}
+
+// Restore returns the operations that restore the content of a history in an object, as the API server sent it. They
+// apply only to the content that was read. Ignored fields stay.
+func (k *Kind) Restore(object map[string]any, kept []byte) ([]workload.Op, error) {
+	e, err := k.restore(object, kept)
+	if err != nil {
+		return nil, err
+	}
+	return e.ops, nil
+}
+
+func (k *Kind) restore(object map[string]any, kept []byte) (*edit, error) {
+	if keptOf(object) != nil {
+		return nil, ErrTrimmed
+	}
+	h, err := k.readHistory(kept)
+	if err != nil {
+		return nil, err
 	}
 	e := editOf(object)
 	for i := range k.content {
@@ -155,7 +172,7 @@ func (k *Kind) Restore(object map[string]any, kept []byte) ([]workload.Op, error
 			return nil, err
 		}
 	}
-	return e.ops, nil
+	return e, nil
 }
 
 // addIgnored adds ignored fields, as an object has them, to the content of a history. A field is left out if the history

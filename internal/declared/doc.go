@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package declared reads and changes objects of kinds that a ChangeKind declares, by pure functions. Objects are
-// unstructured. A release is a change of their content.
+// Package declared reads and changes objects of kinds that a ChangeKind declares. Objects are unstructured. A release
+// is a change of their content. Functions of a [Kind] are pure; [Workloads] reads the cluster.
 //
 //	kind.go       accepts a ChangeKind
 //	content.go    the version of the content, its history, and its return
@@ -23,6 +23,6 @@ limitations under the License.
 //	progress.go   expressions: the progress of a rollout, and the pods of an object
 //	trim.go       trimming of objects for the cache
 //	admission.go  the webhooks of a kind
-//
-// Nothing but its own tests uses the package yet.
+//	workload.go   objects as workloads
+//	pods.go       the pods of an object
 package declared

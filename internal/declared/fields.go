@@ -127,9 +127,29 @@ func (k *Kind) Halted(object map[string]any) bool {
 	})
 }
 
+// StaysHalted reports whether a field of an object still has the value by which the operator halted it. from is the
+// annotation of Halt.
+func StaysHalted(object map[string]any, from string) bool {
+	fields, ok := readHalted(from)
+	return ok && slices.ContainsFunc(fields, func(f haltedField) bool {
+		current, _ := get(object, pathOf(v1alpha1.ChangeKindPath(f.Path)))
+		return reflect.DeepEqual(current, f.Value)
+	})
+}
+
+// readHalted reads the annotation of Halt; ok is false if it is not as the operator wrote it.
+func readHalted(from string) (fields []haltedField, ok bool) {
+	err := utiljson.Unmarshal([]byte(from), &fields)
+	return fields, err == nil && len(from) <= maxFrom && len(fields) <= maxHalts
+}
+
 // Halt returns the operations that stop the rollout of an object, and the value of the annotation by which Resume
-// restores the fields.
+// restores the fields. An object that is too large for the cache is not halted by what the cache has: it may be halted
+// already, and the values of the halt would become the values before it.
 func (k *Kind) Halt(object map[string]any) (ops []workload.Op, from string, err error) {
+	if err := whole(object); err != nil {
+		return nil, "", err
+	}
 	e := editOf(object)
 	var fields []haltedField
 	for _, h := range k.halts {
@@ -157,8 +177,8 @@ func (k *Kind) Halt(object map[string]any) (ops []workload.Op, from string, err 
 // only fields of the declaration's halts are written. The problem names other fields that still have their value of the
 // halt; it is empty if there are none.
 func (k *Kind) Resume(object map[string]any, from string) (ops []workload.Op, problem string) {
-	var fields []haltedField
-	if err := utiljson.Unmarshal([]byte(from), &fields); err != nil || len(from) > maxFrom || len(fields) > maxHalts {
+	fields, ok := readHalted(from)
+	if !ok {
 		return nil, "the annotation " + v1alpha1.HaltedFromAnnotation + " is not as the operator wrote it; set the fields that halt by hand"
 	}
 	e := editOf(object)

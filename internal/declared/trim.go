@@ -34,6 +34,9 @@ const (
 	keptVersion = "version"
 	keptImages  = "images"
 	keptMark    = "trimmed"
+	// keptStamp is the version label of the pod template, and keptHandBack is true if the operator has to give up fields.
+	keptStamp    = "stamp"
+	keptHandBack = "handBack"
 	// keptTooLarge means that more fields were dropped.
 	keptTooLarge = "tooLarge"
 )
@@ -70,7 +73,11 @@ func (k *Kind) Trim(obj any) (any, error) {
 	for _, image := range k.ImagesOf(u.Object) {
 		images = append(images, image)
 	}
-	kept := map[string]any{keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed}
+	_, due, err := workload.LeftOver(NewWorkloads(k), u)
+	kept := map[string]any{
+		keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed,
+		keptStamp: NewWorkloads(k).stampOf(u.Object), keptHandBack: due && err == nil,
+	}
 	fields := map[string]any{}
 	for _, path := range k.reads() {
 		if value, ok := get(u.Object, path); ok {

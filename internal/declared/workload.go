@@ -17,50 +17,394 @@ limitations under the License.
 package declared
 
 import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// Workloads reads and changes the objects of a declared kind.
-type Workloads struct {
-	workload.Kind
-	declaration *Kind
-}
+// Workloads is the [workload.Kind] of the objects of an accepted ChangeKind.
+type Workloads struct{ k *Kind }
+
+var _ workload.Kind = (*Workloads)(nil)
 
 // NewWorkloads returns the kind of the objects of a ChangeKind.
-func NewWorkloads(k *Kind) *Workloads { return &Workloads{declaration: k} }
+func NewWorkloads(k *Kind) *Workloads { return &Workloads{k} }
 
 // Declaration returns the accepted ChangeKind.
-func (d *Workloads) Declaration() *Kind { return d.declaration }
+func (d *Workloads) Declaration() *Kind { return d.k }
 
 // GroupVersionKind implements workload.Kind.
-func (d *Workloads) GroupVersionKind() schema.GroupVersionKind { return d.declaration.GroupVersionKind }
+func (d *Workloads) GroupVersionKind() schema.GroupVersionKind { return d.k.GroupVersionKind }
+
+// Resource implements workload.Kind.
+func (d *Workloads) Resource() string { return d.k.Resource }
+
+// Stamps implements workload.Kind.
+func (d *Workloads) Stamps() bool { return d.k.Spec.VersionLabel == v1alpha1.VersionLabelOnTemplate }
 
 // Object implements workload.Kind.
 func (d *Workloads) Object() client.Object {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(d.declaration.GroupVersionKind)
+	u.SetGroupVersionKind(d.k.GroupVersionKind)
 	return u
 }
 
 // ObjectList implements workload.Kind.
 func (d *Workloads) ObjectList() client.ObjectList {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(d.declaration.GroupVersion().WithKind(d.declaration.Kind + "List"))
+	list.SetGroupVersionKind(d.k.GroupVersion().WithKind(d.k.Kind + "List"))
 	return list
 }
 
 // Transforms implements workload.Kind.
 func (d *Workloads) Transforms() map[client.Object]cache.TransformFunc {
-	return map[client.Object]cache.TransformFunc{d.Object(): d.declaration.Trim}
+	return map[client.Object]cache.TransformFunc{d.Object(): d.k.Trim}
 }
 
-// Secondary implements workload.Kind.
-func (d *Workloads) Secondary() []workload.Secondary { return nil }
+// ContentPaths implements workload.Kind.
+func (d *Workloads) ContentPaths() (paths []workload.Path) {
+	for i := range d.k.content {
+		paths = append(paths, d.k.content[i].path)
+	}
+	return paths
+}
 
-// PodLabels implements workload.Kind.
-func (d *Workloads) PodLabels() []string { return nil }
+// TemplatePath implements workload.Kind.
+func (d *Workloads) TemplatePath() (path workload.Path, ok bool) {
+	for i := range d.k.content {
+		if !d.k.content[i].podTemplate {
+			continue
+		}
+		if ok {
+			return nil, false
+		}
+		path, ok = d.k.content[i].path, true
+	}
+	return path, ok
+}
+
+// VersionOf implements workload.Kind.
+func (d *Workloads) VersionOf(stored *unstructured.Unstructured) (string, error) {
+	return d.k.VersionOf(stored.Object), nil
+}
+
+// Content implements workload.Kind.
+func (d *Workloads) Content(stored *unstructured.Unstructured) ([]byte, error) {
+	return d.k.History(stored.Object)
+}
+
+// ReadContent implements workload.Kind.
+func (d *Workloads) ReadContent(data []byte) (template map[string]any, version string, err error) {
+	h, err := d.k.readHistory(data)
+	if err != nil {
+		return nil, "", err
+	}
+	e := &edit{object: map[string]any{}}
+	for i := range d.k.content {
+		path := d.k.content[i].path
+		if value := h.Content[path.String()]; value != nil {
+			if err := e.set(path, value); err != nil {
+				return nil, "", err
+			}
+		}
+	}
+	if path, ok := d.TemplatePath(); ok {
+		value, _ := get(e.object, path)
+		template, _ = value.(map[string]any)
+	}
+	return template, d.k.VersionOf(e.object), nil
+}
+
+// Restore implements workload.Control.
+func (d *Workloads) Restore(w *workload.Workload, data []byte) ([]workload.Op, error) {
+	e, err := d.k.restore(w.Object, data)
+	if err != nil {
+		return nil, err
+	}
+	w.Object = e.object
+	return e.ops, nil
+}
+
+// Get implements workload.Kind.
+func (d *Workloads) Get(ctx context.Context, r client.Reader, key types.NamespacedName) (*workload.Workload, error) {
+	w, err := d.read(ctx, r, key)
+	if err != nil || w == nil || d.k.Spec.Pods == nil {
+		return w, err
+	}
+	pods, err := d.allPods(ctx, r, w)
+	if err != nil {
+		return nil, err
+	}
+	d.count(w, pods)
+	return w, nil
+}
+
+// Summary implements workload.Kind.
+func (d *Workloads) Summary(ctx context.Context, r client.Reader, key types.NamespacedName) (*workload.Workload, error) {
+	if d.k.replicas == nil {
+		return d.Get(ctx, r, key) // the number of pods is known from the pods alone
+	}
+	return d.read(ctx, r, key)
+}
+
+// read reads an object without its pods.
+func (d *Workloads) read(ctx context.Context, r client.Reader, key types.NamespacedName) (*workload.Workload, error) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(d.k.GroupVersionKind)
+	if err := r.Get(ctx, key, u); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	w := &workload.Workload{
+		GVK: d.k.GroupVersionKind, Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
+		Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Deleting: u.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(u),
+		Object: u.Object, Images: d.k.ImagesOf(u.Object), Version: d.k.VersionOf(u.Object), Unstamped: !d.Stamps(), Stamp: d.stampOf(u.Object),
+		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, HandBack: keptOf(u.Object)[keptHandBack] == true,
+	}
+	if u.GetGeneration() == 1 { // it has not changed since it was created
+		w.RevisionCreated = u.GetCreationTimestamp().Time
+	}
+	w.Replicas, _ = d.k.Replicas(u.Object)
+	if deadline := d.k.Spec.Rollout.Deadline; deadline != nil {
+		w.ProgressDeadline = deadline.Duration
+	}
+	pacing, err := d.Pace(u)
+	if err != nil {
+		return nil, err
+	}
+	if pacing != nil {
+		w.SetPace(pacing.Pace)
+		w.Rolling = pacing.Rolling
+	}
+	if w.Stopping, err = d.Stopping(u); err != nil {
+		return nil, err
+	}
+	w.Words = d.Words(w)
+	if w.Newest, err = d.newest(ctx, r, w); err != nil {
+		return nil, err
+	}
+	since, err := d.since(ctx, r, w)
+	if err != nil {
+		return nil, err
+	}
+	d.readRollout(w, since)
+	return w, nil
+}
+
+// readRollout sets the progress of the rollout.
+func (d *Workloads) readRollout(w *workload.Workload, since time.Time) {
+	if isStale(w.Object) {
+		w.Rollout.Stale = true
+		return
+	}
+	w.Revision = w.Version
+	p, err := d.k.ProgressOf(w.Object, since)
+	if err != nil {
+		note(w, err)
+		return
+	}
+	w.Rollout = workload.Rollout{Complete: p.Complete, Stuck: p.Stuck != "", Message: p.Stuck, Progress: p.Message}
+}
+
+// isStale reports whether the status is of an earlier generation. Not all kinds report it, and some as text.
+func isStale(object map[string]any) bool {
+	u := &unstructured.Unstructured{Object: object}
+	value, _ := get(object, workload.Path{"status", "observedGeneration"})
+	observed, ok := value.(int64)
+	if text, isText := value.(string); isText {
+		n, err := strconv.ParseInt(text, 10, 64)
+		observed, ok = n, err == nil
+	}
+	return ok && observed < u.GetGeneration()
+}
+
+// note records the first expression that cannot be evaluated.
+func note(w *workload.Workload, err error) { w.Problem = cmp.Or(w.Problem, wording.Brief(err.Error())) }
+
+// stampOf returns the version label of the pod template of an object, trimmed or as the API server sent it.
+func (d *Workloads) stampOf(object map[string]any) string {
+	if kept := keptOf(object); kept != nil {
+		stamp, _ := kept[keptStamp].(string)
+		return stamp
+	}
+	path, ok := d.TemplatePath()
+	if !ok || !d.Stamps() {
+		return ""
+	}
+	value, _ := get(object, path.Join("metadata", "labels", v1alpha1.VersionLabel))
+	stamp, _ := value.(string)
+	return stamp
+}
+
+// newest returns the metadata of the newest ControllerRevision of an object, if the expression may read it.
+func (d *Workloads) newest(ctx context.Context, r client.Reader, w *workload.Workload) (map[string]any, error) {
+	if p := d.k.Spec.Pods; p == nil || !strings.Contains(string(p.Current), "revision") {
+		return nil, nil
+	}
+	revision, err := workload.NewestRevision(ctx, r, w)
+	if err != nil || revision == nil {
+		return nil, err
+	}
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(&revision.ObjectMeta)
+}
+
+// since returns when the current content was released: the time of its record, or of the object if there is none. Only
+// expressions about the rollout read it, and pods that get new content in place.
+func (d *Workloads) since(ctx context.Context, r client.Reader, w *workload.Workload) (time.Time, error) {
+	rollout := &d.k.Spec.Rollout
+	inPlace := d.k.Spec.Pods != nil && d.k.Spec.Pods.InPlace
+	if !inPlace && !strings.Contains(string(rollout.Complete+rollout.Stuck), "since") {
+		return time.Time{}, nil
+	}
+	var list v1alpha1.ChangeWorkloadList
+	if err := r.List(ctx, &list, client.InNamespace(w.Namespace), client.MatchingFields{workload.IndexByOwner: string(w.UID)},
+		client.UnsafeDisableDeepCopy); err != nil {
+		return time.Time{}, fmt.Errorf("list changeworkloads of %s %s/%s: %w", w.Kind(), w.Namespace, w.Name, err)
+	}
+	for i := range list.Items {
+		if c := &list.Items[i]; c.Spec.Reversion == w.Version {
+			return time.Unix(max(c.Spec.CreateTimeUnix, c.Status.StartTimeUnix), 0), nil
+		}
+	}
+	u := &unstructured.Unstructured{Object: w.Object}
+	return u.GetCreationTimestamp().Time, nil
+}
+
+// Stopping implements workload.Kind. A halted object is paused until no field has the value of the halt: a user may
+// have changed one of several.
+func (d *Workloads) Stopping(stored *unstructured.Unstructured) (s workload.Stopping, err error) {
+	annotations := stored.GetAnnotations()
+	from := annotations[v1alpha1.HaltedFromAnnotation]
+	if whole(stored.Object) != nil {
+		return workload.Stopping{Paused: from != "", Unknown: true}, nil // the cache may lack its fields
+	}
+	s.Paused = d.k.Halted(stored.Object) || StaysHalted(stored.Object, from)
+	if _, _, err := d.k.Halt(stored.Object); err != nil || len(d.k.halts) == 0 {
+		s.Unknown = true
+	}
+	if s.Paused && annotations[v1alpha1.HaltedAnnotation] != "" {
+		_, s.Stays = d.k.Resume(stored.Object, from)
+	}
+	pacing, err := d.Pace(stored)
+	if err == nil && pacing != nil && pacing.Rolling {
+		s.Partition, s.Bare = pacing.Users(annotations).Partition, pacing.Bare
+	}
+	return s, err
+}
+
+// Pace implements workload.Kind.
+func (d *Workloads) Pace(stored *unstructured.Unstructured) (*workload.Pacing, error) {
+	if d.k.Spec.Hold != v1alpha1.HoldByPartition {
+		return nil, nil
+	}
+	p := &workload.Pacing{Pace: workload.Pace{ByPartition: true, Partition: workload.NoPartition}}
+	if partition, ok := d.k.Partition(stored.Object); ok {
+		p.Partition, p.Rolling = partition, true
+	}
+	_, there := get(stored.Object, d.k.partition)
+	p.Bare = !there
+	p.Replicas, _ = d.k.Replicas(stored.Object)
+	return p, nil
+}
+
+// PacePaths implements workload.Kind.
+func (d *Workloads) PacePaths() []workload.Path {
+	if d.k.Spec.Hold != v1alpha1.HoldByPartition {
+		return nil
+	}
+	return []workload.Path{d.k.partition}
+}
+
+// SetPace implements workload.Control.
+func (d *Workloads) SetPace(from workload.Pacing, to workload.Pace) []workload.Op {
+	if from.Pace == to || from.Partition == workload.NoPartition || to.Partition == workload.NoPartition {
+		return nil
+	}
+	test := workload.Op{Op: "test", Path: d.k.partition.Pointer(), Value: from.Partition}
+	if from.Bare {
+		test.Value = nil
+	}
+	return []workload.Op{test, {Op: "add", Path: d.k.partition.Pointer(), Value: to.Partition}}
+}
+
+// never is a test that fails for each object: the operator decides again.
+var never = []workload.Op{{Op: "test", Path: "/metadata/uid"}}
+
+// Halt implements workload.Control.
+func (d *Workloads) Halt(w *workload.Workload) []workload.Op {
+	ops, _, err := d.k.Halt(w.Object)
+	if err != nil || w.Annotations[v1alpha1.HaltedFromAnnotation] != "" {
+		return never // the values of a halt must not become the values before it
+	}
+	return ops
+}
+
+// HaltedFrom implements workload.Control.
+func (d *Workloads) HaltedFrom(w *workload.Workload) string {
+	_, from, err := d.k.Halt(w.Object)
+	if err != nil {
+		return w.Annotations[v1alpha1.HaltedFromAnnotation]
+	}
+	return from
+}
+
+// HaltPaths implements workload.Control.
+func (d *Workloads) HaltPaths() (paths []workload.Path) {
+	for i := range d.k.halts {
+		paths = append(paths, d.k.halts[i].path)
+	}
+	return paths
+}
+
+// Resume implements workload.Control.
+func (d *Workloads) Resume(w *workload.Workload) []workload.Op {
+	if whole(w.Object) != nil {
+		return never
+	}
+	ops, _ := d.k.Resume(w.Object, w.Annotations[v1alpha1.HaltedFromAnnotation])
+	return ops
+}
+
+// Words implements workload.Control.
+func (d *Workloads) Words(w *workload.Workload) workload.Words {
+	var fields []string
+	for _, h := range d.k.halts {
+		fields = append(fields, fmt.Sprintf("%s %v", h.path, h.value))
+	}
+	name := wording.ShellWord(strings.ToLower(d.k.Kind) + "/" + w.Name)
+	words := workload.Words{HaltedBy: wording.Brief(strings.Join(fields, ", ")), Resume: "altershield resume " + name, GoOn: "edit " + name}
+	if w.Annotations[v1alpha1.HaltedAnnotation] != "" {
+		words.GoOn = words.Resume
+	}
+	return words
+}
+
+// Revisions implements workload.Kind: the revisions of declared kinds cannot be read.
+func (d *Workloads) Revisions(context.Context, client.Reader, *workload.Workload) ([]workload.OldRevision, error) {
+	return nil, nil
+}
+
+// RevisionTemplate implements workload.Kind: see Revisions.
+func (d *Workloads) RevisionTemplate(
+	context.Context, client.Reader, string, *workload.OldRevision,
+) (template map[string]any, version string, err error) {
+	return nil, "", nil
+}
+
+// Images implements workload.Kind.
+func (d *Workloads) Images(_ context.Context, _ client.Reader, w *workload.Workload) (current, previous []string, err error) {
+	return w.Images, nil, nil
+}

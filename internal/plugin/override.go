@@ -274,6 +274,10 @@ func imageOps(s *snapshot, images []string) (ops []workload.Op, changes bool, er
 		}
 		wanted[container] = name
 	}
+	path, ok := s.kind.TemplatePath()
+	if !ok {
+		return nil, false, remedy(fmt.Errorf("%s has no pod template, so --image does not apply", s.target), "leave out --image")
+	}
 	template, err := workload.Template(s.kind, s.stored)
 	if err != nil {
 		return nil, false, err
@@ -292,7 +296,7 @@ func imageOps(s *snapshot, images []string) (ops []workload.Op, changes bool, er
 				continue
 			}
 			found[name], changes = true, changes || image != container["image"]
-			at := s.kind.TemplatePath().Join("spec", field, fmt.Sprint(i))
+			at := path.Join("spec", field, fmt.Sprint(i))
 			ops = append(ops, workload.Op{Op: "test", Path: at.Join("name").Pointer(), Value: name},
 				workload.Op{Op: "add", Path: at.Join("image").Pointer(), Value: image})
 		}

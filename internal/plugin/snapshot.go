@@ -166,11 +166,15 @@ func readStored(kind workload.Kind, stored *unstructured.Unstructured) (*workloa
 	if err != nil {
 		return nil, err
 	}
+	version, err := kind.VersionOf(stored)
+	if err != nil {
+		return nil, err
+	}
 	w := &workload.Workload{
 		GVK: kind.GroupVersionKind(), Namespace: stored.GetNamespace(), Name: stored.GetName(), UID: stored.GetUID(),
 		ResourceVersion: stored.GetResourceVersion(), Labels: stored.GetLabels(), Annotations: stored.GetAnnotations(),
 		Deleting: stored.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(stored),
-		Version: workload.Version(template), Images: workload.Images(template),
+		Version: version, Object: stored.Object, Images: workload.Images(template),
 		Hold: workload.ParseHold(stored.GetAnnotations()[v1alpha1.HeldAnnotation]),
 	}
 	w.Stopping, err = kind.Stopping(stored)
@@ -390,7 +394,8 @@ func countsOf(stored *unstructured.Unstructured) PodCounts {
 
 // containerOf returns the name of the first container of a workload.
 func containerOf(kind workload.Kind, stored *unstructured.Unstructured) string {
-	containers, _, _ := unstructured.NestedSlice(stored.Object, slices.Concat(kind.TemplatePath(), []string{"spec", "containers"})...)
+	path, _ := kind.TemplatePath()
+	containers, _, _ := unstructured.NestedSlice(stored.Object, slices.Concat(path, []string{"spec", "containers"})...)
 	if len(containers) > 0 {
 		if content, ok := containers[0].(map[string]any); ok {
 			return fmt.Sprint(content["name"])

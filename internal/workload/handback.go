@@ -34,8 +34,8 @@ import (
 // if there are no such fields, or no such manager.
 //
 // The version label of the template stays the operator's: no manifest has it, and without it all
-// pods would restart.
-func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
+// pods would restart. So do fields at the paths in except, by which the operator halts or holds.
+func HandBack(entries []metav1.ManagedFieldsEntry, at Path, except ...Path) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
 	if !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return ownsTemplate(&e, at) }) {
 		return nil, false, nil
 	}
@@ -45,7 +45,7 @@ func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.Ma
 	var receives *fieldpath.Set
 	for i := range entries {
 		entry := *entries[i].DeepCopy()
-		set, template, err := templateFields(&entry, at)
+		set, template, err := templateFields(&entry, at, except)
 		if err != nil {
 			return nil, false, err
 		}
@@ -74,13 +74,15 @@ func HandBack(entries []metav1.ManagedFieldsEntry, at Path) (changed []metav1.Ma
 // give up: the template of a rollback, and the fields by which it halted the workload, after
 // admission resumed it. due is false if there are none.
 func LeftOver(k Kind, stored metav1.Object) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
-	read := stored.GetManagedFields()
-	changed, due, err = HandBack(read, k.TemplatePath())
-	if err != nil {
-		return nil, false, err
-	}
-	if !due {
-		changed = read
+	changed = stored.GetManagedFields()
+	for _, path := range k.ContentPaths() {
+		given, some, err := HandBack(changed, path, slices.Concat(k.HaltPaths(), k.PacePaths())...)
+		if err != nil {
+			return nil, false, err
+		}
+		if some {
+			changed, due = given, true
+		}
 	}
 	if !owesHalt(stored, k.HaltPaths()) {
 		return changed, due, nil
@@ -140,8 +142,8 @@ func ownsTemplate(entry *metav1.ManagedFieldsEntry, at Path) bool {
 }
 
 // templateFields reads all fields of an entry, and the fields of the pod template among them
-// without the version label.
-func templateFields(entry *metav1.ManagedFieldsEntry, at Path) (all, template *fieldpath.Set, err error) {
+// without the version label and other exceptions.
+func templateFields(entry *metav1.ManagedFieldsEntry, at Path, except []Path) (all, template *fieldpath.Set, err error) {
 	all, template = fieldpath.NewSet(), fieldpath.NewSet()
 	if entry.FieldsV1 == nil {
 		return all, template, nil
@@ -150,9 +152,12 @@ func templateFields(entry *metav1.ManagedFieldsEntry, at Path) (all, template *f
 		return nil, nil, fmt.Errorf("read the fields of manager %s: %w", entry.Manager, err)
 	}
 	prefix := fieldPath(at)
-	versionLabel := fieldPath(at.Join("metadata", "labels", v1alpha1.VersionLabel))
+	kept := []fieldpath.Path{fieldPath(at.Join("metadata", "labels", v1alpha1.VersionLabel))}
+	for _, path := range except {
+		kept = append(kept, fieldPath(path))
+	}
 	for path := range all.All() {
-		if len(path) > len(prefix) && path[:len(prefix)].Equals(prefix) && !path.Equals(versionLabel) {
+		if len(path) > len(prefix) && path[:len(prefix)].Equals(prefix) && !slices.ContainsFunc(kept, path.Equals) {
 			template.Insert(path.Copy())
 		}
 	}

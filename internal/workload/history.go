@@ -46,15 +46,32 @@ type revisionData struct {
 	} `json:"spec"`
 }
 
+// DataOf returns the data of a ControllerRevision that has a pod template.
+func DataOf(template map[string]any) ([]byte, error) {
+	data, err := json.Marshal(map[string]any{"spec": map[string]any{"template": template}})
+	if err != nil {
+		return nil, fmt.Errorf("pod template: %w", err)
+	}
+	return data, nil
+}
+
 // TemplateOf reads the pod template of a ControllerRevision, as the API server sent it, and its
 // version.
 func TemplateOf(r *appsv1.ControllerRevision) (template map[string]any, version string, err error) {
-	var data revisionData
-	if err := json.Unmarshal(r.Data.Raw, &data); err != nil {
+	if template, version, err = ReadTemplate(r.Data.Raw); err != nil {
 		return nil, "", fmt.Errorf("read controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	if template, err = decodeTemplate(data.Spec.Template); err != nil {
-		return nil, "", fmt.Errorf("read controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
+	return template, version, nil
+}
+
+// ReadTemplate reads the pod template in the data of a ControllerRevision, and its version.
+func ReadTemplate(data []byte) (template map[string]any, version string, err error) {
+	var of revisionData
+	if err := json.Unmarshal(data, &of); err != nil {
+		return nil, "", fmt.Errorf("pod template: %w", err)
+	}
+	if template, err = decodeTemplate(of.Spec.Template); err != nil {
+		return nil, "", err
 	}
 	delete(template, patchDirective)
 	return template, Version(template), nil

@@ -39,8 +39,19 @@ type Kind interface {
 	GroupVersionKind() schema.GroupVersionKind
 	// Resource returns the plural in lower case, as requests name the kind.
 	Resource() string
-	// TemplatePath returns the path of the pod template in a workload.
-	TemplatePath() Path
+	// ContentPaths returns the paths of the parts of a workload whose change is a release.
+	ContentPaths() []Path
+	// TemplatePath returns the path of the pod template in a workload; ok is false if the kind has none,
+	// or several.
+	TemplatePath() (path Path, ok bool)
+	// VersionOf returns the version of a workload, as the API server sent it.
+	VersionOf(stored *unstructured.Unstructured) (string, error)
+	// Content returns the content of a workload, as the API server sent it, for the operator's history:
+	// the data of a ControllerRevision.
+	Content(stored *unstructured.Unstructured) ([]byte, error)
+	// ReadContent returns the pod template in the data of a ControllerRevision, and the version of the
+	// data. The template is nil if the kind has none.
+	ReadContent(data []byte) (template map[string]any, version string, err error)
 	// Stamps reports whether admission labels the templates of this kind with their version. A kind is
 	// not stamped if its controller looks for an earlier revision of the template: it finds the
 	// revision even if the template did not pass admission.
@@ -107,8 +118,9 @@ type Control interface {
 	// Words returns the words and commands of messages about a halt. It reads the name of the
 	// workload, the fields that stop it, and v1alpha1.HaltedFromAnnotation.
 	Words(w *Workload) Words
-	// Restore replaces the pod template.
-	Restore(template map[string]any) []Op
+	// Restore replaces the content by the data of a ControllerRevision. After that, w.Object has the new
+	// content, so that Resume can follow in the same patch.
+	Restore(w *Workload, data []byte) ([]Op, error)
 	// SetPace changes the fields that a hold changes, from the values that were read.
 	SetPace(from Pacing, to Pace) []Op
 }
@@ -126,13 +138,19 @@ type NodePods interface {
 	NodePods(ctx context.Context, cached, live client.Reader, w *Workload) ([]Place, error)
 }
 
-// Template reads the pod template of a workload, as the API server sent it.
+// Template reads the pod template of a workload, as the API server sent it; nil if the kind has none.
 func Template(k Kind, stored *unstructured.Unstructured) (map[string]any, error) {
-	path := k.TemplatePath()
+	path, ok := k.TemplatePath()
+	if !ok {
+		return nil, nil
+	}
+	return templateAt(stored, path)
+}
+
+func templateAt(stored *unstructured.Unstructured, path Path) (map[string]any, error) {
 	template, ok, err := unstructured.NestedMap(stored.Object, path...)
 	if err != nil || !ok {
-		return nil, fmt.Errorf("%s %s/%s has no %s: %w",
-			strings.ToLower(k.GroupVersionKind().Kind), stored.GetNamespace(), stored.GetName(), path, err)
+		return nil, fmt.Errorf("%s %s/%s has no %s: %w", strings.ToLower(stored.GetKind()), stored.GetNamespace(), stored.GetName(), path, err)
 	}
 	return template, nil
 }
@@ -173,14 +191,41 @@ var daemonSetKind = appsv1.SchemeGroupVersion.WithKind("DaemonSet")
 
 var statefulSetKind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 
-// templated has the methods that all kinds of apps/v1 share: their pod template is at
+// templated has the methods that all kinds of apps/v1 share: their content is the pod template at
 // spec.template.
 type templated struct{}
 
+// ContentPaths implements Kind.
+func (templated) ContentPaths() []Path { return []Path{templatePath} }
+
 // TemplatePath implements Kind.
-func (templated) TemplatePath() Path { return templatePath }
+func (templated) TemplatePath() (Path, bool) { return templatePath, true }
+
+// VersionOf implements Kind.
+func (templated) VersionOf(stored *unstructured.Unstructured) (string, error) {
+	template, err := templateAt(stored, templatePath)
+	if err != nil {
+		return "", err
+	}
+	return Version(template), nil
+}
+
+// Content implements Kind.
+func (templated) Content(stored *unstructured.Unstructured) ([]byte, error) {
+	template, err := templateAt(stored, templatePath)
+	if err != nil {
+		return nil, err
+	}
+	return DataOf(template)
+}
+
+// ReadContent implements Kind.
+func (templated) ReadContent(data []byte) (template map[string]any, version string, err error) {
+	return ReadTemplate(data)
+}
 
 // Restore implements Control.
-func (templated) Restore(template map[string]any) []Op {
-	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}
+func (templated) Restore(_ *Workload, data []byte) ([]Op, error) {
+	template, _, err := ReadTemplate(data)
+	return []Op{{Op: "replace", Path: templatePath.Pointer(), Value: template}}, err
 }

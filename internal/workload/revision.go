@@ -21,6 +21,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,8 +38,8 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
-// This file reads the revisions of StatefulSets and DaemonSets, which their controllers keep in
-// ControllerRevisions. The ControllerRevisions of the operator's history do not count.
+// This file reads the revisions of StatefulSets, DaemonSets and declared kinds, which their controllers
+// keep in ControllerRevisions. The ControllerRevisions of the operator's history do not count.
 
 // IndexByRevised indexes ControllerRevisions by the UID of the workload whose controller created
 // them.
@@ -52,19 +53,19 @@ func RevisedBy(o client.Object) []string {
 	return nil
 }
 
-// revised returns the workload whose controller created a ControllerRevision; nil for the
-// operator's history, or for a workload of another kind.
+// revised returns the object whose controller created a ControllerRevision; nil for the operator's
+// history. Its kind may be declared later, when the revision is in the cache already.
 func revised(o metav1.Object) *metav1.OwnerReference {
-	ref := metav1.GetControllerOf(o)
-	if ref == nil || Remembers(o) != "" {
+	if Remembers(o) != "" {
 		return nil
 	}
-	switch KeyOf(o.GetNamespace(), ref).GroupKind {
-	case statefulSetKind.GroupKind(), daemonSetKind.GroupKind():
-		return ref
-	default:
-		return nil
-	}
+	return metav1.GetControllerOf(o)
+}
+
+// isNative reports whether the object has a kind whose revisions are read without expressions.
+func isNative(ref *metav1.OwnerReference) bool {
+	gk := KeyOf("", ref).GroupKind
+	return gk == statefulSetKind.GroupKind() || gk == daemonSetKind.GroupKind()
 }
 
 // revisions returns the Secondary of ControllerRevisions of workloads of a kind.
@@ -102,13 +103,16 @@ func TrimRevision(obj any) (any, error) {
 	data := []byte(nil)
 	of := r.Labels[v1alpha1.HistoryOfLabel]
 	labels := []string{v1alpha1.VersionLabel, v1alpha1.HistoryOfLabel, v1alpha1.ProvenLabel}
-	if revised(r) != nil {
+	ref := revised(r)
+	if ref != nil && isNative(ref) {
 		var err error
 		// A revision that cannot be read does not hide the others.
 		if data, err = json.Marshal(trimmedContent{Trimmed: contentOf(r)}); err != nil {
 			return nil, fmt.Errorf("trim controllerrevision %s/%s: %w", r.Namespace, r.Name, err)
 		}
 		labels = []string{appsv1.ControllerRevisionHashLabelKey}
+	} else if ref != nil {
+		labels = slices.Collect(maps.Keys(r.Labels)) // for expressions
 	}
 	var owners []metav1.OwnerReference
 	for i := range r.OwnerReferences {
@@ -175,6 +179,16 @@ func revisionsOf(ctx context.Context, r client.Reader, w *Workload, mark func(*a
 		return cmp.Or(cmp.Compare(b.Revision, a.Revision), cmp.Compare(a.Name, b.Name))
 	})
 	return all, nil
+}
+
+// NewestRevision returns the newest ControllerRevision that the controller of a workload created; nil
+// for none.
+func NewestRevision(ctx context.Context, r client.Reader, w *Workload) (*appsv1.ControllerRevision, error) {
+	all, err := revisionsOf(ctx, r, w, markOfStatefulSet)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0].ControllerRevision, nil
 }
 
 // readRevision sets the current revision of a workload; nil if it is not known.

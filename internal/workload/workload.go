@@ -47,6 +47,13 @@ type Workload struct {
 	Deleting        bool
 	// Owner is the controller of the workload, as kind and name; empty for none.
 	Owner string
+	// Object is the object, as it was read: trimmed, if it is of the cache. Native kinds set it only if it
+	// was read from the API server. Newest is the metadata of the newest ControllerRevision that it owns,
+	// if an expression of its ChangeKind reads it.
+	Object, Newest map[string]any
+	// Problem is the first expression of a ChangeKind that cannot be evaluated for the workload; empty
+	// for none. Such an expression counts as false.
+	Problem string
 
 	// Images are the container images of the pod template.
 	Images []string
@@ -128,6 +135,8 @@ type Stopping struct {
 	Unknown bool
 	// Bare: the strategy has no object for a partition, which is 0.
 	Bare bool
+	// Stays is why the operator cannot undo its halt, and what to do; empty if it can.
+	Stays string
 }
 
 // OldRevision is an earlier pod template of a workload.

@@ -49,8 +49,33 @@ func (Fleet) GroupVersionKind() schema.GroupVersionKind {
 // Resource implements workload.Kind.
 func (Fleet) Resource() string { return "fleets" }
 
+var crewPath = workload.Path{"spec", "crew"}
+
+// ContentPaths implements workload.Kind.
+func (Fleet) ContentPaths() []workload.Path { return []workload.Path{crewPath} }
+
 // TemplatePath implements workload.Kind.
-func (Fleet) TemplatePath() workload.Path { return workload.Path{"spec", "crew"} }
+func (Fleet) TemplatePath() (workload.Path, bool) { return crewPath, true }
+
+// VersionOf implements workload.Kind.
+func (f Fleet) VersionOf(stored *unstructured.Unstructured) (string, error) {
+	crew, err := workload.Template(f, stored)
+	return workload.Version(crew), err
+}
+
+// Content implements workload.Kind.
+func (f Fleet) Content(stored *unstructured.Unstructured) ([]byte, error) {
+	crew, err := workload.Template(f, stored)
+	if err != nil {
+		return nil, err
+	}
+	return workload.DataOf(crew)
+}
+
+// ReadContent implements workload.Kind.
+func (Fleet) ReadContent(data []byte) (template map[string]any, version string, err error) {
+	return workload.ReadTemplate(data)
+}
 
 // Stamps implements workload.Kind.
 func (Fleet) Stamps() bool { return false }
@@ -201,8 +226,9 @@ func (Fleet) Words(*workload.Workload) workload.Words {
 }
 
 // Restore implements workload.Control.
-func (Fleet) Restore(template map[string]any) []workload.Op {
-	return []workload.Op{{Op: "replace", Path: "/spec/crew", Value: template}}
+func (Fleet) Restore(_ *workload.Workload, data []byte) ([]workload.Op, error) {
+	crew, _, err := workload.ReadTemplate(data)
+	return []workload.Op{{Op: "replace", Path: crewPath.Pointer(), Value: crew}}, err
 }
 
 // SetPace implements workload.Control.
