@@ -214,7 +214,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	again := ctrl.Result{RequeueAfter: judgeAgain}
-	if s.waits() {
+	if s.waits() || len(s.Missing) > 0 {
 		again.RequeueAfter = giveBackAgain
 	}
 	if !r.leads() {
@@ -379,6 +379,9 @@ func (r *ChangeKindReconciler) count(ctx context.Context, c *v1alpha1.ChangeKind
 	}
 	enrolled := func(name string) bool { return slices.Contains(namespaces, name) }
 	s.count(s.kind.Declaration(), list.Items, enrolled)
+	if c.Status.ContentHash == s.kind.Declaration().ContentHash() {
+		s.Stale = 0 // a release bypassed admission
+	}
 	return nil
 }
 

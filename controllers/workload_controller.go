@@ -217,6 +217,9 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 			return in, err
 		}
 	}
+	if in.Rebaselines, err = r.Rebaselines(ctx, w); err != nil {
+		return in, err
+	}
 	if in.Changes, err = r.Releases(ctx, w.Namespace, w.UID); err != nil {
 		return in, err
 	}
@@ -299,7 +302,7 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("removed the record of an earlier installation: the workload is a baseline", "version", w.RecordedVersion())
+	log.FromContext(ctx).Info("removed the record of an earlier installation or declaration: the workload is a baseline", "version", w.RecordedVersion())
 	for annotation, reason := range map[string]string{
 		v1alpha1.RollbackToAnnotation: v1alpha1.EventRollbackRefused, v1alpha1.UnquarantineAnnotation: v1alpha1.EventUnknownMetadata,
 	} {
