@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -281,7 +282,11 @@ func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind
 	if s.NotServed = problem; problem != "" {
 		return s, nil
 	}
-	if s.Missing, err = r.missing(ctx, c); err != nil {
+	through, problem, err := r.through(c)
+	if s.NotServed = problem; err != nil || problem != "" {
+		return s, err
+	}
+	if s.Missing, err = r.missing(ctx, c, through); err != nil {
 		return s, err
 	}
 	before, leaving := r.judged[c.Name], s.leaving
@@ -385,9 +390,30 @@ func (r *ChangeKindReconciler) count(ctx context.Context, c *v1alpha1.ChangeKind
 	return nil
 }
 
+// through returns the resources between the objects of a kind and their pods; the problem is empty, or which is not served.
+func (r *ChangeKindReconciler) through(c *v1alpha1.ChangeKind) (all []schema.GroupResource, problem string, err error) {
+	if c.Spec.Pods == nil {
+		return nil, "", nil
+	}
+	for _, t := range c.Spec.Pods.Through {
+		gvk := schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)
+		mapping, err := r.Client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+		switch {
+		case meta.IsNoMatchError(err):
+			return nil, fmt.Sprintf("spec.pods.through: %s %s is not served", t.APIVersion, t.Kind), nil
+		case err != nil:
+			return nil, "", fmt.Errorf("find the resource of %s: %w", gvk, err)
+		}
+		all = append(all, mapping.Resource.GroupResource())
+	}
+	return all, "", nil
+}
+
 // missing returns the permissions that the operator lacks.
-func (r *ChangeKindReconciler) missing(ctx context.Context, c *v1alpha1.ChangeKind) (missing []string, err error) {
-	for _, a := range permissionsOf(c) {
+func (r *ChangeKindReconciler) missing(
+	ctx context.Context, c *v1alpha1.ChangeKind, through []schema.GroupResource,
+) (missing []string, err error) {
+	for _, a := range permissionsOf(c, through) {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a}}
 		if err := r.Client.Create(ctx, review); err != nil {
 			return nil, fmt.Errorf("review the permissions for %s: %w", c.Name, err)
@@ -448,11 +474,5 @@ func optOut(w *workload.Workload, err error) (*workload.Workload, error) {
 	if err != nil || w == nil {
 		return w, err
 	}
-	labels := map[string]string{}
-	for name, value := range w.Labels {
-		labels[name] = value
-	}
-	labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
-	w.Labels = labels
-	return w, nil
+	return w.WithOptOut(), nil
 }

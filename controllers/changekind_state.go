@@ -155,10 +155,15 @@ func (s *kindState) conditions(used workload.Kind) []metav1.Condition {
 }
 
 // permissionsOf returns the permissions that the operator needs for the objects of a kind.
-func permissionsOf(c *v1alpha1.ChangeKind) (all []authorizationv1.ResourceAttributes) {
+func permissionsOf(c *v1alpha1.ChangeKind, through []schema.GroupResource) (all []authorizationv1.ResourceAttributes) {
 	plural, group, _ := strings.Cut(c.Name, ".")
 	for _, verb := range []string{"get", "list", "watch", "patch"} {
 		all = append(all, authorizationv1.ResourceAttributes{Group: group, Resource: plural, Verb: verb})
+	}
+	for _, of := range through {
+		for _, verb := range []string{"list", "watch"} {
+			all = append(all, authorizationv1.ResourceAttributes{Group: of.Group, Resource: of.Resource, Verb: verb})
+		}
 	}
 	// Records are owned by the object, which only a user who may change its finalizers can make them.
 	return append(all, authorizationv1.ResourceAttributes{Group: group, Resource: plural, Subresource: "finalizers", Verb: "update"})

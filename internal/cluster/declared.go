@@ -14,13 +14,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-
 package cluster
 
 import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,4 +52,37 @@ func (v View) declaration(ctx context.Context, w *workload.Workload) (c *v1alpha
 func (v View) Rebaselines(ctx context.Context, w *workload.Workload) (bool, error) {
 	c, hash, err := v.declaration(ctx, w)
 	return c != nil && c.Status.ContentHash != hash, err
+}
+
+// orUnlabelled reads a workload. The cache of a kind that is enrolled by label lacks an object that lost the label: it is read
+// from the API server, as one that opted out, so that the operator takes back its block, halt or hold.
+func (v View) orUnlabelled(ctx context.Context, kind workload.Kind, key types.NamespacedName,
+	read func(context.Context, client.Reader, types.NamespacedName) (*workload.Workload, error),
+) (*workload.Workload, error) {
+	w, err := read(ctx, v.Cached, key)
+	d, ok := kind.(hub.Declared)
+	if w != nil || err != nil || !ok || d.Declaration().Spec.Enrolment != v1alpha1.EnrolledByLabel {
+		return w, err
+	}
+	if w, err = read(ctx, liveObject{v.Cached, v.Live}, key); err != nil || w == nil {
+		return nil, err
+	}
+	if !hub.EnrolledByLabel(w.Labels) { // else the cache will show it
+		return w.WithOptOut(), nil
+	}
+	return nil, nil
+}
+
+// liveObject reads objects without a Go type from the API server, and all others from the caches.
+type liveObject struct {
+	client.Reader
+	live client.Reader
+}
+
+// Get implements client.Reader.
+func (r liveObject) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, dynamic := o.(*unstructured.Unstructured); dynamic {
+		return r.live.Get(ctx, key, o, opts...)
+	}
+	return r.Reader.Get(ctx, key, o, opts...)
 }

@@ -80,12 +80,20 @@ func selects(kind workload.Kind) labels.Selector {
 	if !ok || d.Declaration().Spec.Enrolment != v1alpha1.EnrolledByLabel {
 		return nil
 	}
-	enrolled, err := labels.NewRequirement(v1alpha1.DefenseLabel, selection.In, []string{v1alpha1.DefenseEnabled, v1alpha1.DefenseEnforced})
+	return enrolled
+}
+
+// enrolled selects objects that are enrolled by label.
+var enrolled = func() labels.Selector {
+	has, err := labels.NewRequirement(v1alpha1.DefenseLabel, selection.In, []string{v1alpha1.DefenseEnabled, v1alpha1.DefenseEnforced})
 	if err != nil {
 		panic(err) // all of it is constant
 	}
-	return labels.NewSelector().Add(*enrolled)
-}
+	return labels.NewSelector().Add(*has)
+}()
+
+// EnrolledByLabel reports whether an object with these labels is enrolled, if its kind is enrolled by label.
+func EnrolledByLabel(of map[string]string) bool { return enrolled.Matches(labels.Set(of)) }
 
 // NewClient returns a client for a manager. It reads declared kinds from their caches.
 func (h *Hub) NewClient(config *rest.Config, o client.Options) (client.Client, error) {
