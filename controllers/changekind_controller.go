@@ -236,7 +236,10 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	if err := r.report(ctx, &c, &s); err != nil {
 		return cluster.Settle(ctx, again, err)
 	}
-	return again, s.WriteError
+	if s.WriteError != nil {
+		return ctrl.Result{}, s.WriteError
+	}
+	return again, nil
 }
 
 // forget removes a kind whose ChangeKind is gone.
@@ -324,7 +327,7 @@ func sameDeclaration(a, b *declared.Kind) bool {
 func (r *ChangeKindReconciler) declare(ctx context.Context, c *v1alpha1.ChangeKind, s *kindState) (err error) {
 	switch {
 	case s.NotServed != "" || len(s.Missing) > 0:
-		if r.leads() {
+		if settled, _ := r.isSettled(ctx); settled && r.leads() && r.Hub.Used(c.Name) != nil {
 			if err := r.intercept(ctx, c.Name); err != nil {
 				return err
 			}
@@ -350,6 +353,7 @@ func (r *ChangeKindReconciler) declare(ctx context.Context, c *v1alpha1.ChangeKi
 			return err
 		}
 	}
+	s.Fresh = r.Hub.Used(c.Name) != workload.Kind(s.kind)
 	return r.Hub.Use(c.Name)
 }
 

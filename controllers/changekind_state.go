@@ -40,8 +40,9 @@ type kindState struct {
 	NotServed, Problem string
 	// Missing are permissions that the operator lacks.
 	Missing []string
-	// Filling: the cache of the kind is not filled.
-	Filling bool
+	// Filling: the cache of the kind is not filled. Fresh: it was put into use just now, and decisions by the earlier declaration
+	// may still be carried out.
+	Filling, Fresh bool
 	// Objects is the number of defended objects. Halted of them are halted by fields that the declaration does not name, Stale
 	// have a version by an earlier declaration of the content, and the operator stops or blocks Stopped of all objects.
 	Objects                int32
@@ -56,7 +57,7 @@ type kindState struct {
 // waits reports whether objects have to change first.
 func (s *kindState) waits() bool {
 	if s.leaving {
-		return s.Filling || s.Stopped > 0 || len(s.Missing) > 0
+		return s.Filling || s.Fresh || s.Stopped > 0 || len(s.Missing) > 0
 	}
 	return s.Halted > 0 || s.Stale > 0
 }
