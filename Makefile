@@ -101,7 +101,7 @@ MODULES := . $(patsubst %/go.mod,%,$(wildcard hack/*/go.mod hack/*/*/go.mod hack
 # Those beside the operator's own that have code of ours, not only pins.
 CODE_MODULES := $(foreach dir,$(filter-out .,$(MODULES)),$(if $(filter-out %/tools.go,$(wildcard $(dir)/*.go)),$(dir)))
 # The files that `make generate manifests build-installer chart` writes, as git pathspecs.
-GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference/api.md docs/reference/states.md config/crd/bases config/changekind config/rbac/role.yaml \
+GENERATED := ':(glob)apis/**/zz_generated.*.go' docs/reference/api.md docs/reference/states.md config/crd/bases config/rbac/role.yaml \
   config/webhook/manifests.yaml quick-start.yaml charts
 
 # controller-gen refuses a path without Go files.
@@ -133,8 +133,6 @@ generate: $(CONTROLLER_GEN) $(CRD_REF_DOCS) ## Generate the deep-copy functions 
 .PHONY: manifests
 manifests: $(CONTROLLER_GEN) ## Generate the CRDs, the manager's role and the webhook configurations.
 	$(CONTROLLER_GEN) crd paths=./apis/... output:crd:dir=config/crd/bases
-	@# Nothing reads ChangeKinds yet, so no installation has their CRD.
-	mv config/crd/bases/app.ops.cloud.alipay.com_changekinds.yaml config/changekind/
 	$(if $(strip $(RBAC_PATHS)),$(CONTROLLER_GEN) rbac:roleName=manager-role $(RBAC_PATHS) output:rbac:dir=config/rbac)
 	$(GO_RUN) ./hack/webhookmanifests > bin/webhook-manifests.yaml
 	mv bin/webhook-manifests.yaml config/webhook/manifests.yaml
@@ -192,7 +190,7 @@ lint: $(GOLANGCI_LINT) ## Run golangci-lint.
 	for dir in $(CODE_MODULES); do (cd "$$dir" && $(CURDIR)/$(GOLANGCI_LINT) run); done
 
 # Files of others, generated files, history, the list of words itself, and the user database of the image.
-WORDS_OTHERS := ^(CHANGELOG|README\.zh-CN)\.md$$|zz_generated|^config/(crd/bases|changekind)/|^hack/(words/|release/files\.go$$)|^test/node/(testdata|outcomes)
+WORDS_OTHERS := ^(CHANGELOG|README\.zh-CN)\.md$$|zz_generated|^config/crd/bases/|^hack/(words/|release/files\.go$$)|^test/node/(testdata|outcomes)
 .PHONY: words
 words: ## Find words and phrases that have to be read twice.
 	@git ls-files '*.go' '*.md' 'config/*.yaml' 'config/**/*.yaml' charts/altershield-operator/values.yaml '.github/**/*.yaml' '*.sh' .ci/run Makefile \

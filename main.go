@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -42,6 +43,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/errand"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/identity"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/options"
@@ -133,12 +135,14 @@ func run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(config, o, kinds, certs)
+	declared := hub.New(ctx, kinds)
+	mgr, err := newManager(config, o, declared, kinds, certs)
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
 	}
+	declared.Open = hub.Caches(mgr.GetConfig(), cache.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	c := cluster.New(mgr, cluster.Options{ //nolint:contextcheck // a policy is set aside after the request that found it has ended
-		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.Times{Step: o.HoldStep, Guard: o.HoldGuard},
+		Namespace: o.Namespace, Clock: serverClock, Kinds: kinds, HoldSteps: hold.Times{Step: o.HoldStep, Guard: o.HoldGuard}, Hub: declared,
 	})
 	guard := checks.NewGuard(config.Host, o.DenyCIDRs...)
 	// Queries of AlterShield Server have clients of their own: they must not open the circuit breaker of checks.
@@ -191,11 +195,14 @@ func addServerTasks(mgr ctrl.Manager, c *cluster.Cluster, server *altershield.Cl
 	}))
 }
 
-func newManager(config *rest.Config, o *options.Options, kinds *workload.Registry, certs *certificates.Certificates) (ctrl.Manager, error) {
+func newManager(
+	config *rest.Config, o *options.Options, declared *hub.Hub, kinds *workload.Registry, certs *certificates.Certificates,
+) (ctrl.Manager, error) {
 	return ctrl.NewManager(config, ctrl.Options{
-		Scheme: controllers.NewScheme(),
-		Cache:  controllers.CacheOptions(kinds, o.Namespace),
-		Client: controllers.ClientOptions(),
+		Scheme:    controllers.NewScheme(),
+		Cache:     controllers.CacheOptions(kinds, o.Namespace),
+		Client:    controllers.ClientOptions(),
+		NewClient: declared.NewClient,
 		WebhookServer: webhooks.NewServer(webhooks.ServerOptions{
 			Port: o.WebhookPort, GetCertificate: certs.GetCertificate(), Log: ctrl.Log.WithName("webhooks"),
 			CertDir: o.Certificates.Dir, CertName: o.Certificates.CertName, KeyName: o.Certificates.KeyName,

@@ -63,11 +63,12 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 		&appsv1.ControllerRevision{}: {Label: revisionsRead(kinds), Transform: workload.TrimRevision},
 		&v1alpha1.DefensePolicy{}:    {Transform: workload.TrimPolicy},
 		&v1alpha1.DefenseEndpoint{}:  {Namespaces: map[string]cache.Config{operator: {}}, Transform: workload.TrimOwn},
+		crdObject():                  {Transform: trimCRD},
 		&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{operator: {
 			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, cluster.LimitName),
 		}}},
 	}
-	for _, kind := range kinds.Kinds() {
+	for _, kind := range kinds.Fixed() {
 		for object, transform := range kind.Transforms() {
 			byObject[object] = cache.ByObject{Transform: transform}
 		}
@@ -86,7 +87,7 @@ func CacheOptions(kinds *workload.Registry, operator string) cache.Options {
 // templates of its workloads in them, otherwise only those with the operator's label. Users can
 // set the label, too, so workload.Remembers reports which are the operator's.
 func revisionsRead(kinds *workload.Registry) labels.Selector {
-	for _, kind := range kinds.Kinds() {
+	for _, kind := range kinds.Fixed() {
 		if slices.ContainsFunc(kind.Secondary(), isRevision) {
 			return labels.Everything()
 		}
@@ -114,7 +115,7 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager, kinds *workload.Registry)
 	cached := []client.Object{
 		cluster.NamespaceObject(), &v1alpha1.OpsConfigInfo{}, &v1alpha1.DefensePolicy{}, &v1alpha1.DefenseEndpoint{}, &corev1.ConfigMap{},
 	}
-	for _, kind := range kinds.Kinds() {
+	for _, kind := range kinds.Fixed() {
 		cached = append(cached, kind.Object())
 		for _, s := range kind.Secondary() {
 			if !isRevision(s) { // revisions have their own indexes

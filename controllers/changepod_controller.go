@@ -64,11 +64,8 @@ func (r *ChangePodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("changepod").
 		For(&v1alpha1.ChangePod{})
-	for _, kind := range r.Kinds.Kinds() {
-		// The workload opts in again, or has other settings.
-		b = b.Watches(kind.Object(), to(r.batchesOfWorkload), builder.WithPredicates(defenseChanged()))
-	}
-	return b.
+	// The workload opts in again, or has other settings.
+	return watchKinds(b, r.Cluster, watchObjects(to(r.batchesOfWorkload), defenseChanged())).
 		// The release changes state, or has a verdict for a batch.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.batchesOfChange), builder.WithPredicates(turned())).
 		// A pod of the batch fails, or is no longer Ready.

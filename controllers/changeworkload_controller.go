@@ -92,15 +92,7 @@ func (r *ChangeWorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.ChangeWorkload{}, builder.WithPredicates(predicate.NewPredicateFuncs(urgent))).
 		// Any other change of the release.
 		Watches(&v1alpha1.ChangeWorkload{}, gathered(func(client.Object) time.Duration { return gatherBatches }, itself))
-	for _, kind := range r.Kinds.Kinds() {
-		// A rollout progresses, another release begins, a user blocks, overrides, resumes or opts out.
-		b = b.Watches(kind.Object(), gathered(podUrgency, r.changesOfWorkload))
-		for _, s := range kind.Secondary() {
-			// The revision of the release, which selects its pods, appears.
-			b = b.Watches(s.Object, to(r.changesOf(s)), builder.WithPredicates(acquired()))
-		}
-	}
-	return b.
+	return watchKinds(b, r.Cluster, r.watchKind).
 		// A batch progresses, or fails.
 		Watches(&v1alpha1.ChangePod{}, gathered(batchUrgency, changeOfBatch)).
 		// A pod becomes ready and waits for a batch, or fails.

@@ -31,10 +31,24 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
+
+// watchKind returns the watches of a kind.
+func (r *ChangeWorkloadReconciler) watchKind(kind workload.Kind) []hub.Watch[reconcile.Request] {
+	// A rollout progresses, another release begins, a user blocks, overrides, resumes or opts out.
+	watches := watchObjects(gathered(podUrgency, r.changesOfWorkload))(kind)
+	for _, s := range kind.Secondary() {
+		// The revision of the release, which selects its pods, appears.
+		watches = append(watches, hub.Watch[reconcile.Request]{
+			Object: s.Object, Handler: to(r.changesOf(s)), Predicates: []predicate.Predicate{acquired()},
+		})
+	}
+	return watches
+}
 
 // requestsByOwner returns the requests of the releases of a workload.
 func (r *ChangeWorkloadReconciler) requestsByOwner(ctx context.Context, namespace string, uid types.UID) []reconcile.Request {

@@ -61,11 +61,8 @@ func (r *DefensePolicyReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.DefensePolicy{}, gathered(soon, r.namespacesOfPolicy)).
 		// The policies of a namespace count once it is enrolled.
 		Watches(cluster.NamespaceObject(), gathered(soon, r.namespaceItself), builder.WithPredicates(predicate.LabelChangedPredicate{}))
-	for _, kind := range r.Kinds.Kinds() {
-		// Policies may be too many for a workload that is new, or has other labels.
-		b = b.Watches(kind.Object(), gathered(soon, r.namespacesOfWorkload), builder.WithPredicates(predicate.LabelChangedPredicate{}))
-	}
-	return b.
+	// Policies may be too many for a workload that is new, or has other labels.
+	return watchKinds(b, r.Cluster, watchObjects(gathered(soon, r.namespacesOfWorkload), predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
 		Complete(cluster.Quiet(r))
 }

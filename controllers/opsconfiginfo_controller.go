@@ -107,13 +107,13 @@ func (r *OpsConfigInfoReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	return ctrl.Result{}, nil
 }
 
-// noteKinds notes since when workloads of each kind are defended. Workloads that are older are
+// noteKinds notes since when workloads of each kind that needs no declaration are defended. Workloads that are older are
 // baselines: no release of them was missed.
 func (r *OpsConfigInfoReconciler) noteKinds(setting *v1alpha1.OpsConfigInfo) {
 	if setting.Namespace != r.Operator || setting.Name != settings.NameBlocking {
 		return
 	}
-	for _, kind := range r.Kinds.Kinds() {
+	for _, kind := range r.Kinds.Fixed() {
 		name := defense.ConditionOfKind(kind.GroupVersionKind())
 		if name == "" || meta.FindStatusCondition(setting.Status.Conditions, name) != nil {
 			continue

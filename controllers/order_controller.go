@@ -64,11 +64,8 @@ func (r *OrderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("order").
 		For(&v1alpha1.ChangeWorkload{})
-	for _, kind := range r.Kinds.Kinds() {
-		// The workload opts out or in again, or has other settings.
-		b = b.Watches(kind.Object(), to(r.ordersOfWorkload), builder.WithPredicates(defenseChanged()))
-	}
-	return b.
+	// The workload opts out or in again, or has other settings.
+	return watchKinds(b, r.Cluster, watchObjects(to(r.ordersOfWorkload), defenseChanged())).
 		// A setting changes how long a check may take, or what silence means.
 		Watches(&v1alpha1.OpsConfigInfo{}, to(r.openOrders)).
 		// A policy changes what silence means.

@@ -36,6 +36,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -56,20 +57,25 @@ func (r *PodReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("pod").
 		For(&corev1.Pod{}, builder.WithPredicates(mayBeFinished()))
-	for _, kind := range r.Kinds.Kinds() {
-		// The release was recorded after its pods became Ready, or an annotation with a setting changed.
-		b = b.Watches(kind.Object(), to(r.podsOfWorkload(kind)), builder.WithPredicates(predicate.Or[client.Object](
-			predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})))
-		for _, s := range kind.Secondary() {
-			// The ReplicaSet or revision of the pods reaches the cache after the pods.
-			b = b.Watches(s.Object, to(r.podsOfSecondary(kind, s)), builder.WithPredicates(acquired()))
-		}
-	}
-	return b.
+	return watchKinds(b, r.Cluster, r.watchKind).
 		// The namespace is enrolled.
 		Watches(cluster.NamespaceObject(), to(r.podsOfNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: podWorkers, ReconciliationTimeout: reconcileTimeout}).
 		Complete(cluster.Quiet(r))
+}
+
+// watchKind returns the watches of a kind.
+func (r *PodReconciler) watchKind(kind workload.Kind) []hub.Watch[reconcile.Request] {
+	// The release was recorded after its pods became Ready, or an annotation with a setting changed.
+	watches := watchObjects(to(r.podsOfWorkload(kind)), predicate.Or[client.Object](
+		predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))(kind)
+	for _, s := range kind.Secondary() {
+		// The ReplicaSet or revision of the pods reaches the cache after the pods.
+		watches = append(watches, hub.Watch[reconcile.Request]{
+			Object: s.Object, Handler: to(r.podsOfSecondary(kind, s)), Predicates: []predicate.Predicate{acquired()},
+		})
+	}
+	return watches
 }
 
 // Reconcile labels a pod once its release is finished.

@@ -63,11 +63,8 @@ func (r *ReleaseCheckReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named("releasecheck").
 		For(&v1alpha1.ChangeWorkload{}, builder.WithPredicates(predicate.NewPredicateFuncs(checked)))
-	for _, kind := range r.Kinds.Kinds() {
-		// The workload opts in again, or has other settings.
-		b = b.Watches(kind.Object(), to(r.checksOfWorkload), builder.WithPredicates(defenseChanged()))
-	}
-	return b.
+	// The workload opts in again, or has other settings.
+	return watchKinds(b, r.Cluster, watchObjects(to(r.checksOfWorkload), defenseChanged())).
 		// A policy of the checks changes.
 		Watches(&v1alpha1.DefensePolicy{}, to(r.checksOfPolicy), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// The namespace is enrolled again.

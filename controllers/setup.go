@@ -30,6 +30,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/notify"
 	"github.com/traas-stack/altershield-operator/internal/verify"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Options configure the controllers.
@@ -44,17 +45,22 @@ type Options struct {
 	Guard checks.Guard
 	// Clients call endpoints.
 	Clients *endpoint.Clients
+	// Interceptor writes the webhooks of declared kinds; nil without webhooks.
+	Interceptor Interceptor
 }
 
 // beginMetrics begins the series of each kind, and registers the metrics that are counted at each
 // scrape.
 func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 	var kinds []string
-	for _, kind := range v.Kinds.Kinds() {
-		name := kind.GroupVersionKind().Kind
-		metrics.Begin(name)
-		kinds = append(kinds, name)
+	for _, kind := range v.Kinds.Fixed() {
+		kinds = append(kinds, kind.GroupVersionKind().Kind)
 	}
+	v.Kinds.Subscribe(func(added, _ []workload.Kind) {
+		for _, kind := range added {
+			metrics.Begin(kind.GroupVersionKind().Kind)
+		}
+	})
 	blocked := func() (map[metrics.Of]int, error) { return blockedWorkloads(ctx, v) }
 	if err := metrics.BlockedWorkloads(kinds, blocked, byNamespace); err != nil {
 		return fmt.Errorf("register the metric of blocked workloads: %w", err)
@@ -102,6 +108,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, c *cluster.Cluster, o Options)
 	if o.Server != nil {
 		setups["order"] = newOrderReconciler(c, server).SetupWithManager
 		setups["order-end"] = (&OrderEndReconciler{Cluster: c, server: server}).SetupWithManager
+	}
+	if c.Hub != nil {
+		kinds, err := newChangeKindReconciler(c, mgr, o.Interceptor)
+		if err != nil {
+			return err
+		}
+		setups["changekind"] = kinds.SetupWithManager
 	}
 	for name, setup := range setups {
 		if err := setup(mgr); err != nil {

@@ -26,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -33,6 +34,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
@@ -99,6 +102,28 @@ func updates[T client.Object](changed func(before, after T) bool) predicate.Func
 func created(f predicate.Funcs, passes func(client.Object) bool) predicate.Funcs {
 	f.CreateFunc = func(e event.CreateEvent) bool { return passes(e.Object) }
 	return f
+}
+
+// watchKinds adds the watches of each kind of workload to a controller: of kinds that stay, and of declared kinds while they
+// are declared.
+func watchKinds[R comparable](
+	b *builder.TypedBuilder[R], c *cluster.Cluster, of func(workload.Kind) []hub.Watch[R],
+) *builder.TypedBuilder[R] {
+	for _, kind := range c.Kinds.Fixed() {
+		for _, w := range of(kind) {
+			b = b.Watches(w.Object, w.Handler, builder.WithPredicates(w.Predicates...))
+		}
+	}
+	return b.WatchesRawSource(hub.Source(c.Hub, of))
+}
+
+// watchObjects returns the watch of the workloads of a kind.
+func watchObjects(
+	requests handler.EventHandler, predicates ...predicate.Predicate,
+) func(workload.Kind) []hub.Watch[reconcile.Request] {
+	return func(kind workload.Kind) []hub.Watch[reconcile.Request] {
+		return []hub.Watch[reconcile.Request]{{Object: kind.Object(), Handler: requests, Predicates: predicates}}
+	}
 }
 
 func always(client.Object) bool { return true }

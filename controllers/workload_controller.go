@@ -38,6 +38,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
 	"github.com/traas-stack/altershield-operator/internal/defense"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
@@ -106,20 +107,7 @@ type seenVersion struct {
 
 // SetupWithManager adds the controller to the manager.
 func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("workload")
-	for _, kind := range r.Kinds.Kinds() {
-		changed := recordChanged()
-		if _, ok := kind.(workload.Evicter); ok {
-			// The status shows how the controller proceeds after a rollback.
-			changed = predicate.Or(changed, predicate.NewPredicateFuncs(mayNeedEviction))
-		}
-		b = b.Watches(kind.Object(), to(cluster.Itself(kind)), builder.WithPredicates(changed))
-		for _, s := range kind.Secondary() {
-			// The cache shows the revision before the first release, which is the baseline.
-			b = b.Watches(s.Object, to(cluster.OwnerBy(s)), builder.WithPredicates(acquired()))
-		}
-	}
-	return b.
+	return watchKinds(builder.TypedControllerManagedBy[workload.Key](mgr).Named("workload"), r.Cluster, watchRecorded).
 		// A record was created or removed.
 		Watches(&v1alpha1.ChangeWorkload{}, to(r.WorkloadOf)).
 		// The namespace is enrolled, or no longer enrolled: then its blocks are lifted.
@@ -131,6 +119,23 @@ func (r *WorkloadReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		WithOptions(controller.TypedOptions[workload.Key]{MaxConcurrentReconciles: workers, ReconciliationTimeout: reconcileTimeout}).
 		WithLogConstructor(cluster.LogWorkload(mgr, "workload")).
 		Complete(cluster.Quiet(r))
+}
+
+// watchRecorded returns the watches of a kind.
+func watchRecorded(kind workload.Kind) []hub.Watch[workload.Key] {
+	changed := recordChanged()
+	if _, ok := kind.(workload.Evicter); ok {
+		// The status shows how the controller proceeds after a rollback.
+		changed = predicate.Or(changed, predicate.NewPredicateFuncs(mayNeedEviction))
+	}
+	watches := []hub.Watch[workload.Key]{{Object: kind.Object(), Handler: to(cluster.Itself(kind)), Predicates: []predicate.Predicate{changed}}}
+	for _, s := range kind.Secondary() {
+		// The cache shows the revision before the first release, which is the baseline.
+		watches = append(watches, hub.Watch[workload.Key]{
+			Object: s.Object, Handler: to(cluster.OwnerBy(s)), Predicates: []predicate.Predicate{acquired()},
+		})
+	}
+	return watches
 }
 
 // Reconcile records the current release of a workload.
@@ -211,6 +216,9 @@ func (r *WorkloadReconciler) load(ctx context.Context, ns cluster.Namespace, w *
 		if in.DefendedSince, in.Installed, err = r.DefendedSince(ctx, w); err != nil {
 			return in, err
 		}
+	}
+	if in.Rebaselines, err = r.Rebaselines(ctx, w); err != nil {
+		return in, err
 	}
 	if in.Changes, err = r.Releases(ctx, w.Namespace, w.UID); err != nil {
 		return in, err

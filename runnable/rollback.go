@@ -32,6 +32,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -58,10 +59,13 @@ type RollbackScanner struct {
 // SetupWithManager adds the scanner to the manager.
 func (s *RollbackScanner) SetupWithManager(mgr ctrl.Manager) error {
 	b := builder.TypedControllerManagedBy[workload.Key](mgr).Named("rollback")
-	for _, kind := range s.Kinds.Kinds() {
+	for _, kind := range s.Kinds.Fixed() {
 		b = b.Watches(kind.Object(), to(cluster.Itself(kind)))
 	}
 	err := b.
+		WatchesRawSource(hub.Source(s.Hub, func(kind workload.Kind) []hub.Watch[workload.Key] {
+			return []hub.Watch[workload.Key]{{Object: kind.Object(), Handler: to(cluster.Itself(kind))}}
+		})).
 		// A release is suspended, and self-healing rolls it back.
 		Watches(&v1alpha1.ChangeWorkload{}, to(s.WorkloadOf)).
 		// A pod becomes stuck, or is stuck for another reason.

@@ -90,6 +90,7 @@ var steps = []struct {
 	{"ask user", v1alpha1.StepReview},
 	{"check operator", v1alpha1.StepOperator},
 	{"check server", v1alpha1.StepServer},
+	{"correct kind", v1alpha1.StepKind},
 	{"correct setting", v1alpha1.StepSettings},
 	{"delete pod", v1alpha1.StepDeletePod},
 	{"end halt", v1alpha1.StepHalted},

@@ -90,6 +90,9 @@ func run(kustomize, config, templates string) error {
 			if !generated {
 				continue
 			}
+			if strings.Contains(o.GetName(), "-declared-kinds-") {
+				p.condition = ".Values.rbac.aggregateKinds"
+			}
 			text, err := template(o)
 			if err != nil {
 				return err

@@ -28,6 +28,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/wording"
@@ -45,6 +46,8 @@ type Options struct {
 	Kinds *workload.Registry
 	// HoldSteps are the times of holds; those that are not set have their defaults.
 	HoldSteps hold.Times
+	// Hub has the caches of declared kinds; nil without declared kinds.
+	Hub *hub.Hub
 }
 
 // Cluster reads and writes the cluster. A process has one Cluster, which remembers
@@ -59,6 +62,8 @@ type Cluster struct {
 	Clock clock.PassiveClock
 	// HoldSteps are the times of holds.
 	HoldSteps hold.Times
+	// Hub has the caches of declared kinds, for watches; nil without declared kinds.
+	Hub *hub.Hub
 
 	// Rules abandons evaluations that do not end.
 	Rules *rules.Watch

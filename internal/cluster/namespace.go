@@ -125,7 +125,11 @@ func (v View) DefendedSince(ctx context.Context, w *workload.Workload) (since, i
 	if err != nil || ns.Meta == nil {
 		return since, installed, err
 	}
-	return defense.DefendedSince(workload.EnrolledSince(ns.Meta.ManagedFields), &blocking, w.GVK), defense.InstalledSince(&blocking), nil
+	enrolled := workload.EnrolledSince(ns.Meta.ManagedFields)
+	if c, _, err := v.declaration(ctx, w); err != nil || c != nil {
+		return defense.DeclaredSince(enrolled, &blocking, c), defense.InstalledSince(&blocking), err
+	}
+	return defense.DefendedSince(enrolled, &blocking, w.GVK), defense.InstalledSince(&blocking), nil
 }
 
 // LaidBefore reports whether an annotation of a workload, which is a request, was written before

@@ -42,7 +42,7 @@ func New(mgr Manager, o Options) *Cluster {
 		View:     View{Cached: c, Live: mgr.GetAPIReader(), Kinds: o.Kinds, Operator: o.Namespace},
 		Client:   c,
 		Recorder: mgr.GetEventRecorder("altershield-operator"),
-		Clock:    o.Clock, HoldSteps: o.HoldSteps.OrDefault(),
+		Clock:    o.Clock, HoldSteps: o.HoldSteps.OrDefault(), Hub: o.Hub,
 		denials: newDenials(o.Clock), refusals: newRefusals(o.Clock),
 	}
 	made.Rules = rules.NewWatch(o.Clock, func(of rules.Policy, until time.Time) {

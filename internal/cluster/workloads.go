@@ -37,7 +37,7 @@ func (v View) Workload(ctx context.Context, key workload.Key) (*workload.Workloa
 	if !ok {
 		return nil, nil
 	}
-	return kind.Get(ctx, v.Cached, key.NamespacedName)
+	return v.orUnlabelled(ctx, kind, key.NamespacedName, kind.Get)
 }
 
 // Summary reads a workload, without its OldRevisions if they need a list of all its pods:
@@ -47,7 +47,7 @@ func (v View) Summary(ctx context.Context, key workload.Key) (*workload.Workload
 	if !ok {
 		return nil, nil
 	}
-	return kind.Summary(ctx, v.Cached, key.NamespacedName)
+	return v.orUnlabelled(ctx, kind, key.NamespacedName, kind.Summary)
 }
 
 // KindOf finds the kind of a workload that was read.

@@ -53,6 +53,8 @@ type WorkloadInput struct {
 	KeepHistory int
 	// SeenBefore is the version of the workload's template before its enrolment; empty when unknown.
 	SeenBefore string
+	// Rebaselines: versions of this kind are computed by other rules than the recorded ones were.
+	Rebaselines bool
 }
 
 // WorkloadPlan is what to do about the record of a workload. At most one of TakeBack, LetGo, Baselined and Record is
@@ -116,6 +118,9 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 		return WorkloadPlan{TakeBack: true}
 	case w.ObservingOwner() != "" && stopped:
 		return WorkloadPlan{LetGo: true}
+	}
+	if in.Rebaselines && w.RecordedVersion() != "" && w.RecordedVersion() != w.Version {
+		return WorkloadPlan{Baselined: true}
 	}
 	if first, unknown := in.ofEarlierInstallation(); first || unknown {
 		return WorkloadPlan{Baselined: first} // decided again once it is known
@@ -354,6 +359,16 @@ func DefendedSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, kind sc
 		since = append(since, known.LastTransitionTime.Time)
 	}
 	return slices.MaxFunc(since, time.Time.Compare)
+}
+
+// DeclaredSince is DefendedSince for a kind that a ChangeKind declares: while it is Ready, admission sees every release.
+func DeclaredSince(enrolled time.Time, blocking *v1alpha1.OpsConfigInfo, c *v1alpha1.ChangeKind) time.Time {
+	installed := InstalledSince(blocking)
+	if c == nil || enrolled.IsZero() || installed.IsZero() || !meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionReady) {
+		return time.Time{}
+	}
+	ready := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionReady).LastTransitionTime.Time
+	return slices.MaxFunc([]time.Time{enrolled, installed, ready}, time.Time.Compare)
 }
 
 // InstalledSince returns when this installation of the operator began, from the condition Installed of its setting

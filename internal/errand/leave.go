@@ -147,6 +147,9 @@ func (l *leaving) run(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		l.handOver(ctx, manager)
+		if err := l.releaseKinds(ctx); err != nil {
+			l.say("the finalizer %s of ChangeKinds cannot be removed, so remove it by hand before you delete them: %v", v1alpha1.GiveBackFinalizer, err)
+		}
 	}
 	return nil
 }
@@ -422,7 +425,11 @@ func marks(o metav1.Object) (all []mark) {
 }
 
 // resumeOf returns the command that resumes a halted workload of a kind without spec.paused.
-func resumeOf(kind workload.Kind, o *metav1.PartialObjectMetadata, marks []mark) string {
+func (l *leaving) resumeOf(gvk schema.GroupVersionKind, o *metav1.PartialObjectMetadata, marks []mark) string {
+	kind, native := l.kinds.Of(gvk.GroupKind())
+	if !native {
+		return ""
+	}
 	words := kind.Words(&workload.Workload{
 		Namespace: o.Namespace, Name: o.Name, Annotations: o.Annotations, Stopping: workload.Stopping{Paused: true},
 	})
@@ -435,8 +442,15 @@ func resumeOf(kind workload.Kind, o *metav1.PartialObjectMetadata, marks []mark)
 // loadMarked returns the marked workloads of all kinds. It reads only metadata.
 func (l *leaving) loadMarked(ctx context.Context) ([]marked, error) {
 	var found []marked
+	var kinds []schema.GroupVersionKind
 	for _, kind := range l.kinds.Kinds() {
-		gvk := kind.GroupVersionKind()
+		kinds = append(kinds, kind.GroupVersionKind())
+	}
+	declared, err := l.declaredKinds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, gvk := range append(kinds, declared...) {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 		for next := ""; ; next = list.Continue {
@@ -449,7 +463,7 @@ func (l *leaving) loadMarked(ctx context.Context) ([]marked, error) {
 			for i := range list.Items {
 				o := &list.Items[i]
 				if m := marks(o); len(m) > 0 && o.DeletionTimestamp == nil {
-					found = append(found, marked{gvk.Kind, client.ObjectKeyFromObject(o), m, resumeOf(kind, o, m)})
+					found = append(found, marked{gvk.Kind, client.ObjectKeyFromObject(o), m, l.resumeOf(gvk, o, m)})
 				}
 			}
 			if list.Continue == "" {

@@ -18,8 +18,9 @@ package workload
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,35 +34,88 @@ func (k Key) String() string { return k.GroupKind.String() + " " + k.NamespacedN
 
 // Registry holds the kinds of workloads that are defended. It is the only list of kinds: all other
 // code finds the kind of a workload by its key, the owner of its records, or the owners of its
-// pods.
+// pods. Concurrent use is allowed: declared kinds come and go at any time.
 type Registry struct {
+	fixed []Kind
+	now   atomic.Pointer[registered]
+	// mu serializes writes of now and calls of subscribers.
+	mu          sync.Mutex
+	subscribers []func(added, removed []Kind)
+}
+
+// registered is an immutable list of kinds.
+type registered struct {
 	kinds []Kind
-	// podLabels are the labels that pods keep in the cache.
+	// podLabels are the labels that pods keep in the cache in any case.
 	podLabels []string
 }
 
-// Defended returns the registry of the kinds that the operator defends.
+// Defended returns the registry of the kinds that the operator defends without a declaration.
 func Defended() *Registry { return NewRegistry(Deployment{}, StatefulSet{}, DaemonSet{}) }
 
-// NewRegistry returns a registry of these kinds. It panics if two of them are the same.
-func NewRegistry(kinds ...Kind) *Registry {
-	r := &Registry{podLabels: []string{v1alpha1.VersionLabel, v1alpha1.OperateFinishedLabel}}
-	for _, k := range kinds {
-		gk := k.GroupVersionKind().GroupKind()
-		if _, there := r.Of(gk); there {
-			panic(fmt.Sprintf("the kind %s is registered twice", gk))
-		}
-		r.kinds = append(r.kinds, k)
-		r.podLabels = append(r.podLabels, k.PodLabels()...)
+// NewRegistry returns a registry of these kinds, which stay. It panics if two of them are the same.
+func NewRegistry(fixed ...Kind) *Registry {
+	r := &Registry{fixed: fixed}
+	now := r.with(nil)
+	if len(now.kinds) != len(fixed) {
+		panic("a kind is registered twice")
 	}
+	r.now.Store(now)
 	return r
 }
 
-// Kinds returns the registered kinds.
-func (r *Registry) Kinds() []Kind { return slices.Clone(r.kinds) }
+// with returns the fixed kinds and declared ones. The first of several declarations of one kind counts.
+func (r *Registry) with(declared []Kind) *registered {
+	now := &registered{podLabels: []string{v1alpha1.VersionLabel, v1alpha1.OperateFinishedLabel}}
+	for _, k := range slices.Concat(r.fixed, declared) {
+		if _, there := now.of(k.GroupVersionKind().GroupKind()); !there {
+			now.kinds = append(now.kinds, k)
+			now.podLabels = append(now.podLabels, k.PodLabels()...)
+		}
+	}
+	now.kinds = slices.Clip(now.kinds)
+	return now
+}
+
+// Declare replaces all declared kinds in one write, and then calls the subscribers.
+func (r *Registry) Declare(declared ...Kind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, now := r.Declared(), r.with(declared)
+	r.now.Store(now)
+	after := r.Declared()
+	added := slices.DeleteFunc(slices.Clone(after), func(k Kind) bool { return slices.Contains(before, k) })
+	removed := slices.DeleteFunc(slices.Clone(before), func(k Kind) bool { return slices.Contains(after, k) })
+	if len(added)+len(removed) == 0 {
+		return
+	}
+	for _, changed := range r.subscribers {
+		changed(added, removed)
+	}
+}
+
+// Subscribe calls changed with all kinds at once, and with declared kinds when they come and go. A kind whose declaration
+// changed is both added and removed. changed must not call Declare or Subscribe.
+func (r *Registry) Subscribe(changed func(added, removed []Kind)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.subscribers = append(r.subscribers, changed)
+	changed(r.Kinds(), nil)
+}
+
+// Kinds returns the registered kinds, fixed and declared, as they are now. The caller must not change the list.
+func (r *Registry) Kinds() []Kind { return r.now.Load().kinds }
+
+// Fixed returns the kinds that stay. The caller must not change the list.
+func (r *Registry) Fixed() []Kind { return r.fixed }
+
+// Declared returns the declared kinds, as they are now. The caller must not change the list.
+func (r *Registry) Declared() []Kind { return r.Kinds()[len(r.fixed):] }
 
 // Of returns a kind; ok is false if its workloads are not defended.
-func (r *Registry) Of(gk schema.GroupKind) (k Kind, ok bool) {
+func (r *Registry) Of(gk schema.GroupKind) (k Kind, ok bool) { return r.now.Load().of(gk) }
+
+func (r *registered) of(gk schema.GroupKind) (k Kind, ok bool) {
 	i := slices.IndexFunc(r.kinds, func(k Kind) bool { return k.GroupVersionKind().GroupKind() == gk })
 	if i < 0 {
 		return nil, false
@@ -84,7 +138,7 @@ func (r *Registry) OwnerOf(o metav1.Object) (owner Owner, ok bool) {
 // OwnerOfPod returns the workload that owns a pod, directly or through other objects; ok is false
 // if no workload of a defended kind does.
 func (r *Registry) OwnerOfPod(ctx context.Context, reader client.Reader, pod metav1.Object) (owner Owner, ok bool, err error) {
-	for _, k := range r.kinds {
+	for _, k := range r.Kinds() {
 		if owner, ok, err = k.OwnerOfPod(ctx, reader, pod); ok || err != nil {
 			return owner, ok, err
 		}

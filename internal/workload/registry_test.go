@@ -17,6 +17,9 @@ limitations under the License.
 package workload_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -55,6 +58,74 @@ func TestRegistry(t *testing.T) {
 		}
 	}()
 	workload.NewRegistry(workload.Deployment{}, workload.Deployment{})
+}
+
+// pool is a declared kind of workload.
+type pool struct {
+	workloadtest.Fleet
+	kind, label string
+}
+
+func (p *pool) GroupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: p.kind}
+}
+
+func (p *pool) PodLabels() []string { return []string{p.label} }
+
+// TestDeclare: declared kinds come and go in one write, and subscribers follow. A declaration never replaces a fixed kind.
+func TestDeclare(t *testing.T) {
+	registry := workload.NewRegistry(workload.Deployment{}, workloadtest.Fleet{})
+	var calls []string
+	names := func(kinds []workload.Kind) (all []string) {
+		for _, k := range kinds {
+			all = append(all, k.GroupVersionKind().Kind)
+		}
+		return all
+	}
+	registry.Subscribe(func(added, removed []workload.Kind) {
+		calls = append(calls, fmt.Sprint(names(added), names(removed), len(registry.Kinds())))
+	})
+	before := registry.Kinds()
+	one, two := &pool{kind: "One", label: "one"}, &pool{kind: "Two", label: "two"}
+	again := &pool{kind: "One", label: "again"}
+	registry.Declare(one)
+	registry.Declare(one) // nothing changes
+	registry.Declare(two, again, &pool{kind: "Fleet"}, &pool{kind: "Two"})
+	if k, ok := registry.Of(again.GroupVersionKind().GroupKind()); !ok || k != again {
+		t.Errorf("the kind One is %v, %t", k, ok)
+	}
+	if k, _ := registry.Of(workloadtest.Fleet{}.GroupVersionKind().GroupKind()); k != (workloadtest.Fleet{}) {
+		t.Errorf("a declaration replaced a fixed kind: %v", k)
+	}
+	if got := names(registry.Declared()); !slices.Equal(got, []string{"Two", "One"}) || len(before) != 2 {
+		t.Errorf("the declared kinds are %s, and %d before", got, len(before))
+	}
+	registry.Declare()
+	want := []string{"[Deployment Fleet] [] 2", "[One] [] 3", "[Two One] [One] 4", "[] [Two One] 2"}
+	if !slices.Equal(calls, want) {
+		t.Errorf("subscribers got %q, want %q", calls, want)
+	}
+	if _, ok := registry.Of(two.GroupVersionKind().GroupKind()); ok {
+		t.Error("a removed kind is still defended")
+	}
+}
+
+// TestTrimLabels: pods keep all labels, since a later declaration may select them by any, unless the labels are large.
+func TestTrimLabels(t *testing.T) {
+	registry := workload.NewRegistry(workload.Deployment{})
+	registry.Declare(&pool{kind: "One", label: "one"})
+	pod := wrappers.MakePod("prod", "web").Label("one", "1").Label("other", "2")
+	for size, want := range map[string]int{"small": 3, strings.Repeat("x", 63): 1} {
+		of := pod.Obj().DeepCopy()
+		for i := 0; len(size) > 60 && i < 100; i++ {
+			of.Labels[fmt.Sprint("l", i)] = size
+		}
+		trimmed, err := registry.TrimPod(of)
+		kept, ok := trimmed.(*corev1.Pod)
+		if err != nil || !ok || len(kept.Labels) != want || kept.Labels["one"] != "1" {
+			t.Errorf("%v, %v, want %d labels", trimmed, err, want)
+		}
+	}
 }
 
 // TestOwners: the owner of a pod or a record is found by owner references, not by the name alone.

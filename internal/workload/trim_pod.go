@@ -19,6 +19,7 @@ package workload
 import (
 	"slices"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,7 +44,7 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 			CreationTimestamp: pod.CreationTimestamp,
 			DeletionTimestamp: pod.DeletionTimestamp,
 			OwnerReferences:   controllerOnly(pod.OwnerReferences),
-			Labels:            only(pod.Labels, r.podLabels),
+			Labels:            r.trimLabels(pod.Labels),
 		},
 		Spec:   corev1.PodSpec{Hostname: pod.Spec.Hostname, NodeName: pod.Spec.NodeName},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, StartTime: pod.Status.StartTime},
@@ -67,6 +68,26 @@ func (r *Registry) TrimPod(obj any) (any, error) {
 		}}
 	}
 	return trimmed, nil
+}
+
+// maxPodLabels is the largest size of the labels of a pod of which the cache keeps all, in bytes.
+const maxPodLabels = 4 << 10
+
+// trimLabels returns the labels that a pod keeps in the cache: all, unless they are large. A kind may be declared at any
+// time, and select pods by any label. Texts are shared among pods.
+func (r *Registry) trimLabels(labels map[string]string) map[string]string {
+	size := 0
+	for name, value := range labels {
+		size += len(name) + len(value)
+	}
+	if size > maxPodLabels {
+		return only(labels, r.now.Load().podLabels)
+	}
+	shared := make(map[string]string, len(labels))
+	for name, value := range labels {
+		shared[unique.Make(name).Value()] = unique.Make(value).Value()
+	}
+	return shared
 }
 
 // unprobed replaces the containers of a pod if one of them has no readiness probe. All pods share

@@ -19,6 +19,7 @@ package workload
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -343,6 +344,17 @@ func ObservingOwner(owner string, labels map[string]string) string {
 		return ""
 	}
 	return owner
+}
+
+// WithOptOut returns the workload as one that opted out.
+func (w *Workload) WithOptOut() *Workload {
+	out := *w
+	out.Labels = maps.Clone(w.Labels)
+	if out.Labels == nil {
+		out.Labels = map[string]string{}
+	}
+	out.Labels[v1alpha1.DefenseLabel] = v1alpha1.DefenseDisabled
+	return &out
 }
 
 // OptedOut reports whether a workload with these labels has opted out.

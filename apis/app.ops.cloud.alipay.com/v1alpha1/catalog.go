@@ -105,6 +105,7 @@ const (
 	StepOperator    NextStep = "Run `kubectl altershield check`."
 	StepExpression  NextStep = "Correct the expression of the ChangeKind that the message names."
 	StepReview      NextStep = "Ask the user whether this was intended."
+	StepKind        NextStep = "Correct the ChangeKind, its CustomResourceDefinition, or the permissions of the operator."
 	StepReleaseOnce NextStep = "Take the operator's labels out of manifests in Git."
 )
 
@@ -132,7 +133,7 @@ const (
 // Catalog returns every condition and event of the operator.
 func Catalog() []Entry {
 	var all []Entry
-	for _, part := range [][]Entry{rolloutEntries(), failureEntries(), podEntries(), serverEntries(), otherEntries(), eventEntries()} {
+	for _, part := range [][]Entry{rolloutEntries(), failureEntries(), podEntries(), serverEntries(), otherEntries(), kindEntries(), eventEntries()} {
 		all = append(all, part...)
 	}
 	return all
@@ -533,6 +534,42 @@ func otherEntries() []Entry {
 		of(pod, ConditionServerHealthy, isFalse, ReasonPermissionDenied,
 			"AlterShield Server does not know the platform or its token, or the token cannot be read.",
 			NeedsAction, ActorServerAdmin, StepServer),
+	}
+}
+
+// kindEntries returns entries about conditions of ChangeKinds.
+func kindEntries() []Entry {
+	const kind = "ChangeKind"
+	return []Entry{
+		of(kind, ConditionAccepted, isTrue, ReasonInForce, "The declaration is accepted.", NeedsNothing, "", ""),
+		of(kind, ConditionAccepted, isFalse, ReasonInvalidPolicy, "The declaration cannot be used.", NeedsAction, ActorAdmin, StepKind),
+		of(kind, ConditionAccepted, isFalse, ReasonHaltedObjects,
+			"Objects are halted by a field that spec.rollout.halt no longer names. Resume them, or name the field again.",
+			NeedsAction, ActorAdmin, StepKind),
+		of(kind, ConditionAccepted, isUnknown, ReasonNotServed,
+			"The declaration is judged once the API server serves the kind.", NeedsNotice, "", StepKind),
+		of(kind, ConditionServed, isTrue, ReasonServed, "The API server serves the kind in this version.", NeedsNothing, "", ""),
+		of(kind, ConditionServed, isFalse, ReasonNotServed,
+			"The API server does not serve the kind in this version, so no block of its objects is effective.", NeedsAction, ActorAdmin, StepKind),
+		of(kind, ConditionAuthorized, isTrue, ReasonAuthorized, "The operator has the permissions.", NeedsNothing, "", ""),
+		of(kind, ConditionAuthorized, isFalse, ReasonPermissionDenied,
+			"The operator lacks permissions. Grant them by a ClusterRole with the label that the operator aggregates.",
+			NeedsAction, ActorAdmin, StepKind),
+		of(kind, ConditionIntercepted, isTrue, ReasonConfigured, "Webhooks see changes of the objects.", NeedsNothing, "", ""),
+		of(kind, ConditionIntercepted, isFalse, ReasonObserving,
+			"spec.admission is Observe. The operator finds changes, and blocks none.", NeedsNotice, "", ""),
+		of(kind, ConditionIntercepted, isFalse, ReasonNotDefended,
+			"The objects are not defended, so no webhook sees their changes.", NeedsNotice, "", StepKind),
+		of(kind, ConditionIntercepted, isFalse, ReasonWriteDenied,
+			"The webhook configurations cannot be written. The operator retries.", NeedsAction, ActorAdmin, StepDenied),
+		of(kind, ConditionReady, isTrue, ReasonDefended, "The objects are defended.", NeedsNothing, "", ""),
+		of(kind, ConditionReady, isFalse, ReasonNotDefended,
+			"The objects are not defended, or not by this declaration.", NeedsAction, ActorAdmin, StepKind),
+		of(kind, ConditionReady, isFalse, ReasonFilling, "The operator reads the objects for the first time.", NeedsTime, "", ""),
+		of(kind, ConditionReady, isFalse, ReasonRebaselining,
+			"The declaration of the content changed. The present content of the objects becomes a baseline.", NeedsTime, "", ""),
+		of(kind, ConditionReady, isFalse, ReasonLeaving,
+			"The ChangeKind is being deleted. The operator takes back its blocks, halts and holds first.", NeedsTime, "", ""),
 	}
 }
 

@@ -55,6 +55,10 @@ const (
 	FindBySelector ChangeKindFind = "Selector"
 )
 
+// GiveBackFinalizer is on a ChangeKind while the operator may have blocked, halted or held objects. Its deletion waits
+// until the operator took that back.
+const GiveBackFinalizer = "app.ops.cloud.alipay.com/give-back"
+
 // ChangeKindHold is the field by which a rollout waits for its verdicts.
 // +kubebuilder:validation:Enum=Never;Partition
 type ChangeKindHold string

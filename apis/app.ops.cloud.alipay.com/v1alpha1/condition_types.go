@@ -84,6 +84,18 @@ const (
 	ConditionDefendsDaemonSet   = "DefendsDaemonSet"
 )
 
+// Condition types of ChangeKind, beside ConditionAccepted.
+const (
+	// ConditionServed reports whether the API server serves the kind in this version.
+	ConditionServed = "Served"
+	// ConditionAuthorized reports whether the operator has the permissions for the kind.
+	ConditionAuthorized = "Authorized"
+	// ConditionIntercepted reports whether webhooks see changes of the objects.
+	ConditionIntercepted = "Intercepted"
+	// ConditionReady reports whether the objects of the kind are defended.
+	ConditionReady = "Ready"
+)
+
 // ConditionServerHealthy of the operator's own pods reports whether AlterShield Server answers their heartbeats.
 const ConditionServerHealthy = "app.ops.cloud.alipay.com/ServerHealthy"
 
@@ -246,6 +258,18 @@ const (
 	ReasonRulesDoNotEnd        = "RulesDoNotEnd"
 	ReasonAnswers              = "Answers"
 	ReasonAnswersWithErrors    = "AnswersWithErrors"
+)
+
+// Reasons of the conditions of ChangeKind, beside reasons above.
+const (
+	ReasonServed        = "Served"
+	ReasonNotServed     = "NotServed"
+	ReasonHaltedObjects = "HaltedObjects"
+	ReasonAuthorized    = "Authorized"
+	ReasonDefended      = "Defended"
+	ReasonFilling       = "CacheNotFilled"
+	ReasonRebaselining  = "Rebaselining"
+	ReasonLeaving       = "Leaving"
 )
 
 // Acts of EventDryRun, which the operator would do in enforce mode.

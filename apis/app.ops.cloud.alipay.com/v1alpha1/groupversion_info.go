@@ -40,6 +40,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&OpsConfigInfo{}, &OpsConfigInfoList{},
 		&DefensePolicy{}, &DefensePolicyList{},
 		&DefenseEndpoint{}, &DefenseEndpointList{},
+		&ChangeKind{}, &ChangeKindList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
