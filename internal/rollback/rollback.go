@@ -170,6 +170,8 @@ func (in *Input) requested(version string) Plan {
 		return Plan{Refusal: "the workload is in observe mode, because the " + w.ObservingOwner() + " owns it"}
 	case in.Settings.Observe:
 		return Plan{Refusal: "the workload is in observe mode (setting observe)"}
+	case w.Rollbacks == v1alpha1.RollbackNever:
+		return Plan{Refusal: "the ChangeKind of the " + w.Kind() + " has rollback: Never"}
 	case version == w.Version:
 		return Plan{Refusal: fmt.Sprintf("version %s is the current one", version)}
 	case (version == "" || version == LastSuccess) && in.restoring():

@@ -389,6 +389,8 @@ const LookAgain = 30 * time.Second
 // empty if it may be. These rules keep rollbacks from repeating forever.
 func notByItself(w *workload.Workload, q Quarantine) string {
 	switch {
+	case w.Rollbacks == v1alpha1.RollbackNever, w.Rollbacks == v1alpha1.RollbackOnRequest:
+		return fmt.Sprintf("the ChangeKind of the %s has rollback: %s", w.Kind(), w.Rollbacks)
 	case q.Holds(w.Version):
 		return DescribeQuarantine(w.Version, q) + "; it is not rolled back again"
 	case q.Overridden(w.Version):
