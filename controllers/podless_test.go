@@ -124,6 +124,12 @@ func steer(w *world.World, spec string) error {
 	return w.PatchObject(makeCourse(), `{"spec":{`+spec+`}}`)
 }
 
+// resumeCourse takes back the halt of the operator, as the plugin does.
+func resumeCourse(w *world.World, spec string) {
+	w.Until("it is halted", func() bool { return course(w).Spec.Anchored })
+	must(w, w.PatchObject(makeCourse(), `{"metadata":{"annotations":{"`+v1alpha1.HaltedAnnotation+`":null}},"spec":{"anchored":null,`+spec+`}}`))
+}
+
 func toHarbor(name string) string { return fmt.Sprintf(`"route":{"harbor":%q}`, name) }
 
 // changeOfCourse returns the current release; nil if it is not recorded.
@@ -217,7 +223,7 @@ func lateCourse(w *world.World) {
 	if c := record.FindCheck(changeOfCourse(w).Status.Checks, "rollout"); c == nil || !strings.Contains(c.Message, "not complete within 10m0s") {
 		w.Failf("the check is %+v", c)
 	}
-	must(w, steer(w, `"becalmed":null,"anchored":null`))
+	resumeCourse(w, `"becalmed":null`)
 	courseIs(w, v1alpha1.ChangeWorkloadSuccess)
 	courseBlocked(w, false)
 }
@@ -238,7 +244,7 @@ func rollCourseBack(w *world.World) {
 	courseIs(w, v1alpha1.ChangeWorkloadSuccess)
 	must(w, w.PatchObject(makeCourse(), `{"metadata":{"annotations":{"`+v1alpha1.RollbackToAnnotation+`":"last-success"}}}`))
 	restoredCourse(w, first)
-	if err := steer(w, toHarbor("second")); err == nil || !strings.Contains(err.Error(), "quarantine") {
+	if err := steer(w, toHarbor("second")); err == nil || !strings.Contains(err.Error(), "was rolled back at") {
 		w.Failf("a rolled-back version was released: %v", err)
 	}
 }
@@ -281,7 +287,7 @@ func groundedLater(w *world.World) {
 	courseIs(w, v1alpha1.ChangeWorkloadSuspend)
 	courseBlocked(w, true)
 	w.Until("it leaves the history", func() bool { return !slices.Contains(rememberedCourses(w), second) })
-	must(w, steer(w, `"rocks":null,"anchored":null`))
+	resumeCourse(w, `"rocks":null`)
 	courseIs(w, v1alpha1.ChangeWorkloadSuccess)
 	courseBlocked(w, false)
 	w.Until("it is in the history", func() bool { return slices.Contains(rememberedCourses(w), second) })

@@ -95,6 +95,7 @@ func (c Course) Get(ctx context.Context, r client.Reader, key types.NamespacedNa
 		Version: workload.Version(route), Unstamped: true, WithoutPods: true, Settle: CourseSettles, Rollbacks: c.Rollbacks,
 		ProgressDeadline: CourseDeadline, Stopping: workload.Stopping{Paused: course.Spec.Anchored},
 	}
+	w.Words = c.Words(w)
 	if s := &course.Status; s.ObservedGeneration < course.Generation {
 		w.Rollout.Stale = true
 	} else {
