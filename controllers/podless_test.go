@@ -127,7 +127,7 @@ func steer(w *world.World, spec string) error {
 // resumeCourse takes back the halt of the operator, as the plugin does.
 func resumeCourse(w *world.World, spec string) {
 	w.Until("it is halted", func() bool { return course(w).Spec.Anchored })
-	must(w, w.PatchObject(makeCourse(), `{"metadata":{"annotations":{"`+v1alpha1.HaltedAnnotation+`":null}},"spec":{"anchored":null,`+spec+`}}`))
+	must(w, w.PatchObject(makeCourse(), `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"anchored":null,`+spec+`}}`))
 }
 
 func toHarbor(name string) string { return fmt.Sprintf(`"route":{"harbor":%q}`, name) }

@@ -50,6 +50,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		return ReleasePlan{}
 	case standingCurrent:
 		d.follow()
+		failStuck(d)
 		liftRestored(d)
 		noteOptOut(d) // a release that begins clears its status first
 		followHold(d)

@@ -37,8 +37,8 @@ const RolloutCheck = "rollout"
 // pastDeadline is how long a rollout that exceeded its deadline may still become complete: a cache may be behind.
 const pastDeadline = 10 * time.Second
 
-// followRollout notes since when the rollout of an object without pods has been complete or stuck, and fails or heals
-// the release. It returns when to decide again.
+// followRollout notes since when the rollout of an object without pods has been complete or stuck, and ends a failure
+// when the rollout is complete. It returns when to decide again.
 func followRollout(d *release) (wait time.Duration) {
 	w, s := d.Workload, d.status
 	if !w.WithoutPods {
@@ -51,20 +51,17 @@ func followRollout(d *release) (wait time.Duration) {
 	if !w.Rollout.Stale {
 		s.CompleteTimeUnix = sinceUnix(w.Rollout.Complete, s.CompleteTimeUnix, d.Now)
 	}
-	moves := !w.Rollout.Complete && !w.Paused
-	overdue := false
-	if moves && w.ProgressDeadline > 0 && record.SucceededAt(s).IsZero() {
-		left := time.Unix(s.EntryTimeUnix, 0).Add(w.ProgressDeadline).Sub(d.Now)
-		overdue, wait = left <= 0, max(left, 0)
-	}
-	s.StuckTimeUnix = sinceUnix(moves && (w.Rollout.Stuck || overdue), s.StuckTimeUnix, d.Now)
+	left, overdue := untilDeadline(d)
+	s.StuckTimeUnix = sinceUnix(!w.Rollout.Complete && !w.Paused && (w.Rollout.Stuck || overdue), s.StuckTimeUnix, d.Now)
+	wait = times.Shortest(left, max(untilSettled(d), 0))
 	switch c := record.FindCheck(s.Checks, RolloutCheck); {
-	case c == nil && s.StuckTimeUnix > 0:
-		wait = times.Shortest(wait, failStuck(d, overdue))
-	case c != nil && c.Phase == v1alpha1.CheckFailed && settled(d) && !w.Paused && !slices.ContainsFunc(s.Checks, isCanceled):
+	case c == nil:
+		left, _ = untilFailed(d)
+		wait = times.Shortest(wait, max(left, 0))
+	case c.Phase == v1alpha1.CheckFailed && settled(d) && !w.Paused && !slices.ContainsFunc(s.Checks, isCanceled):
 		s.Checks = slices.DeleteFunc(s.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name == RolloutCheck })
 	}
-	return times.Shortest(wait, max(untilSettled(d), 0))
+	return wait
 }
 
 // isCanceled reports whether a failure of the release canceled a check, which does not run again.
@@ -76,6 +73,16 @@ func sinceUnix(holds bool, since int64, now time.Time) int64 {
 		return 0
 	}
 	return cmp.Or(since, now.Unix())
+}
+
+// untilDeadline returns how long the rollout has to become complete, 0 without a deadline, and whether it is overdue.
+func untilDeadline(d *release) (left time.Duration, overdue bool) {
+	w := d.Workload
+	if w.ProgressDeadline == 0 || w.Rollout.Complete || w.Paused || !record.SucceededAt(d.status).IsZero() {
+		return 0, false
+	}
+	left = time.Unix(d.status.EntryTimeUnix, 0).Add(w.ProgressDeadline).Sub(d.Now)
+	return max(left, 0), left <= 0
 }
 
 // untilSettled returns how long the complete rollout still has to stay complete.
@@ -91,28 +98,38 @@ func settled(d *release) bool {
 	return d.Workload.Rollout.Complete && d.status.CompleteTimeUnix > 0 && untilSettled(d) <= 0
 }
 
-// failStuck fails the release by a check of its own if its rollout has been stuck for longer than the setting rollback
-// allows, or has exceeded its deadline. After Success it has to get stuck soon. It returns when to decide again.
-func failStuck(d *release, overdue bool) time.Duration {
+// untilFailed returns when a rollout that is stuck or overdue fails the release, and why: it has been stuck for longer
+// than the setting rollback allows, or has exceeded its deadline. After Success it has to get stuck soon. The reason is
+// empty if nothing is wrong.
+func untilFailed(d *release) (left time.Duration, why string) {
 	since, limit := time.Unix(d.status.StuckTimeUnix, 0), d.Settings.RollbackAfter
-	message := fmt.Sprintf("stuck for longer than %s", limit)
-	if overdue {
-		limit, message = min(limit, pastDeadline), fmt.Sprintf("not complete within %s", d.Workload.ProgressDeadline)
+	at := record.SucceededAt(d.status)
+	if d.status.StuckTimeUnix == 0 || !at.IsZero() && since.After(at.Add(d.Settings.RollbackProven)) {
+		return 0, ""
 	}
-	if at := record.SucceededAt(d.status); !at.IsZero() && since.After(at.Add(d.Settings.RollbackProven)) {
-		return 0
+	why = fmt.Sprintf("stuck for longer than %s", limit)
+	if _, overdue := untilDeadline(d); overdue {
+		limit, why = min(limit, pastDeadline), fmt.Sprintf("not complete within %s", d.Workload.ProgressDeadline)
 	}
-	if left := since.Add(limit).Sub(d.Now); left > 0 {
-		return left
+	if detail := cmp.Or(d.Workload.Rollout.Message, d.Workload.Rollout.Progress); detail != "" {
+		why += ": " + wording.Brief(detail)
 	}
-	if why := cmp.Or(d.Workload.Rollout.Message, d.Workload.Rollout.Progress); why != "" {
-		message += ": " + wording.Brief(why)
+	return since.Add(limit).Sub(d.Now), why
+}
+
+// failStuck fails the release by a check of its own if its rollout does not come to an end. The next decision judges
+// it: the block may halt the rollout, which is not stuck then, so the failure is written before.
+func failStuck(d *release) {
+	left, why := untilFailed(d)
+	if why == "" || left > 0 || !d.Workload.WithoutPods || !record.IsVerified(d.status.Status) ||
+		record.FindCheck(d.status.Checks, RolloutCheck) != nil {
+		return
 	}
 	record.SetCheck(&d.status.Checks, v1alpha1.CheckStatus{
 		Name: RolloutCheck, Type: RolloutCheck, Mode: v1alpha1.ModeEnforce, Phase: v1alpha1.CheckFailed,
-		Reason: v1alpha1.ReasonRolloutStuck, Message: message, StartTime: times.Of(time.Unix(d.status.StartTimeUnix, 0)),
+		Reason: v1alpha1.ReasonRolloutStuck, Message: why, StartTime: times.Of(time.Unix(d.status.StartTimeUnix, 0)),
 	}, d.Now)
-	return 0
+	d.plan.RequeueAfter = time.Second / 10
 }
 
 // healed reports whether the rollout became complete after it had failed the release.
