@@ -127,7 +127,8 @@ func steer(w *world.World, spec string) error {
 // resumeCourse takes back the halt of the operator, as the plugin does.
 func resumeCourse(w *world.World, spec string) {
 	w.Until("it is halted", func() bool { return course(w).Spec.Anchored })
-	must(w, w.PatchObject(makeCourse(), `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{"anchored":null,`+spec+`}}`))
+	override := `{"metadata":{"labels":{"` + v1alpha1.IgnoredSuspendLabel + `":"true"}},"spec":{`
+	must(w, w.PatchObject(makeCourse(), override+`"anchored":null,`+spec+`}}`))
 }
 
 func toHarbor(name string) string { return fmt.Sprintf(`"route":{"harbor":%q}`, name) }
@@ -145,7 +146,8 @@ func courseIs(w *world.World, state v1alpha1.ChangeWorkloadStatusType) {
 		return c != nil && c.Status.Status == state &&
 			fmt.Sprint(c.Status.ObservedRelease) == course(w).Annotations[v1alpha1.ReleaseAnnotation]
 	})
-	if c := changeOfCourse(w); c.Status.PassCount != 0 || len(w.Batches(c)) != 0 || c.Status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold {
+	c := changeOfCourse(w)
+	if c.Status.PassCount != 0 || len(w.Batches(c)) != 0 || c.Status.Status == v1alpha1.ChangeWorkloadTimeOutPreThreshold {
 		w.Failf("a release without pods has %d batches: %+v", len(w.Batches(c)), c.Status)
 	}
 	w.For(10 * time.Second)
@@ -195,7 +197,8 @@ func repairCourse(w *world.World) {
 	if err := steer(w, toHarbor("third")); err == nil || !strings.Contains(err.Error(), "course web is suspended") {
 		w.Failf("a blocked course was released: %v", err)
 	}
-	must(w, w.PatchObject(makeCourse(), `{"metadata":{"labels":{"`+v1alpha1.IgnoredSuspendLabel+`":"true"}},"spec":{`+toHarbor("repair")+`}}`))
+	override := `{"metadata":{"labels":{"` + v1alpha1.IgnoredSuspendLabel + `":"true"}},"spec":{`
+	must(w, w.PatchObject(makeCourse(), override+``+toHarbor("repair")+`}}`))
 	courseIs(w, v1alpha1.ChangeWorkloadSuccess)
 	courseBlocked(w, false)
 }

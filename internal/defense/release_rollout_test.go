@@ -58,11 +58,13 @@ func TestReleaseWithoutPods(t *testing.T) {
 	}{
 		"waits for its rollout": {
 			do:    func(t *testing.T) *world { return podless().Settle(t).Later(5 * time.Minute).Settle(t) },
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for its rollout", again: 5 * time.Minute,
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says: "the release waits for its rollout", again: 5 * time.Minute,
 		},
 		"has to stay complete": {
 			do:    func(t *testing.T) *world { return podless().Complete().Settle(t).Later(50 * time.Second).Settle(t) },
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the rollout has to stay complete until 2026-03-04T05:07:07Z",
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says:     "the rollout has to stay complete until 2026-03-04T05:07:07Z",
 			complete: 50 * time.Second, again: 10 * time.Second,
 		},
 		"stayed complete": {
@@ -74,7 +76,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 				return podless().Complete().Settle(t).Later(50 * time.Second).NotComplete().Settle(t).
 					Later(time.Second).Complete().Settle(t).Later(59 * time.Second).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the rollout has to stay complete until 2026-03-04T05:07:58Z",
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says:     "the rollout has to stay complete until 2026-03-04T05:07:58Z",
 			complete: 59 * time.Second, again: time.Second,
 		},
 		"is not known for a moment": {
@@ -89,13 +92,14 @@ func TestReleaseWithoutPods(t *testing.T) {
 		},
 		"the process dies before it writes the time": {
 			do:    func(t *testing.T) *world { return podless().Settle(t).Complete().Crash().Later(time.Minute).Settle(t) },
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the rollout has to stay complete until 2026-03-04T05:08:07Z",
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says:  "the rollout has to stay complete until 2026-03-04T05:08:07Z",
 			again: time.Minute,
 		},
 		"is stuck for a moment": {
 			do: func(t *testing.T) *world {
 				return podless().Stuck("ran aground").Settle(t).Later(time.Minute).Settle(t).Stuck("").Settle(t).
-					Later(4*time.Minute).Stuck("ran aground").Settle(t)
+					Later(4 * time.Minute).Stuck("ran aground").Settle(t)
 			},
 			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for its rollout",
 			again: 2 * time.Minute,
@@ -104,27 +108,32 @@ func TestReleaseWithoutPods(t *testing.T) {
 			do: func(t *testing.T) *world {
 				return podless().Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck, says: "stuck for longer than 2m0s: ran aground", blocked: true,
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "stuck for longer than 2m0s: ran aground", blocked: true,
 		},
 		"is not complete in time": {
 			do: func(t *testing.T) *world {
 				return podless().Settle(t).Later(10 * time.Minute).Settle(t).Later(10 * time.Second).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck, says: "not complete within 10m0s", blocked: true,
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "not complete within 10m0s", blocked: true,
 		},
 		"an older view of a complete rollout exceeds no deadline": {
 			do: func(t *testing.T) *world {
 				return podless().Settle(t).Later(590 * time.Second).Complete().Settle(t).Later(30 * time.Second).
 					NotComplete().Settle(t).Later(time.Second).Complete().Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the rollout has to stay complete until 2026-03-04T05:17:28Z",
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says:  "the rollout has to stay complete until 2026-03-04T05:17:28Z",
 			again: time.Minute,
 		},
 		"the time of a paused rollout does not count": {
 			do: func(t *testing.T) *world {
-				return podless().Paused().Settle(t).Later(time.Hour).Settle(t).Resumed().Settle(t).Later(9 * time.Minute).Settle(t)
+				return podless().Paused().Settle(t).
+					Later(time.Hour).Settle(t).Resumed().Settle(t).Later(9 * time.Minute).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for its rollout", again: time.Minute,
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says: "the release waits for its rollout", again: time.Minute,
 		},
 		"is complete after it failed": {
 			do: func(t *testing.T) *world {
@@ -135,9 +144,11 @@ func TestReleaseWithoutPods(t *testing.T) {
 		},
 		"is complete while it is halted": {
 			do: func(t *testing.T) *world {
-				return podless().Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t).Stuck("").Complete().Settle(t).Later(time.Hour).Settle(t)
+				return podless().Stuck("ran aground").Settle(t).
+					Later(2 * time.Minute).Settle(t).Stuck("").Complete().Settle(t).Later(time.Hour).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck, says: "stuck for longer than 2m0s: ran aground", blocked: true,
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "stuck for longer than 2m0s: ran aground", blocked: true,
 			complete: time.Hour,
 		},
 		"is complete for a moment after it failed": {
@@ -145,7 +156,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 				return podless().Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t).
 					Stuck("").Resumed().Complete().Settle(t).Later(59 * time.Second).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck, says: "stuck for longer than 2m0s: ran aground", blocked: true,
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "stuck for longer than 2m0s: ran aground", blocked: true,
 			complete: 59 * time.Second, again: time.Second,
 		},
 		"a person corrected the failure": {
@@ -161,7 +173,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 			do: func(t *testing.T) *world {
 				return podless().Begins(pre).Complete().Settle(t).Later(time.Minute).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for the check default/p/releasepre",
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking,
+			says:     "the release waits for the check default/p/releasepre",
 			complete: time.Minute,
 		},
 		"a check at its beginning failed": {
@@ -170,7 +183,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 				w.Ends(t, pre, v1alpha1.CheckFailed)
 				return w.Settle(t).Complete().Settle(t).Later(time.Minute).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonCheckFailed, says: "the check default/p/releasepre: it came to Failed",
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonCheckFailed,
+			says:    "the check default/p/releasepre: it came to Failed",
 			blocked: true, complete: time.Minute,
 		},
 		"a check at its end runs": {
@@ -194,7 +208,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 				w.Ends(t, post, v1alpha1.CheckFailed)
 				return w.Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonCheckFailed, says: "the check default/p/releasepost: it came to Failed",
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonCheckFailed,
+			says:    "the check default/p/releasepost: it came to Failed",
 			blocked: true, complete: time.Minute,
 		},
 		"a rollout that stops during the last check, which does not run again": {
@@ -203,7 +218,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 					NotComplete().Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t).
 					Stuck("").Resumed().Complete().Settle(t).Later(time.Hour).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck, says: "stuck for longer than 2m0s: ran aground", blocked: true,
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "stuck for longer than 2m0s: ran aground", blocked: true,
 			complete: time.Hour,
 		},
 		"is stuck soon after it succeeded": {
@@ -211,7 +227,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 				return podless().Complete().Settle(t).Later(time.Minute).Settle(t).Later(time.Minute).
 					NotComplete().Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t)
 			},
-			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck, says: "stuck for longer than 2m0s: ran aground", blocked: true,
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "stuck for longer than 2m0s: ran aground", blocked: true,
 		},
 		"is stuck long after it succeeded": {
 			do: func(t *testing.T) *world {
@@ -222,7 +239,8 @@ func TestReleaseWithoutPods(t *testing.T) {
 		},
 		"is not complete after it succeeded": {
 			do: func(t *testing.T) *world {
-				return podless().Complete().Settle(t).Later(time.Minute).Settle(t).NotComplete().Settle(t).Later(time.Hour).Settle(t)
+				return podless().Complete().Settle(t).
+					Later(time.Minute).Settle(t).NotComplete().Settle(t).Later(time.Hour).Settle(t)
 			},
 			state: v1alpha1.ChangeWorkloadSuccess, reason: v1alpha1.ReasonRolloutComplete,
 		},
@@ -275,8 +293,10 @@ func TestHistoryWithoutPods(t *testing.T) {
 		t.Errorf("not remembered: %+v", plan)
 	}
 	w.in.History = []workload.Revision{{Name: "a", UID: types.UID("a"), Version: versionA, Release: 1, Unproven: true}}
-	w.Later(w.in.Settings.RollbackProven / 2).NotComplete().Settle(t).Complete().Settle(t).Later(w.in.Settings.RollbackProven - time.Second).Settle(t)
-	if c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProven); c == nil || c.Reason != v1alpha1.ReasonChecking {
+	w.Later(w.in.Settings.RollbackProven / 2).NotComplete().Settle(t).Complete().Settle(t).
+		Later(w.in.Settings.RollbackProven - time.Second).Settle(t)
+	c := meta.FindStatusCondition(w.in.Change.Status.Conditions, v1alpha1.ConditionProven)
+	if c == nil || c.Reason != v1alpha1.ReasonChecking {
 		t.Errorf("too early: %+v", c)
 	}
 	if plan := w.Later(time.Second).Step(); plan.Prove == nil {
@@ -286,7 +306,8 @@ func TestHistoryWithoutPods(t *testing.T) {
 
 // TestHealedRolloutIsNoCorrection: an event says why the block is lifted, and no event names a corrected verdict.
 func TestHealedRolloutIsNoCorrection(t *testing.T) {
-	w := podless().Begins(v1alpha1.StageReleasePost).Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t).Stuck("").Resumed().Complete().Settle(t)
+	w := podless().Begins(v1alpha1.StageReleasePost).Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t).
+		Stuck("").Resumed().Complete().Settle(t)
 	plan := w.Later(time.Minute).Step()
 	if plan.Action != LiftBlock || len(plan.ActionEvents) != 1 || !strings.Contains(plan.ActionEvents[0].Message, "the rollout is complete") {
 		t.Errorf("action %v, events %+v", plan.Action, plan.ActionEvents)

@@ -116,7 +116,7 @@ func statusOf(s *snapshot, a advisor) *Status {
 	st := &Status{
 		Metadata: Metadata{w.Namespace, w.Name}, Version: w.Version, Images: w.Images, Release: w.Release(), Pods: s.counts, Missing: s.missing,
 		WithoutPods: w.WithoutPods,
-		Blocked: s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...),
+		Blocked:     s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...),
 		Releases: []v1alpha1.ChangeWorkload{},
 	}
 	st.APIVersion, st.Kind = w.GVK.ToAPIVersionAndKind()
