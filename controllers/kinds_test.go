@@ -36,11 +36,16 @@ import (
 
 // fleetKinds are the kinds of Fleets: written in Go, and declared by a ChangeKind.
 func fleetKinds() map[string]workload.Kind {
-	k, problem := declared.Accept(workloadtest.ChangeKind(), declared.Served{Kind: "Fleet", Namespaced: true})
+	return map[string]workload.Kind{"fleet": workloadtest.Fleet{}, "declared fleet": declaredKind(workloadtest.ChangeKind(), "Fleet")}
+}
+
+// declaredKind returns the kind of an accepted declaration.
+func declaredKind(c *v1alpha1.ChangeKind, kind string) workload.Kind {
+	k, problem := declared.Accept(c, declared.Served{Kind: kind, Namespaced: true})
 	if problem != "" {
 		panic(problem)
 	}
-	return map[string]workload.Kind{"fleet": workloadtest.Fleet{}, "declared fleet": declared.NewWorkloads(k)}
+	return declared.NewWorkloads(k)
 }
 
 // fleetStories are stories of a Fleet beside a Deployment of the same name.

@@ -43,6 +43,9 @@ const enoughOld = 2
 func Baseline(
 	ctx context.Context, v cluster.View, w *workload.Workload, change *v1alpha1.ChangeWorkload, batches []v1alpha1.ChangePod, now time.Time,
 ) (*v1alpha1.ReleaseBaseline, error) {
+	if w.WithoutPods {
+		return nil, nil
+	}
 	s, end := &change.Status, now
 	if s.Attempt > 0 && s.ObservedRelease == change.Spec.Release {
 		ofAttempt := func(b v1alpha1.ChangePod) bool { return b.Spec.Attempt == s.Attempt }

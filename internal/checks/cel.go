@@ -199,7 +199,7 @@ func (p *evaluator) load(ctx context.Context, s *Subject) (*rules.Input, error) 
 	return in, err
 }
 
-// templates reads the workload, its template and the previous template.
+// templates reads the workload, its template and the previous template. An object without pods has no templates.
 func (p *evaluator) templates(ctx context.Context, s *Subject) (in *rules.Input, previous string, err error) {
 	kind, err := p.view.KindOf(s.Workload)
 	if err != nil {
@@ -213,6 +213,14 @@ func (p *evaluator) templates(ctx context.Context, s *Subject) (in *rules.Input,
 		return nil, "", errOtherTemplate
 	}
 	in = &rules.Input{Workload: stored.Object}
+	if s.Workload.WithoutPods {
+		if stored.GetLabels()[v1alpha1.VersionLabel] != s.Release.Spec.Reversion {
+			return nil, "", errOtherTemplate
+		}
+		stored.SetManagedFields(nil)
+		previous, err = p.view.OldVersion(ctx, s.Workload)
+		return in, previous, err
+	}
 	if in.NewTemplate, err = workload.Template(kind, stored); err != nil {
 		return nil, "", err
 	}

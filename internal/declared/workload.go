@@ -174,6 +174,7 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 		Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Deleting: u.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(u),
 		Object: u.Object, Images: d.k.ImagesOf(u.Object), Version: d.k.VersionOf(u.Object), Unstamped: !d.Stamps(), Stamp: d.stampOf(u.Object),
 		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, Rollbacks: d.k.Spec.Rollback,
+		WithoutPods: d.k.Spec.Pods == nil, Settle: d.k.Spec.Rollout.Settle.Duration,
 		HandBack: keptOf(u.Object)[keptHandBack] == true,
 	}
 	w.Content = &workload.Content{Hash: d.k.ContentHash(), Generation: u.GetGeneration()}

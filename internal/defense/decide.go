@@ -50,6 +50,7 @@ func DecideRelease(in ReleaseInput) ReleasePlan {
 		return ReleasePlan{}
 	case standingCurrent:
 		d.follow()
+		failStuck(d)
 		liftRestored(d)
 		noteOptOut(d) // a release that begins clears its status first
 		followHold(d)
@@ -190,6 +191,7 @@ func (d *release) follow() {
 	wait := times.Shortest(waits, d.sortPods())
 	wait = times.Shortest(wait, foldBatches(d))
 	correctFolded(d)
+	wait = times.Shortest(wait, followRollout(d))
 	made := preOver(d.status, d.Cluster) && d.makeBatches()
 	d.judge(made)
 	resumeRollout(d)
@@ -281,6 +283,9 @@ func (d *release) judge(made bool) {
 				noteCorrections(d)
 			}
 			eventType, message := corev1.EventTypeNormal, fmt.Sprintf("%d pods", d.passCount())
+			if d.Workload.WithoutPods {
+				message = fmt.Sprintf("the rollout stayed complete for %s", d.Workload.Settle)
+			}
 			if n := d.unverifiedCount(); n > 0 {
 				eventType, message = corev1.EventTypeWarning, fmt.Sprintf("%s, %d without a verdict of AlterShield Server", message, n)
 			}
@@ -303,7 +308,11 @@ func (d *release) judge(made bool) {
 	case before == v1alpha1.ChangeWorkloadSuspend:
 		noteCorrections(d)
 		d.enter(v1alpha1.ChangeWorkloadRunning, corev1.EventTypeNormal, "", "")
-		liftBlock(d, ownBlock(d.Workload), "the failing verdict was corrected")
+		why := "the failing verdict was corrected"
+		if healed(d) {
+			why = "the rollout is complete"
+		}
+		liftBlock(d, ownBlock(d.Workload), why)
 
 	case before == v1alpha1.ChangeWorkloadSuccess:
 		d.succeed(false)
@@ -318,10 +327,10 @@ func (d *release) judge(made bool) {
 	}
 }
 
-// succeed lifts a block once a pod of this release has passed: the operator's own block, and at the moment of success
+// succeed lifts a block once a pod of this release has passed, or the rollout of an object without pods: the operator's own block, and at the moment of success
 // also the block that the release began with. A block that a user set later stays. It emits BlockLifted.
 func (d *release) succeed(entered bool) {
-	if d.passCount() == 0 {
+	if d.passCount() == 0 && !d.Workload.WithoutPods {
 		return
 	}
 	decideHistory(d)

@@ -334,7 +334,7 @@ func TestHowItWasRolledBack(t *testing.T) {
 		"undone by a user": {v1alpha1.ChangeWorkloadRollback, v1alpha1.ReasonVerificationFailed, "jane released version b again: x",
 			"the release was rolled back: jane released version b again: x"},
 		"in observe mode": {v1alpha1.ChangeWorkloadRunning, v1alpha1.ReasonObserving, "to version b: x",
-			"the release did not end: Pods are being replaced; it would have been rolled back to version b: x"},
+			"the release did not end: The rollout is in progress; it would have been rolled back to version b: x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &v1alpha1.ChangeWorkloadStatus{Status: c.status}

@@ -188,6 +188,10 @@ func liftRestored(d *release) {
 		d.hasFailed() || !w.Rollout.Complete || !rollback.ParseQuarantine(w.Annotations, d.Now).Restored(w.Version, w.Release()) {
 		return
 	}
+	if w.WithoutPods && settled(d) {
+		liftBlock(d, true, "the version that was restored is rolled out again")
+		return
+	}
 	wait := time.Duration(0)
 	for i := range d.Pods {
 		finished, left := d.Pods[i].Finished(workload.FinishOf(w, d.Settings), d.Now)

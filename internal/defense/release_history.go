@@ -107,7 +107,7 @@ func noteCorrections(d *release) {
 	if orderCorrected(d) {
 		note("", "", "of the order")
 	}
-	if d.Change.Status.CheckFailed && record.FailedReleaseCheck(d.status) == nil {
+	if d.Change.Status.CheckFailed && record.FailedReleaseCheck(d.status) == nil && !healed(d) {
 		note("", "", "of a check of the release")
 	}
 	if len(corrected) == 0 {
@@ -226,7 +226,7 @@ var rolledOrFailed = map[string]metav1.ConditionStatus{
 	v1alpha1.ConditionVerified:   metav1.ConditionFalse,
 }
 
-// decideHistory changes the history of a workload after Success with a passed pod: this version becomes the newest, and
+// decideHistory changes the history of a workload after Success with a passed pod, or without pods: this version becomes the newest, and
 // the oldest ones are removed.
 func decideHistory(d *release) {
 	keep := d.Settings.History
@@ -279,7 +279,7 @@ func rememberLeft(d *release) {
 	succeeded := func(c v1alpha1.ChangeWorkload) bool {
 		return c.Spec.Release > d.Change.Spec.Release && c.Status.Status == v1alpha1.ChangeWorkloadSuccess
 	}
-	if d.status.Status != v1alpha1.ChangeWorkloadSuccess || d.status.PassCount == 0 || d.Settings.History == 0 ||
+	if d.status.Status != v1alpha1.ChangeWorkloadSuccess || d.status.PassCount == 0 && !d.Workload.WithoutPods || d.Settings.History == 0 ||
 		meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) ||
 		slices.ContainsFunc(d.History, newer) || slices.ContainsFunc(d.Others, succeeded) {
 		return

@@ -159,6 +159,9 @@ func (d *release) everyPod(there func(uid types.UID) bool) bool {
 
 // everyPodFrom is everyPod for the pods with at least this index.
 func (d *release) everyPodFrom(index, wanted int32, there func(uid types.UID) bool) bool {
+	if d.Workload.WithoutPods {
+		return true
+	}
 	live := int32(0)
 	for i := range d.Pods {
 		p := &d.Pods[i]
@@ -209,8 +212,12 @@ func (d *release) deadline() time.Time {
 
 func (d *release) overdue() bool { return !d.Now.Before(d.deadline()) }
 
-// allPassed reports whether the rollout is complete and all its pods are known, finished and passed.
+// allPassed reports whether the rollout is complete and all its pods are known, finished and passed; without pods,
+// whether it has been complete for long enough.
 func (d *release) allPassed() bool {
+	if d.Workload.WithoutPods {
+		return settled(d)
+	}
 	if !d.Workload.Rollout.Complete || len(d.checking) > 0 || len(d.preparing) > 0 {
 		return false
 	}
@@ -314,10 +321,14 @@ func (d *release) failure() (reason, message string) {
 	if message = describeOrder(d.status, d.Batches); message != "" {
 		return v1alpha1.ReasonOrderCheckFailed, message
 	}
-	if c := record.FailedReleaseCheck(d.status); c != nil {
+	switch c := record.FailedReleaseCheck(d.status); {
+	case c == nil:
+		return "", ""
+	case c.Name == RolloutCheck:
+		return v1alpha1.ReasonRolloutStuck, wording.Cut(c.Message)
+	default:
 		return v1alpha1.ReasonCheckFailed, "the check " + wording.Cut(record.DescribeCheck(c))
 	}
-	return "", ""
 }
 
 func (d *release) hasFailed() bool { reason, _ := d.failure(); return reason != "" }

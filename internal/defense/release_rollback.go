@@ -261,7 +261,11 @@ func proveRelease(d *release) (wait time.Duration) {
 		leaveHistory(d)
 		return 0
 	}
-	if available := d.Workload.SinceAvailable(d.Pods, d.Now); !available.IsZero() {
+	available := d.Workload.SinceAvailable(d.Pods, d.Now)
+	if at := d.status.CompleteTimeUnix; d.Workload.WithoutPods && at > 0 {
+		available = time.Unix(at, 0)
+	}
+	if !available.IsZero() {
 		left := times.Latest(since, available).Add(d.Settings.RollbackProven).Sub(d.Now)
 		if left <= 0 {
 			d.condition(v1alpha1.ConditionProven, metav1.ConditionTrue, v1alpha1.ReasonRanWell, "it ran well for %s", d.Settings.RollbackProven)
@@ -322,7 +326,7 @@ func formerState(s *v1alpha1.ChangeWorkloadStatus) v1alpha1.ChangeWorkloadStatus
 	case verified.Status == metav1.ConditionFalse:
 		return v1alpha1.ChangeWorkloadSuspend
 	case verified.Reason == v1alpha1.ReasonAllPassed, verified.Reason == v1alpha1.ReasonPassedUnverified,
-		verified.Reason == v1alpha1.ReasonNothingVerified:
+		verified.Reason == v1alpha1.ReasonNothingVerified, verified.Reason == v1alpha1.ReasonRolloutComplete:
 		return v1alpha1.ChangeWorkloadSuccess
 	default:
 		return v1alpha1.ChangeWorkloadRunning

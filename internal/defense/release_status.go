@@ -38,7 +38,7 @@ func explainProgress(d *release) {
 	w, wasComplete := d.Workload, d.staysAt(v1alpha1.ReasonRolloutComplete, 0)
 	status, reason, message := metav1.ConditionFalse, "", ""
 	switch {
-	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
+	case d.status.Status == v1alpha1.ChangeWorkloadSuccess && (!w.WithoutPods || !w.Rollout.Stuck):
 		status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 	case d.plan.Halt || w.HaltedBy(d.Change.Spec.Reversion) && !d.plan.Resume:
 		reason, message = v1alpha1.ReasonRolloutHalted, stays(d, w.DescribeStop(w.Words.Resume))
@@ -118,6 +118,8 @@ func explainVerification(d *release) {
 		}
 	case d.status.Status == v1alpha1.ChangeWorkloadSuccess:
 		switch unverified, passed := d.unverifiedCount(), d.passCount(); {
+		case d.Workload.WithoutPods:
+			status, reason = metav1.ConditionTrue, v1alpha1.ReasonRolloutComplete
 		case unverified > 0:
 			status, reason, message = metav1.ConditionTrue, v1alpha1.ReasonPassedUnverified, fmt.Sprintf("%d of %d pods", unverified, passed)
 		case passed > 0:
@@ -125,6 +127,8 @@ func explainVerification(d *release) {
 		case toCome == 0:
 			reason = v1alpha1.ReasonNothingVerified
 		}
+	case d.Workload.WithoutPods:
+		message = describeVerification(d)
 	case d.unsettled && d.allPassed():
 		message = "every pod passed; a pod that was restarted after that has to run for a minute"
 	case d.allPassed() && post != nil:

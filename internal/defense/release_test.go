@@ -1005,16 +1005,16 @@ func TestRevisionNotFound(t *testing.T) {
 	}{
 		"pods of the same template are replaced": {newWorld(3).Pods(1), []func(*world){alike, func(*world) {}}, 1, ": 2 " + alikeReplaced},
 		"until they are": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.OldRevisions = nil }},
-			1, "being replaced."},
+			1, "in progress."},
 		"pods of another one are": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			w.in.Workload.OldRevisions = []workload.OldRevision{{Name: "sleep-b", Version: versionB, Replicas: 2, Ready: 2}}
-		}}, 0, "being replaced."},
+		}}, 0, "in progress."},
 		"nothing is known of the rollout": {newWorld(3).Pods(1), []func(*world){alike, func(w *world) { w.in.Workload.Rollout.Stale = true }},
-			1, "being replaced."},
+			1, "in progress."},
 		"the revision is not seen yet": {newWorld(3).Pods(1), []func(*world){func(w *world) {
 			alike(w)
 			w.in.Workload.Revision = ""
-		}}, 0, "being replaced."},
+		}}, 0, "in progress."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := test.world

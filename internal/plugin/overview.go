@@ -119,7 +119,7 @@ func overviewOf(v *census, namespace string, all bool, now time.Time) *Overview 
 		o.NotEnrolled = namespace != "" && level == DefenseNotEnrolled
 		item := itemOf(s)
 		o.Counts.count(s, level, item.Needs)
-		if all {
+		if all && !s.workload.WithoutPods {
 			item.Pods = &s.counts
 		}
 		if all || item.Needs == NeedsAttention || item.Needs == NeedsTime {

@@ -45,6 +45,8 @@ type Status struct {
 	Release    int64     `json:"release"`
 	ReleasedBy string    `json:"releasedBy,omitempty"`
 	Pods       PodCounts `json:"pods"`
+	// WithoutPods: objects of this kind have no pods.
+	WithoutPods bool `json:"withoutPods,omitempty"`
 	// Blocked is set while releases are blocked.
 	Blocked *Blocked `json:"blocked,omitempty"`
 	// Quarantined are the versions in quarantine, the newest last.
@@ -113,7 +115,8 @@ func statusOf(s *snapshot, a advisor) *Status {
 	w := s.workload
 	st := &Status{
 		Metadata: Metadata{w.Namespace, w.Name}, Version: w.Version, Images: w.Images, Release: w.Release(), Pods: s.counts, Missing: s.missing,
-		Blocked: s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...),
+		WithoutPods: w.WithoutPods,
+		Blocked:     s.blocked(), Quarantined: s.quarantined(), Findings: append([]Finding{}, findingsOf(s, a)...),
 		Releases: []v1alpha1.ChangeWorkload{},
 	}
 	st.APIVersion, st.Kind = w.GVK.ToAPIVersionAndKind()

@@ -155,7 +155,7 @@ func (f *finder) correct() []Advice {
 	switch verified.Reason {
 	case v1alpha1.ReasonOrderCheckFailed:
 		return pass("--order")
-	case v1alpha1.ReasonCheckFailed:
+	case v1alpha1.ReasonCheckFailed, v1alpha1.ReasonRolloutStuck:
 		return pass("--checks")
 	case v1alpha1.ReasonPodFailed:
 	default:

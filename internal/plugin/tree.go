@@ -53,13 +53,17 @@ func (st style) status(w io.Writer, s *Status, now time.Time) {
 	if s.Defense != DefenseFull {
 		printf(w, "Defense:  %s\n", s.DefenseMessage)
 	}
-	printf(w, "Pods:     %d desired, %d updated, %d ready\n", s.Pods.Desired, s.Pods.Updated, s.Pods.Ready)
+	if !s.WithoutPods {
+		printf(w, "Pods:     %d desired, %d updated, %d ready\n", s.Pods.Desired, s.Pods.Updated, s.Pods.Ready)
+	}
 	version := st.version(s.Version)
 	if s.Release > 0 {
 		version += ", release " + fmt.Sprint(s.Release) + " by " + st.who(s.ReleasedBy)
 	}
 	printf(w, "Version:  %s\n", version)
-	printf(w, "Images:   %s\n", strings.Join(s.Images, ", "))
+	if len(s.Images) > 0 {
+		printf(w, "Images:   %s\n", strings.Join(s.Images, ", "))
+	}
 	t := &tree{style: st, now: now}
 	current := currentRevision(s)
 	for i := range s.Releases {

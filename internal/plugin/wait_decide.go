@@ -390,6 +390,9 @@ func (v releaseView) unlessRolledBack(a awaited, otherwise verdictOfWait) verdic
 }
 
 func succeeded(a awaited, s *v1alpha1.ChangeWorkloadStatus) string {
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionVerified); c != nil && c.Reason == v1alpha1.ReasonRolloutComplete {
+		return fmt.Sprintf("%s succeeded: its rollout is complete", a)
+	}
 	if s.PassCount == 0 {
 		return fmt.Sprintf("%s succeeded, with no pod to verify", a)
 	}

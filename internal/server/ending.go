@@ -57,6 +57,9 @@ func HowReleaseEnded(s *v1alpha1.ChangeWorkloadStatus) string {
 		if s.UnverifiedCount > 0 {
 			return fmt.Sprintf("the release succeeded: %d pods passed, %d of them without a verdict", s.PassCount, s.UnverifiedCount)
 		}
+		if record.ReasonOf(s, v1alpha1.ConditionVerified) == v1alpha1.ReasonRolloutComplete {
+			return "the release succeeded: its rollout is complete"
+		}
 		return fmt.Sprintf("the release succeeded: %d pods passed", s.PassCount)
 	case v1alpha1.ChangeWorkloadRollback:
 		how := strings.TrimPrefix(said(v1alpha1.ConditionRolledBack), "rolled back ") // written by an earlier version of the operator

@@ -72,6 +72,10 @@ type Workload struct {
 	Unstamped bool
 	// Replicas is the desired number of pods.
 	Replicas int32
+	// WithoutPods: objects of this kind have no pods. Their releases have no batches, and end by their rollouts.
+	WithoutPods bool
+	// Settle is how long the rollout of an object without pods has to stay complete.
+	Settle time.Duration
 	// MinReady is the user's minReadySeconds: how long a pod has to be Ready to be available.
 	MinReady time.Duration
 	// Stopping is what keeps pods from being replaced, and Words are the words for it in messages.

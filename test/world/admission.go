@@ -144,7 +144,7 @@ func (w *World) admission(ctx context.Context, before, after client.Object, fiel
 // stripped returns a workload without the field whose feature is off. An API server removes it
 // after the mutating and before the validating webhooks.
 func stripped(o client.Object) client.Object {
-	if templateIn(o).Spec.SchedulingGroup == nil {
+	if t := templateIn(o); t == nil || t.Spec.SchedulingGroup == nil {
 		return o
 	}
 	o = asObject(o.DeepCopyObject())
@@ -178,7 +178,7 @@ func staysOut(before, after client.Object) bool {
 }
 
 func released(before, after client.Object) bool {
-	return !equality.Semantic.DeepEqual(templateIn(before), templateIn(after))
+	return !equality.Semantic.DeepEqual(contentOf(before), contentOf(after))
 }
 
 func reviewOf(user string, before, after client.Object, fieldManager string) *admissionv1.AdmissionRequest {

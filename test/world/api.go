@@ -54,7 +54,7 @@ var (
 	mapper = testrestmapper.TestOnlyStaticRESTMapper(scheme)
 )
 
-// newScheme returns the scheme of the operator, with Fleets.
+// newScheme returns the scheme of the operator, with the invented kinds.
 func newScheme() *runtime.Scheme {
 	s := controllers.NewScheme()
 	workloadtest.AddToScheme(s)
@@ -220,7 +220,7 @@ func (a *api) create(ctx context.Context, _ client.WithWatch, o client.Object, o
 		setDefaults(d)
 	}
 	setNativeDefaults(made)
-	if templateIn(made) != nil {
+	if isWorkload(made) {
 		if made, err = a.admit(ctx, nil, made, options.FieldManager); err != nil {
 			return err
 		}
@@ -283,6 +283,8 @@ func dropStatus(o client.Object) {
 		o.Status = appsv1.DaemonSetStatus{}
 	case *workloadtest.FleetObject:
 		o.Status = workloadtest.FleetStatus{}
+	case *workloadtest.CourseObject:
+		o.Status = workloadtest.CourseStatus{}
 	}
 }
 
@@ -374,9 +376,9 @@ func drop[B, K comparable](files map[B]map[K]client.Object, by B, k K) {
 	}
 }
 
-// judgeRequest judges a request of the operator. The observer does not know Fleets.
+// judgeRequest judges a request of the operator. The observer does not know invented kinds.
 func (a *api) judgeRequest(ctx context.Context, o client.Object, r request) {
-	if _, fleet := o.(*workloadtest.FleetObject); fleet || !writerOf(ctx).operator {
+	if gvkOf(o).Group == (workloadtest.Fleet{}).GroupVersionKind().Group || !writerOf(ctx).operator {
 		return
 	}
 	a.violations = append(a.violations, a.judge.Request(observer.Request{

@@ -57,6 +57,20 @@ func setDefaults(d *appsv1.Deployment) {
 	}
 }
 
+// isWorkload reports whether an object is a workload, which passes admission.
+func isWorkload(o client.Object) bool {
+	_, course := o.(*workloadtest.CourseObject)
+	return course || templateIn(o) != nil
+}
+
+// contentOf returns the part of a workload whose change is a release.
+func contentOf(o client.Object) any {
+	if course, ok := o.(*workloadtest.CourseObject); ok {
+		return course.Spec.Route
+	}
+	return templateIn(o)
+}
+
 // templateIn returns the pod template of a workload; nil for other objects.
 func templateIn(o client.Object) *corev1.PodTemplateSpec {
 	switch o := o.(type) {

@@ -65,7 +65,7 @@ func (a *api) put(ctx context.Context, next client.Object, fieldManager string, 
 	next.SetCreationTimestamp(before.GetCreationTimestamp())
 	next.SetGeneration(before.GetGeneration())
 	keepStatus(before, next)
-	if templateIn(next) != nil {
+	if isWorkload(next) {
 		if next, err = a.admit(ctx, before, next, fieldManager); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (a *api) put(ctx context.Context, next client.Object, fieldManager string, 
 		a.judgeRequest(ctx, before, r)
 		return nil
 	}
-	if templateIn(next) != nil {
+	if isWorkload(next) {
 		next.SetManagedFields(requestedIn(before, next))
 	}
 	a.write(next)
@@ -154,6 +154,8 @@ func keepStatus(before, after client.Object) {
 		after.(*appsv1.DaemonSet).Status = *b.Status.DeepCopy() //nolint:errcheck // it has the same kind
 	case *workloadtest.FleetObject:
 		after.(*workloadtest.FleetObject).Status = b.Status //nolint:errcheck // it has the same kind
+	case *workloadtest.CourseObject:
+		after.(*workloadtest.CourseObject).Status = b.Status //nolint:errcheck // it has the same kind
 	}
 }
 
@@ -194,6 +196,8 @@ func specChanged(before, after client.Object) bool {
 		case *v1alpha1.DefenseEndpoint:
 			return o.Spec
 		case *workloadtest.FleetObject:
+			return o.Spec
+		case *workloadtest.CourseObject:
 			return o.Spec
 		default:
 			return nil

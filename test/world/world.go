@@ -329,6 +329,12 @@ func (c *cluster) step() bool {
 	for _, f := range list[*workloadtest.FleetObject](c.api, "Fleet", "") {
 		c.sail(f)
 	}
+	for _, course := range list[*workloadtest.CourseObject](c.api, "Course", "") {
+		if next := course.DeepCopyObject().(*workloadtest.CourseObject); next.Sail() != next.Status { //nolint:errcheck // it is a copy
+			next.Status = next.Sail()
+			must(c.api.client.Status().Update(c.ctx(), next))
+		}
+	}
 	return c.api.history.end() != before
 }
 

@@ -512,6 +512,14 @@ type ChangeWorkloadStatus struct {
 	// suspended.
 	// +optional
 	SuccessTimeUnix int64 `json:"successTimeUnix,omitempty"`
+	// Time since which the rollout of an object without pods has been complete, in
+	// Unix seconds; absent while it is not.
+	// +optional
+	CompleteTimeUnix int64 `json:"completeTimeUnix,omitempty"`
+	// Time since which the rollout of an object without pods has been stuck, or has
+	// exceeded its deadline, in Unix seconds; absent while it does neither.
+	// +optional
+	StuckTimeUnix int64 `json:"stuckTimeUnix,omitempty"`
 	// Start of the attempt, as 2006-01-02 15:04:05.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package workloadtest has an invented kind of workload, for tests that code for workloads works
+// Package workloadtest has invented kinds of workloads, for tests that code for workloads works
 // for all kinds.
 package workloadtest
 

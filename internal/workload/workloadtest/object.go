@@ -59,11 +59,13 @@ type FleetObjectList struct {
 	Items []FleetObject `json:"items"`
 }
 
-// AddToScheme adds Fleets to a scheme.
+// AddToScheme adds Fleets and Courses to a scheme.
 func AddToScheme(scheme *runtime.Scheme) {
 	gvk := Fleet{}.GroupVersionKind()
 	scheme.AddKnownTypeWithName(gvk, &FleetObject{})
 	scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind("FleetList"), &FleetObjectList{})
+	scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind("Course"), &CourseObject{})
+	scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind("CourseList"), &CourseObjectList{})
 	metav1.AddToGroupVersion(scheme, gvk.GroupVersion())
 }
 
