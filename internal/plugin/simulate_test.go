@@ -404,7 +404,8 @@ func TestSimulateReadsNoSecret(t *testing.T) {
 // TestPolicyOfFile: the policy of a file is the one that the API server would store, or its error.
 func TestPolicyOfFile(t *testing.T) {
 	manifest := func(spec string) string {
-		return "apiVersion: app.ops.cloud.alipay.com/v1alpha1\nkind: DefensePolicy\nmetadata: {name: slow, namespace: elsewhere}\nspec: " + spec + "\n"
+		return "apiVersion: app.ops.cloud.alipay.com/v1alpha1\nkind: DefensePolicy\nmetadata: {name: slow, namespace: elsewhere}\n" +
+			"spec: " + spec + "\n"
 	}
 	const prometheus = "endpointRef: {name: prom}, query: up, failWhen: value > 1.0"
 	for name, tt := range map[string]struct {
@@ -425,12 +426,20 @@ func TestPolicyOfFile(t *testing.T) {
 			manifest("{mode: Watch, checks: [{name: a, prometheus: {" + prometheus + "}}]}"),
 			[]string{"spec.mode", `"Watch"`, `supported values: `, `"Observe"`},
 		},
-		"wrong type":   {manifest("{checks: [{name: a, wait: soon, prometheus: {" + prometheus + "}}]}"), []string{"spec.checks[0].wait", "boolean"}},
-		"broken rule":  {manifest("{checks: [{name: a, prometheus: {" + prometheus + ", failures: 9}}]}"), []string{"spec.checks[0]", "failures is at most count"}},
-		"entry twice":  {manifest("{checks: [{name: a, altershield: {}}, {name: a, altershield: {}}]}"), []string{"spec.checks[1]", "Duplicate"}},
-		"key twice":    {manifest("{mode: Observe, mode: Enforce}"), []string{`"mode" already set`, "one DefensePolicy"}},
-		"no name":      {strings.Replace(manifest("{}"), "name: slow, ", "", 1), []string{"metadata.name", "Required"}},
-		"another kind": {strings.Replace(manifest("{}"), "DefensePolicy", "DefenseEndpoint", 1), []string{`"DefenseEndpoint"`, "one DefensePolicy"}},
+		"wrong type": {
+			manifest("{checks: [{name: a, wait: soon, prometheus: {" + prometheus + "}}]}"), []string{"spec.checks[0].wait", "boolean"},
+		},
+		"broken rule": {
+			manifest("{checks: [{name: a, prometheus: {" + prometheus + ", failures: 9}}]}"),
+			[]string{"spec.checks[0]", "failures is at most count"},
+		},
+		"entry twice": {manifest("{checks: [{name: a, altershield: {}}, {name: a, altershield: {}}]}"), []string{"spec.checks[1]", "Duplicate"}},
+		"key twice":   {manifest("{mode: Observe, mode: Enforce}"), []string{`"mode" already set`, "one DefensePolicy"}},
+		"no name":     {strings.Replace(manifest("{}"), "name: slow, ", "", 1), []string{"metadata.name", "Required"}},
+		"another kind": {
+			strings.Replace(manifest("{}"), "DefensePolicy", "DefenseEndpoint", 1),
+			[]string{`"DefenseEndpoint"`, "one DefensePolicy"},
+		},
 		"another version": {
 			strings.Replace(manifest("{}"), "v1alpha1", "v1", 1), []string{`"app.ops.cloud.alipay.com/v1"`, "one DefensePolicy"},
 		},
@@ -457,7 +466,7 @@ func TestPolicyOfFile(t *testing.T) {
 			got := []any{p.Spec.Mode, c.Stage, c.Mode, c.Deadline.Duration, c.Prometheus.Interval.Duration, c.Prometheus.Count, c.Prometheus.Empty,
 				p.Spec.Checks[1].PodHealth.MaxFailedPods.String()}
 			want := []any{v1alpha1.ModeEnforce, v1alpha1.StageBatchPost, v1alpha1.ModeEnforce, 15 * time.Minute, 30 * time.Second, int32(4),
-				v1alpha1.EmptyNoData, "3"}
+				v1alpha1.EmptyNoData, "0"}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error("defaults:", diff)
 			}

@@ -235,7 +235,7 @@ var _ = Describe("any value of any field", func() {
 		for _, field := range fieldsOf(&spec, "") {
 			Expect(known).To(ContainElement(field), "a field that no policy of everyField has")
 		}
-	}, SpecTimeout(5*time.Minute))
+	}, SpecTimeout(10*time.Minute))
 
 	It("of a setting is refused with the name of the field", func(ctx SpecContext) {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"type": "isBlockingUp", "enable": true, "content": "1"}}}
