@@ -20,7 +20,6 @@ package manifest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -29,8 +28,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metavalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -76,17 +73,13 @@ func Policy(ctx context.Context, o *unstructured.Unstructured) (*v1alpha1.Defens
 		return nil, fmt.Errorf("the definition of DefensePolicy: %w", err)
 	}
 	defaulting.Default(o.Object, r.schema)
-	_, _, unknown, err := objectmeta.GetObjectMetaWithOptions(o.Object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
-	if err != nil {
-		return nil, err
-	}
-	track := schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
-	if unknown = append(unknown, pruning.PruneWithOptions(o.Object, r.schema, true, track)...); len(unknown) > 0 {
-		return nil, runtime.NewStrictDecodingError([]error{fmt.Errorf("unknown field %s", strings.Join(unknown, ", "))})
-	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(o.Object, r.schema)
 	unstructured.RemoveNestedField(o.Object, "status") // as a create does
-
+	p := &v1alpha1.DefensePolicy{}
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, p, true)
+	if runtime.IsStrictDecodingError(err) {
+		return nil, err // unknown fields; validation has better words for other errors
+	}
 	errs := metavalidation.ValidateObjectMetaAccessor(o, true, metavalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
 	errs = append(errs, validation.ValidateCustomResource(nil, o.Object, r.values)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, r.schema, o.Object)...)
@@ -96,6 +89,5 @@ func Policy(ctx context.Context, o *unstructured.Unstructured) (*v1alpha1.Defens
 	if len(errs) > 0 {
 		return nil, apierrors.NewInvalid(o.GroupVersionKind().GroupKind(), o.GetName(), errs)
 	}
-	p := &v1alpha1.DefensePolicy{}
-	return p, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, p)
+	return p, err
 }
