@@ -30,12 +30,14 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/checks"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/plugin/manifest"
 	"github.com/traas-stack/altershield-operator/internal/policy"
 )
 
@@ -151,16 +153,13 @@ func (s *simulating) on(ctx context.Context, live client.Reader, args []string, 
 }
 
 // policyOf reads the policy, in the namespace or else in the operator's.
-func (s *simulating) policyOf(ctx context.Context, live client.Reader, args []string) (*v1alpha1.DefensePolicy, error) {
-	p := &v1alpha1.DefensePolicy{}
+func (s *simulating) policyOf(ctx context.Context, live client.Reader, args []string) (p *v1alpha1.DefensePolicy, err error) {
 	if s.file != "" {
-		if err := s.readFile(p); err != nil {
+		if p, err = s.readFile(ctx); err != nil {
 			return nil, err
 		}
-		if p.Namespace != s.operator {
-			p.Namespace = s.namespace
-		}
 	} else {
+		p = &v1alpha1.DefensePolicy{}
 		err := live.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: args[0]}, p)
 		if apierrors.IsNotFound(err) {
 			err = live.Get(ctx, client.ObjectKey{Namespace: s.operator, Name: args[0]}, p)
@@ -182,8 +181,8 @@ func (s *simulating) policyOf(ctx context.Context, live client.Reader, args []st
 	return p, nil
 }
 
-// readFile reads the policy of a file.
-func (s *simulating) readFile(into *v1alpha1.DefensePolicy) (err error) {
+// readFile reads the policy of a file as the API server would store it in the namespace.
+func (s *simulating) readFile(ctx context.Context) (_ *v1alpha1.DefensePolicy, err error) {
 	var data []byte
 	if s.file == "-" {
 		data, err = io.ReadAll(s.In)
@@ -191,15 +190,27 @@ func (s *simulating) readFile(into *v1alpha1.DefensePolicy) (err error) {
 		data, err = os.ReadFile(s.file)
 	}
 	if err == nil {
-		err = yaml.UnmarshalStrict(data, into)
+		data, err = yaml.YAMLToJSONStrict(data)
 	}
-	if err == nil && into.Kind != "DefensePolicy" {
-		err = fmt.Errorf("it has the kind %q", into.Kind)
+	o := &unstructured.Unstructured{}
+	if err == nil {
+		err = o.UnmarshalJSON(data)
+	}
+	if err == nil && o.GroupVersionKind() != v1alpha1.GroupVersion.WithKind("DefensePolicy") {
+		err = fmt.Errorf("it has the kind %q of %q", o.GetKind(), o.GetAPIVersion())
 	}
 	if err != nil {
-		return remedy(fmt.Errorf("-f %s: %w", s.file, err), "give a file with one DefensePolicy")
+		return nil, remedy(fmt.Errorf("-f %s: %w", s.file, err), "give a file with one DefensePolicy")
 	}
-	return nil
+	if o.GetNamespace() != s.operator {
+		o.SetNamespace(s.namespace)
+	}
+	p, err := manifest.Policy(ctx, o)
+	if err != nil {
+		return nil, remedy(fmt.Errorf("-f %s: %w", s.file, err),
+			"correct the name or value of the fields; kubectl explain defensepolicy.spec describes them")
+	}
+	return p, nil
 }
 
 // notSimulated returns sentences about the checks that are not simulated.

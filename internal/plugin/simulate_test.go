@@ -401,6 +401,79 @@ func TestSimulateReadsNoSecret(t *testing.T) {
 	}
 }
 
+// TestPolicyOfFile: the policy of a file is the one that the API server would store, or its error.
+func TestPolicyOfFile(t *testing.T) {
+	manifest := func(spec string) string {
+		return "apiVersion: app.ops.cloud.alipay.com/v1alpha1\nkind: DefensePolicy\nmetadata: {name: slow, namespace: elsewhere}\n" +
+			"spec: " + spec + "\n"
+	}
+	const prometheus = "endpointRef: {name: prom}, query: up, failWhen: value > 1.0"
+	for name, tt := range map[string]struct {
+		manifest string
+		// wants are parts of the error; none if there is none.
+		wants []string
+	}{
+		"valid":    {manifest("{checks: [{name: a, prometheus: {" + prometheus + "}}, {name: b, podHealth: {}}]}"), nil},
+		"no check": {manifest("{}"), []string{"spec.checks", "give at least one check"}},
+		"unknown field": {
+			manifest("{checks: [{name: a, dead-line: 5m, prometheus: {" + prometheus + ", intervall: 5s}}]}"),
+			[]string{"unknown field", "spec.checks[0].dead-line", "spec.checks[0].prometheus.intervall", "kubectl explain"},
+		},
+		"unknown field of the metadata": {
+			strings.Replace(manifest("{}"), "{name", "{label: {}, name", 1), []string{"unknown field", "metadata.label"},
+		},
+		"wrong enum": {
+			manifest("{mode: Watch, checks: [{name: a, prometheus: {" + prometheus + "}}]}"),
+			[]string{"spec.mode", `"Watch"`, `supported values: `, `"Observe"`},
+		},
+		"wrong type": {
+			manifest("{checks: [{name: a, wait: soon, prometheus: {" + prometheus + "}}]}"), []string{"spec.checks[0].wait", "boolean"},
+		},
+		"broken rule": {
+			manifest("{checks: [{name: a, prometheus: {" + prometheus + ", failures: 9}}]}"),
+			[]string{"spec.checks[0]", "failures is at most count"},
+		},
+		"entry twice": {manifest("{checks: [{name: a, altershield: {}}, {name: a, altershield: {}}]}"), []string{"spec.checks[1]", "Duplicate"}},
+		"key twice":   {manifest("{mode: Observe, mode: Enforce}"), []string{`"mode" already set`, "one DefensePolicy"}},
+		"no name":     {strings.Replace(manifest("{}"), "name: slow, ", "", 1), []string{"metadata.name", "Required"}},
+		"another kind": {
+			strings.Replace(manifest("{}"), "DefensePolicy", "DefenseEndpoint", 1),
+			[]string{`"DefenseEndpoint"`, "one DefensePolicy"},
+		},
+		"another version": {
+			strings.Replace(manifest("{}"), "v1alpha1", "v1", 1), []string{`"app.ops.cloud.alipay.com/v1"`, "one DefensePolicy"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSimulating(t, reported, "")
+			s.file, s.In = "-", strings.NewReader(tt.manifest)
+			p, err := s.policyOf(t.Context(), nil, nil)
+			if (err != nil) != (tt.wants != nil) {
+				t.Fatal(err)
+			}
+			for _, want := range tt.wants {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("without %q: %v", want, err)
+				}
+			}
+			if err == nil && p.Namespace != "shop" {
+				t.Errorf("in the namespace %s", p.Namespace)
+			}
+			if name != "valid" || err != nil {
+				return
+			}
+			c := p.Spec.Checks[0]
+			got := []any{p.Spec.Mode, c.Stage, c.Mode, c.Deadline.Duration, c.Prometheus.Interval.Duration, c.Prometheus.Count, c.Prometheus.Empty,
+				p.Spec.Checks[1].PodHealth.MaxFailedPods.String()}
+			want := []any{v1alpha1.ModeEnforce, v1alpha1.StageBatchPost, v1alpha1.ModeEnforce, 15 * time.Minute, 30 * time.Second, int32(4),
+				v1alpha1.EmptyNoData, "0"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error("defaults:", diff)
+			}
+		})
+	}
+}
+
 // TestSimulateCommand runs the command before the operator is installed.
 func TestSimulateCommand(t *testing.T) {
 	now := time.Now()
