@@ -48,7 +48,9 @@ func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.Mu
 		ObjectMeta: metav1.ObjectMeta{Name: "mutating-webhook-configuration"},
 	}
 	for _, kind := range kinds.Kinds() {
-		c.Webhooks = append(c.Webhooks, subjectOf(kind).Mutating())
+		if _, later := kind.(declaredKind); !later {
+			c.Webhooks = append(c.Webhooks, subjectOf(kind).Mutating())
+		}
 	}
 	return c
 }
@@ -59,7 +61,9 @@ func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.
 		ObjectMeta: metav1.ObjectMeta{Name: "validating-webhook-configuration"},
 	}
 	for _, kind := range kinds.Kinds() {
-		c.Webhooks = append(c.Webhooks, subjectOf(kind).Validating()...)
+		if _, later := kind.(declaredKind); !later {
+			c.Webhooks = append(c.Webhooks, subjectOf(kind).Validating()...)
+		}
 	}
 	return c
 }

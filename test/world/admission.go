@@ -39,16 +39,30 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/admission"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/webhooks"
 )
+
+// configurations returns the webhook configurations of fixed and of declared kinds.
+func configurations(kinds *workload.Registry) []runtime.Object {
+	all := webhooks.Configurations(kinds)
+	for _, kind := range kinds.Kinds() {
+		if d, ok := kind.(*declared.Workloads); ok {
+			mutating, validating := d.Declaration().Webhooks()
+			all = append(all, &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: mutating},
+				&admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: validating})
+		}
+	}
+	return all
+}
 
 // hooksOf returns the webhooks for a resource.
 func hooksOf(kinds *workload.Registry, resource schema.GroupResource) (found hooks) {
 	asked := func(rules []admissionregistrationv1.RuleWithOperations) bool {
 		return slices.Contains(rules[0].APIGroups, resource.Group) && slices.Contains(rules[0].Resources, resource.Resource)
 	}
-	for _, configuration := range webhooks.Configurations(kinds) {
+	for _, configuration := range configurations(kinds) {
 		switch c := configuration.(type) {
 		case *admissionregistrationv1.MutatingWebhookConfiguration:
 			for _, h := range c.Webhooks {
@@ -220,7 +234,7 @@ func (p *Process) review(path string, request *admissionv1.AdmissionRequest) *ad
 	r := httptest.NewRequestWithContext(p.ctx, http.MethodPost, path, bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	answer := httptest.NewRecorder()
-	p.webhooks[path].ServeHTTP(answer, r)
+	p.webhooks.ServeHTTP(answer, r)
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(answer.Body.Bytes(), &review); err != nil || review.Response == nil {
 		panic(fmt.Sprintf("the webhook %s answered %s", path, answer.Body))

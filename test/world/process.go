@@ -57,7 +57,7 @@ import (
 func (w *World) newProcess(number int, lag map[string]time.Duration) *Process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Process{
-		world: w, number: number, lag: lag, webhooks: map[string]http.Handler{}, recorded: map[eventKey]recorded{},
+		world: w, number: number, lag: lag, webhooks: http.NewServeMux(), recorded: map[eventKey]recorded{},
 		ctx: ctx, cancel: cancel,
 	}
 	if err := p.setUp(); err != nil {
@@ -215,7 +215,7 @@ type webhookServer struct {
 }
 
 // Register implements webhook.Server.
-func (s *webhookServer) Register(path string, h http.Handler) { s.process.webhooks[path] = h }
+func (s *webhookServer) Register(path string, h http.Handler) { s.process.webhooks.Handle(path, h) }
 
 // eventRecorder keeps the events.
 type eventRecorder struct {

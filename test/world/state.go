@@ -182,7 +182,7 @@ type Process struct {
 	// running are its goroutines.
 	running   sync.WaitGroup
 	runnables []manager.Runnable
-	webhooks  map[string]http.Handler
+	webhooks  *http.ServeMux
 	callbacks *routers.Server
 	clock     *servertime.Clock
 	// recorded are its events, guarded by the world's lock.

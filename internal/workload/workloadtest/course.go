@@ -30,8 +30,8 @@ func CourseKind(rollback v1alpha1.ChangeKindRollback) *v1alpha1.ChangeKind {
 	k.Spec.Content = []v1alpha1.ChangeKindContent{{Path: "spec.route"}}
 	k.Spec.Replicas, k.Spec.Pods, k.Spec.Rollback = "", nil, rollback
 	k.Spec.Rollout.MinReadySeconds = ""
-	k.Spec.Rollout.Complete = "object.?status.?reached.orValue(false)"
-	k.Spec.Rollout.Stuck = "object.?status.?aground.orValue('')"
+	k.Spec.Rollout.Complete = "object.?status.?reached.orValue(false) == true"
+	k.Spec.Rollout.Stuck = "object.?status.?aground.orValue('') + ''"
 	return k
 }
 
