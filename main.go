@@ -150,7 +150,7 @@ func run(ctx context.Context, o *options.Options) error {
 		return endpoint.NewClients(c.Live, c.Clock, endpoint.Guarded(endpoint.Guard(guard)))
 	}
 	if err := controllers.Setup(ctx, mgr, c, controllers.Options{
-		Server: server, MetricsTogether: !o.MetricsByNamespace, Guard: guard, Clients: clients(),
+		Server: server, MetricsTogether: !o.MetricsByNamespace, Guard: guard, Clients: clients(), Interceptor: certs,
 	}); err != nil {
 		return err
 	}
