@@ -31,6 +31,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -92,6 +93,7 @@ func newCached(tb testing.TB, objects ...client.Object) *cached {
 		}
 		mapper.Add(gvk, scope)
 	}
+	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
 	kinds := workload.Defended()
 	options := CacheOptions(kinds, operatorNamespace)
 	options.Scheme, options.Mapper, options.HTTPClient = c.scheme, mapper, &http.Client{}

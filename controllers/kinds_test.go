@@ -136,6 +136,7 @@ func rollFleetBack(w *world.World) {
 	w.Until("a batch is done", func() bool { return batchDone(w, changeOfFleet(w)) })
 	judge(w, changeOfFleet(w), "unpass")
 	w.Until("it is blocked and anchored", func() bool { return fleetLabelled(w, v1alpha1.SuspendLabel) && w.Fleet("web").Spec.Anchored })
+	fleetIs(w, v1alpha1.ChangeWorkloadSuspend)
 	judge(w, changeOfFleet(w), "pass")
 	w.Until("the block is lifted", func() bool { return !fleetLabelled(w, v1alpha1.SuspendLabel) && !w.Fleet("web").Spec.Anchored })
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)

@@ -456,8 +456,6 @@ var leftOut = map[string]luck{
 		"what admission did not":                      "the rollout is nearly over when the operator sees it",
 		"nodes: what admission did not":               "the rollout is nearly over when the operator sees it",
 		"a Deployment: an outage that old pods share": "the check ends before the operator sees the outage",
-		"fleet: halt, correct, roll back":             "the rollout is over when the operator sees the verdict",
-		"declared fleet: halt, correct, roll back":    "the rollout is over when the operator sees the verdict",
 	},
 	"TestHeldNodesSweep": {
 		"nodes: a node that dies":           "the message counts the pods that fail at that moment",

@@ -317,6 +317,10 @@ func (d *release) judge(made bool) {
 	case before == v1alpha1.ChangeWorkloadSuccess:
 		d.succeed(false)
 
+	case ownBlock(d.Workload) && remembersBlock(d.Workload, d.Change) && d.Workload.HaltedBy(d.Change.Spec.Reversion):
+		// The process died between the block and its record, and the verdict was corrected before the next process started.
+		liftBlock(d, true, "the failing verdict was corrected")
+
 	case d.waitsInVain(made):
 		if before != v1alpha1.ChangeWorkloadTimeOutPreThreshold {
 			d.enter(v1alpha1.ChangeWorkloadTimeOutPreThreshold, corev1.EventTypeNormal, "", "")
@@ -327,8 +331,9 @@ func (d *release) judge(made bool) {
 	}
 }
 
-// succeed lifts a block once a pod of this release has passed, or the rollout of an object without pods: the operator's own block, and at the moment of success
-// also the block that the release began with. A block that a user set later stays. It emits BlockLifted.
+// succeed lifts a block once a pod of this release has passed, or the rollout of an object without pods: the operator's own
+// block, and at the moment of success also the block that the release began with. A block that a user set later stays. It
+// emits BlockLifted.
 func (d *release) succeed(entered bool) {
 	if d.passCount() == 0 && !d.Workload.WithoutPods {
 		return

@@ -389,3 +389,20 @@ func TestOverrideOf(t *testing.T) {
 		})
 	}
 }
+
+// TestCorrectedAfterADeath: the process died between the block and its record, and the verdict was corrected before the next process
+// decided. The record never was Suspend, and the rollout must not stay halted.
+func TestCorrectedAfterADeath(t *testing.T) {
+	w := newWorld(3).Pods(1).Settle(t)
+	w.Verdict("sleep-0", "unpass")
+	before := w.in.Change.Status.DeepCopy()
+	w.Settle(t)
+	if !w.stored.Paused || !w.stored.Blocked() {
+		t.Fatalf("not halted and blocked: %+v", w.stored)
+	}
+	w.in.Change.Status = *before // its write is lost
+	w.Verdict("sleep-0", "pass").Settle(t)
+	if w.stored.Paused || w.stored.Blocked() {
+		t.Errorf("it stays halted: paused %t, blocked %t, %s", w.stored.Paused, w.stored.Blocked(), w.in.Change.Status.Status)
+	}
+}
