@@ -302,7 +302,8 @@ func sweptStories() []world.Story {
 
 // allStories are the stories of all kinds of workloads.
 func allStories() []world.Story {
-	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories(), nodeStories(), fleetStories(), podlessStories())
+	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories(), nodeStories(),
+		fleetStories(), podlessStories())
 }
 
 // luck names the stories whose endings may differ in a test, with the reasons. These stories must still go well and break no invariant.
@@ -456,6 +457,8 @@ var leftOut = map[string]luck{
 		"what admission did not":                      "the rollout is nearly over when the operator sees it",
 		"nodes: what admission did not":               "the rollout is nearly over when the operator sees it",
 		"a Deployment: an outage that old pods share": "the check ends before the operator sees the outage",
+		"fleet: halt, correct, roll back":             "the rollout is over when the operator sees the verdict",
+		"declared fleet: halt, correct, roll back":    "the rollout is over when the operator sees the verdict",
 	},
 	"TestHeldNodesSweep": {
 		"nodes: a node that dies":           "the message counts the pods that fail at that moment",
