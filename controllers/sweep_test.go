@@ -302,7 +302,9 @@ func sweptStories() []world.Story {
 
 // allStories are the stories of all kinds of workloads.
 func allStories() []world.Story {
-	return slices.Concat(sweptStories(), nativeStories(), partitionStories(), evictionStories(), nodeStories(), fleetStories(), podlessStories())
+	return slices.Concat(
+		sweptStories(), nativeStories(), partitionStories(), evictionStories(), nodeStories(), fleetStories(), podlessStories(),
+	)
 }
 
 // luck names the stories whose endings may differ in a test, with the reasons. These stories must still go well and break no invariant.

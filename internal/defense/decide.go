@@ -327,8 +327,9 @@ func (d *release) judge(made bool) {
 	}
 }
 
-// succeed lifts a block once a pod of this release has passed, or the rollout of an object without pods: the operator's own block, and at the moment of success
-// also the block that the release began with. A block that a user set later stays. It emits BlockLifted.
+// succeed lifts a block once a pod of this release has passed, or the rollout of an object without pods: the operator's own
+// block, and at the moment of success also the block that the release began with. A block that a user set later stays. It emits
+// BlockLifted.
 func (d *release) succeed(entered bool) {
 	if d.passCount() == 0 && !d.Workload.WithoutPods {
 		return
