@@ -176,7 +176,7 @@ func TestGet(t *testing.T) {
 				Revision: version, RevisionReplicas: 3, Rollbacks: v1alpha1.RollbackAutomatic, Rolling: true,
 				Pace: workload.Pace{ByPartition: true}, Stopping: workload.Stopping{Bare: true},
 				Content: &workload.Content{Hash: d.k.ContentHash(), Generation: 4},
-				Words: workload.Words{HaltedBy: "spec.strategy.paused true", Resume: "altershield resume thing/web", GoOn: "edit thing/web"},
+				Words:   workload.Words{HaltedBy: "spec.strategy.paused true", Resume: "altershield resume thing/web", GoOn: "edit thing/web"},
 			}
 			test.want(want)
 			got.Object = nil
