@@ -110,7 +110,8 @@ func (r *ChangeKindReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("changekind").
-		For(&v1alpha1.ChangeKind{}, builder.WithPredicates(predicate.Or(predicate.Predicate(predicate.GenerationChangedPredicate{}), deleting()))).
+		For(&v1alpha1.ChangeKind{}, builder.WithPredicates(
+			predicate.Or(predicate.Predicate(predicate.GenerationChangedPredicate{}), deleting()))).
 		// The CustomResourceDefinition of the kind, which has its name, comes, changes or goes.
 		Watches(crdObject(), to(r.sameName)).
 		// A cache is filled, or cannot be filled.
@@ -295,13 +296,14 @@ func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind
 	before, leaving := r.judged[c.Name], s.leaving
 	kind, problem := declared.Accept(c, served)
 	if s.Problem = problem; problem != "" {
-		if used, ok := r.Hub.Used(c.Name).(hub.Declared); ok && leaving {
-			s.Problem, kind = "", used.Declaration() // the generation that is in use leaves
-		} else {
+		used, ok := r.Hub.Used(c.Name).(hub.Declared)
+		if !ok || !leaving {
 			return s, nil
 		}
+		s.Problem, kind = "", used.Declaration() // the generation that is in use leaves
 	}
-	if gk := kind.GroupKind(); slices.ContainsFunc(r.Kinds.Fixed(), func(k workload.Kind) bool { return k.GroupVersionKind().GroupKind() == gk }) {
+	isOwn := func(k workload.Kind) bool { return k.GroupVersionKind().GroupKind() == kind.GroupKind() }
+	if slices.ContainsFunc(r.Kinds.Fixed(), isOwn) {
 		s.Problem = "metadata.name: this kind is defended without a declaration; remove the ChangeKind"
 		return s, nil
 	}
@@ -438,7 +440,8 @@ func (r *ChangeKindReconciler) report(ctx context.Context, c *v1alpha1.ChangeKin
 		v1alpha1.SetCondition("ChangeKind", &updated.Status.Conditions, condition)
 	}
 	updated.Status.Objects = s.Objects
-	if s.kind != nil && !s.Filling && s.Halted == 0 && s.Stale == 0 && c.DeletionTimestamp == nil && r.Hub.Used(c.Name) == workload.Kind(s.kind) {
+	if s.kind != nil && !s.Filling && s.Halted == 0 && s.Stale == 0 && c.DeletionTimestamp == nil &&
+		r.Hub.Used(c.Name) == workload.Kind(s.kind) {
 		updated.Status.ContentHash = s.kind.Declaration().ContentHash()
 	}
 	if equality.Semantic.DeepEqual(updated.Status, c.Status) {

@@ -74,7 +74,9 @@ func trimCRD(obj any) (any, error) {
 }
 
 // read returns how the API server serves the kind of a ChangeKind; the problem is empty, or why it does not.
-func (a *servedKinds) read(ctx context.Context, cached client.Reader, c *v1alpha1.ChangeKind) (s declared.Served, problem string, err error) {
+func (a *servedKinds) read(
+	ctx context.Context, cached client.Reader, c *v1alpha1.ChangeKind,
+) (s declared.Served, problem string, err error) {
 	crd, err := a.crd(ctx, cached, c.Name)
 	switch {
 	case err != nil:
@@ -114,9 +116,10 @@ func (a *servedKinds) crd(ctx context.Context, cached client.Reader, name string
 }
 
 func isEstablished(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return crd.DeletionTimestamp == nil && slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+	established := func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
 		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-	})
+	}
+	return crd.DeletionTimestamp == nil && slices.ContainsFunc(crd.Status.Conditions, established)
 }
 
 // servedBy returns how a CustomResourceDefinition serves a version of its kind.

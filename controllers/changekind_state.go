@@ -110,7 +110,8 @@ func (s *kindState) conditions(used workload.Kind) []metav1.Condition {
 		return condition(name, metav1.ConditionFalse, reason, message)
 	}
 	served, accepted := yes(v1alpha1.ConditionServed, v1alpha1.ReasonServed), yes(v1alpha1.ConditionAccepted, v1alpha1.ReasonInForce)
-	authorized, intercepted := yes(v1alpha1.ConditionAuthorized, v1alpha1.ReasonAuthorized), yes(v1alpha1.ConditionIntercepted, v1alpha1.ReasonConfigured)
+	authorized := yes(v1alpha1.ConditionAuthorized, v1alpha1.ReasonAuthorized)
+	intercepted := yes(v1alpha1.ConditionIntercepted, v1alpha1.ReasonConfigured)
 	switch {
 	case s.NotServed != "":
 		served = no(v1alpha1.ConditionServed, v1alpha1.ReasonNotServed, s.NotServed)

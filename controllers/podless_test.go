@@ -223,7 +223,8 @@ func lateCourse(w *world.World) {
 	must(w, steer(w, toHarbor("second")+`,"becalmed":true`))
 	courseIs(w, v1alpha1.ChangeWorkloadSuspend)
 	courseBlocked(w, true)
-	if c := record.FindCheck(changeOfCourse(w).Status.Checks, "rollout"); c == nil || !strings.Contains(c.Message, "not complete within 10m0s") {
+	c := record.FindCheck(changeOfCourse(w).Status.Checks, "rollout")
+	if c == nil || !strings.Contains(c.Message, "not complete within 10m0s") {
 		w.Failf("the check is %+v", c)
 	}
 	resumeCourse(w, `"becalmed":null`)

@@ -128,7 +128,9 @@ func watchRecorded(kind workload.Kind) []hub.Watch[workload.Key] {
 		// The status shows how the controller proceeds after a rollback.
 		changed = predicate.Or(changed, predicate.NewPredicateFuncs(mayNeedEviction))
 	}
-	watches := []hub.Watch[workload.Key]{{Object: kind.Object(), Handler: to(cluster.Itself(kind)), Predicates: []predicate.Predicate{changed}}}
+	watches := []hub.Watch[workload.Key]{{
+		Object: kind.Object(), Handler: to(cluster.Itself(kind)), Predicates: []predicate.Predicate{changed},
+	}}
 	for _, s := range kind.Secondary() {
 		// The cache shows the revision before the first release, which is the baseline.
 		watches = append(watches, hub.Watch[workload.Key]{

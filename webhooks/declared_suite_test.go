@@ -282,7 +282,7 @@ var _ = Describe("declared kinds", Ordered, func() {
 			color, _, _ := unstructured.NestedString(read.Object, "spec", "part", "color")
 			g.Expect(color).To(Equal("red"))
 		}, time.Minute).Should(Succeed())
-		Expect(read.GetGeneration()).To(Equal(u.GetGeneration()), "nobody wrote it")
+		Expect(read.GetGeneration()).To(Equal(u.GetGeneration()), "no one wrote it")
 		Expect(widgets(1).VersionOf(read.Object)).NotTo(Equal(version(u)))
 
 		for _, u := range []*unstructured.Unstructured{u, blocked} {

@@ -256,7 +256,7 @@ func (p *evaluator) loadSlipped(ctx context.Context, s *Subject) (*rules.Input, 
 	in.Object, in.Namespace = in.Workload, ns.ForRules()
 	if in.OldTemplate != nil {
 		operation, in.OldObject = "UPDATE", runtime.DeepCopyJSON(in.Object)
-		path, _ := kind.TemplatePath() // there is one, as there is a template
+		path, _ := kind.TemplatePath() // the kind has a template, so it has a path
 		if err := unstructured.SetNestedMap(in.OldObject, in.OldTemplate, path...); err != nil {
 			return nil, err
 		}

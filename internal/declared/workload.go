@@ -295,8 +295,8 @@ func (d *Workloads) since(ctx context.Context, r client.Reader, w *workload.Work
 func (d *Workloads) Stopping(stored *unstructured.Unstructured) (s workload.Stopping, err error) {
 	annotations := stored.GetAnnotations()
 	from := annotations[v1alpha1.HaltedFromAnnotation]
-	if whole(stored.Object) != nil {
-		return workload.Stopping{Paused: from != "", Unknown: true}, nil // the cache may lack its fields
+	if err := whole(stored.Object); err != nil { // the cache may lack its fields
+		return workload.Stopping{Paused: from != "", Unknown: true}, nil //nolint:nilerr // Unknown tells the caller
 	}
 	s.Paused = d.k.Halted(stored.Object) || StaysHalted(stored.Object, from)
 	if _, _, err := d.k.Halt(stored.Object); err != nil || len(d.k.halts) == 0 {

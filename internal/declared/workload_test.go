@@ -154,7 +154,7 @@ func TestGet(t *testing.T) {
 			w.RevisionReplicas, w.Problem = 0, "spec.rollout.complete: no such key: none"
 		}},
 		"not changed since it was created": {object: replacing("generation: 4", "generation: 1"), pods: now, want: func(w *workload.Workload) {
-			w.Rollout.Complete = true
+			w.Rollout.Complete, w.Content.Generation = true, 1
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,8 @@ func TestGet(t *testing.T) {
 				Images: []string{"busybox:1"}, Version: version, Unstamped: true, Replicas: 3, MinReady: 5 * time.Second, ByPods: true, InFlight: 1,
 				Revision: version, RevisionReplicas: 3, Rollbacks: v1alpha1.RollbackAutomatic, Rolling: true,
 				Pace: workload.Pace{ByPartition: true}, Stopping: workload.Stopping{Bare: true},
-				Words: workload.Words{HaltedBy: "spec.strategy.paused true", Resume: "altershield resume thing/web", GoOn: "edit thing/web"},
+				Content: &workload.Content{Hash: d.k.ContentHash(), Generation: 4},
+				Words:   workload.Words{HaltedBy: "spec.strategy.paused true", Resume: "altershield resume thing/web", GoOn: "edit thing/web"},
 			}
 			test.want(want)
 			got.Object = nil

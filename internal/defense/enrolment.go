@@ -215,7 +215,7 @@ func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 }
 
 // isRedeclared reports whether the recorded version is of another declaration of the content, or of other defaults of a
-// CustomResourceDefinition: the version differs, but nobody wrote the content. A release whose stored content differs from the
+// CustomResourceDefinition: the version differs, but no one wrote the content. A release whose stored content differs from the
 // content that admission saw is none of both.
 func (in *WorkloadInput) isRedeclared() bool {
 	w, newest := in.Workload, int64(0)

@@ -148,7 +148,8 @@ func (l *leaving) run(ctx context.Context) error {
 		defer cancel()
 		l.handOver(ctx, manager)
 		if err := l.releaseKinds(ctx); err != nil {
-			l.say("the finalizer %s of ChangeKinds cannot be removed, so remove it by hand before you delete them: %v", v1alpha1.GiveBackFinalizer, err)
+			l.say("the finalizer %s of ChangeKinds cannot be removed, so remove it by hand before you delete them: %v",
+				v1alpha1.GiveBackFinalizer, err)
 		}
 	}
 	return nil

@@ -51,7 +51,7 @@ func Source[R comparable](h *Hub, watches func(workload.Kind) []Watch[R]) source
 				}
 				// The handlers end with the cache.
 				until, cancel := context.WithCancel(ctx)
-				context.AfterFunc(e.ctx, cancel)
+				context.AfterFunc(e.ctx, cancel) //nolint:contextcheck // the context of the cache, which ends on its own
 				if err := source.TypedKind(e.cache, w.Object, w.Handler, w.Predicates...).Start(until, queue); err != nil {
 					cancel()
 					return err

@@ -45,6 +45,11 @@ func (f *finder) steps(next v1alpha1.NextStep) []Advice {
 		})
 	case v1alpha1.StepCluster:
 		return append([]Advice{f.describe(), f.showPods()}, f.rollback()...)
+	case v1alpha1.StepExpression:
+		return []Advice{{
+			command("kubectl", "get", "changekinds", "-o", "yaml") + f.clusterFlags,
+			"shows how kinds are declared; the message says what is wrong with the expression",
+		}}
 	case v1alpha1.StepResume:
 		return []Advice{{f.goesOn(words.GoOn), "resumes the rollout; use when the user who " + words.Halted() + " it is done"}}
 	case v1alpha1.StepPartition:

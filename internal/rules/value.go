@@ -73,7 +73,9 @@ func CompileValue[T bool | string](
 	return &Value[T]{e}, ""
 }
 
-// Eval evaluates the expression.
+// Eval evaluates the expression, within maxTime of its own: it waits for nothing else.
+//
+//nolint:contextcheck,nolintlint // it is about the callers, which have no context where they trim or count
 func (v *Value[T]) Eval(of Object) (got T, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -42,7 +42,7 @@ func recordedContent(annotations map[string]string) (c Content, ok bool) {
 	return Content{Hash: hash, Generation: n}, err == nil && hash != ""
 }
 
-// Unwritten reports whether nobody wrote the content of a workload of a declared kind since it had the recorded version. An
+// Unwritten reports whether no one wrote the content of a workload of a declared kind since it had the recorded version. An
 // object without a generation may have been written, unless the declaration changed.
 func (w *Workload) Unwritten() bool {
 	was, ok := recordedContent(w.Annotations)

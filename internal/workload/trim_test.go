@@ -116,6 +116,7 @@ func TestTrimPod(t *testing.T) {
 					}
 					// It is omitted if it is about ReadySince, or not needed.
 					full.StartedAt, kept.StartedAt = time.Time{}, time.Time{}
+					full.Labels, kept.Labels = nil, nil // there are none, and a map does not become nil
 					if diff := cmp.Diff(full, kept, cmp.AllowUnexported(Stuck{})); diff != "" {
 						t.Errorf("in the cache -want +got:\n%s", diff)
 					}

@@ -120,7 +120,7 @@ func (w *world) until(what string, is func() (bool, any)) {
 		if time.Now().After(end) {
 			w.Fatalf("timed out: %s: %v", what, got)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // between two reads of a real API server
 	}
 }
 

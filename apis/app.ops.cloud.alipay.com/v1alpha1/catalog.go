@@ -133,7 +133,9 @@ const (
 // Catalog returns every condition and event of the operator.
 func Catalog() []Entry {
 	var all []Entry
-	for _, part := range [][]Entry{rolloutEntries(), failureEntries(), podEntries(), serverEntries(), otherEntries(), kindEntries(), eventEntries()} {
+	for _, part := range [][]Entry{
+		rolloutEntries(), failureEntries(), podEntries(), serverEntries(), otherEntries(), kindEntries(), eventEntries(),
+	} {
 		all = append(all, part...)
 	}
 	return all

@@ -117,7 +117,7 @@ const (
 	// is no release. Block and quarantine do not read the annotation: they judge the template to be stored.
 	AdmittedAnnotation = "altershield.defense.antgroup.com/admitted"
 	// ContentAnnotation is on objects of declared kinds: a hash of the declaration of their content, and metadata.generation,
-	// when the content last had the recorded version. If the version differs without a newer generation, nobody wrote the
+	// when the content last had the recorded version. If the version differs without a newer generation, no one wrote the
 	// content: its declaration changed, or the default of a field in a CustomResourceDefinition.
 	ContentAnnotation = "altershield.defense.antgroup.com/content"
 	// HaltedAnnotation holds the version whose rollout the operator halted.

@@ -55,18 +55,18 @@ var judgements = map[string]struct {
 	"not logged in": {func(f *Facts) { f.Deployments.Err = apierrors.NewUnauthorized("who are you") },
 		results{"kubernetes.reachable": "failed: who are you"}},
 
-	"no kind": {func(f *Facts) { f.CRDs[0] = notFound[*apiextensionsv1.CustomResourceDefinition]() },
+	"no kind": {func(f *Facts) { f.CRDs[1] = notFound[*apiextensionsv1.CustomResourceDefinition]() },
 		results{"kinds.changepods": "failed: the CustomResourceDefinition changepods.app.ops.cloud.alipay.com does not exist"}},
-	"kinds are forbidden": {func(f *Facts) { f.CRDs[0] = forbidden[*apiextensionsv1.CustomResourceDefinition]("get it") },
+	"kinds are forbidden": {func(f *Facts) { f.CRDs[1] = forbidden[*apiextensionsv1.CustomResourceDefinition]("get it") },
 		results{"kinds.changepods": "skipped: your user may not get it"}},
-	"a kind is not established": {func(f *Facts) { f.CRDs[0].Value.Status.Conditions = nil },
+	"a kind is not established": {func(f *Facts) { f.CRDs[1].Value.Status.Conditions = nil },
 		results{"kinds.changepods": "failed: it is not established"}},
 	"another kind has the names": {func(f *Facts) {
-		f.CRDs[0].Value.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
+		f.CRDs[1].Value.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
 			{Type: apiextensionsv1.NamesAccepted, Status: "False", Message: "cp is taken"},
 		}
 	}, results{"kinds.changepods": "failed: it is not established: cp is taken"}},
-	"the version is not served": {func(f *Facts) { f.CRDs[0].Value.Spec.Versions[0].Served = false },
+	"the version is not served": {func(f *Facts) { f.CRDs[1].Value.Spec.Versions[0].Served = false },
 		results{"kinds.changepods": "failed: the version v1alpha1 is not served"}},
 
 	"no Deployment": {func(f *Facts) { f.Deployments.Value = nil }, results{

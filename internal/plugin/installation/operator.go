@@ -50,7 +50,7 @@ func (f *Facts) reachable(c Check) Check {
 // kindNames returns the names of the operator's CustomResourceDefinitions.
 func kindNames() []string {
 	var names []string
-	for _, plural := range []string{"changepods", "changeworkloads", "defenseendpoints", "defensepolicies", "opsconfiginfoes"} {
+	for _, plural := range []string{"changekinds", "changepods", "changeworkloads", "defenseendpoints", "defensepolicies", "opsconfiginfoes"} {
 		names = append(names, plural+"."+v1alpha1.GroupVersion.Group)
 	}
 	return names
