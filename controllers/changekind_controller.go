@@ -453,7 +453,8 @@ func (r *ChangeKindReconciler) report(ctx context.Context, c *v1alpha1.ChangeKin
 		log.FromContext(ctx).Info("the defense of a declared kind changed", "changekind", c.Name, "ready", is.Status, "reason", is.Reason,
 			"message", is.Message)
 	}
-	if was != nil && was.Status == metav1.ConditionTrue && is.Status != metav1.ConditionTrue {
+	// While a cache is filled, after a restart or for a new generation, nothing changed.
+	if was != nil && was.Status == metav1.ConditionTrue && is.Status != metav1.ConditionTrue && is.Reason != v1alpha1.ReasonFilling {
 		r.Recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventDefenseChanged, "Judge", "%s",
 			v1alpha1.EventMessage(v1alpha1.EventDefenseChanged, is.Message))
 	}

@@ -235,7 +235,8 @@ var _ = Describe("a declared kind without pods", Ordered, func() {
 
 	It("gives everything back when its declaration is deleted", func(ctx SpecContext) {
 		Expect(d.entries(ctx, Default)).NotTo(BeZero())
-		w.kubectl(ctx, "delete", "-f", d.preset)
+		Expect(w.kubectl(ctx, "-n", "default", "get", "events")).NotTo(ContainSubstring(v1alpha1.EventDefenseChanged), "an edit and a restart end no defense")
+		w.kubectl(ctx, "delete", "changekind", d.kind)
 		Expect(d.get(ctx, Default).GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
 		Eventually(d.entries).WithContext(ctx).WithArguments(Default).Should(BeZero())
 		before := w.changesIn(ctx, Default, d.namespace)
