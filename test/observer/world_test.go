@@ -362,7 +362,7 @@ func TestWorld(t *testing.T) {
 					Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: "changekinds", Name: "gadgets.example.com", Paths: []string{"/spec/hold"},
 				}),
 			},
-			want: []string{"S6 at 4", "S4 at 4"},
+			want: []string{"S6 at 3", "S4 at 4"},
 		},
 		"S4: in its own namespace": {alone: true, story: []step{sent(Request{Verb: "update", Resource: "leases", Namespace: "operator"})}},
 		"S4: a review of its own user": {
