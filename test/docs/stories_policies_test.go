@@ -289,6 +289,10 @@ var policiesStories = map[string]plan{
 		steps: []step{
 			{command: "kubectl apply -f config/samples/kinds/policy.yaml", after: func(s *story) { s.policy("default", "routes", "Enforce") }},
 			{
+				command: `kubectl patch route pay --type=merge -p '{"spec":{"weight":90}}'`, // after the change before it has succeeded
+				before:  func(s *story) { s.wait("Success", "kubectl get changeworkloads -o jsonpath={.items[0].status.status}") },
+			},
+			{
 				command: `kubectl patch route pay --type=merge -p '{"spec":{"weight":95}}'`, code: 1,
 				before: func(s *story) {
 					s.wait("true", `kubectl get route pay -o jsonpath='{.metadata.labels.altershield\.defense\.antgroup\.com/suspend}' | grep -q 1 && echo true`)

@@ -238,6 +238,7 @@ var _ = Describe("a declared kind without pods", Ordered, func() {
 		Expect(w.kubectl(ctx, "-n", "default", "get", "events")).NotTo(ContainSubstring(v1alpha1.EventDefenseChanged), "an edit and a restart end no defense")
 		w.kubectl(ctx, "delete", "changekind", d.kind)
 		Expect(d.get(ctx, Default).GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
+		Expect(w.kubectl(ctx, "-n", d.namespace, "get", "events")).NotTo(ContainSubstring(v1alpha1.EventOptedOut), "no user opted the object out")
 		Eventually(d.entries).WithContext(ctx).WithArguments(Default).Should(BeZero())
 		before := w.changesIn(ctx, Default, d.namespace)
 		Expect(d.patch(ctx, routes("v2"))).To(Succeed())
