@@ -212,7 +212,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	if err := r.declare(ctx, &c, &s); err != nil {
-		return ctrl.Result{}, err
+		return cluster.Settle(ctx, ctrl.Result{}, err)
 	}
 	again := ctrl.Result{RequeueAfter: judgeAgain}
 	if s.waits() || len(s.Missing) > 0 {
@@ -231,7 +231,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	}
 	if c.DeletionTimestamp != nil && !s.waits() && s.WriteError == nil {
 		r.drop(c.Name)
-		return again, r.release(ctx, &c)
+		return cluster.Settle(ctx, again, r.release(ctx, &c))
 	}
 	if err := r.report(ctx, &c, &s); err != nil {
 		return cluster.Settle(ctx, again, err)
