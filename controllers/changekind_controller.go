@@ -213,7 +213,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	if err := r.declare(ctx, &c, &s); err != nil {
-		return ctrl.Result{}, err
+		return cluster.Settle(ctx, ctrl.Result{}, err)
 	}
 	again := ctrl.Result{RequeueAfter: judgeAgain}
 	if s.waits() || len(s.Missing) > 0 {
@@ -232,7 +232,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	}
 	if c.DeletionTimestamp != nil && !s.waits() && s.WriteError == nil {
 		r.drop(c.Name)
-		return again, r.release(ctx, &c)
+		return cluster.Settle(ctx, again, r.release(ctx, &c))
 	}
 	if err := r.report(ctx, &c, &s); err != nil {
 		return cluster.Settle(ctx, again, err)
@@ -456,7 +456,8 @@ func (r *ChangeKindReconciler) report(ctx context.Context, c *v1alpha1.ChangeKin
 		log.FromContext(ctx).Info("the defense of a declared kind changed", "changekind", c.Name, "ready", is.Status, "reason", is.Reason,
 			"message", is.Message)
 	}
-	if was != nil && was.Status == metav1.ConditionTrue && is.Status != metav1.ConditionTrue {
+	// While a cache is filled, after a restart or for a new generation, nothing changed.
+	if was != nil && was.Status == metav1.ConditionTrue && is.Status != metav1.ConditionTrue && is.Reason != v1alpha1.ReasonFilling {
 		r.Recorder.Eventf(updated, nil, corev1.EventTypeWarning, v1alpha1.EventDefenseChanged, "Judge", "%s",
 			v1alpha1.EventMessage(v1alpha1.EventDefenseChanged, is.Message))
 	}

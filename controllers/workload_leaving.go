@@ -81,9 +81,11 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	} else {
 		p.GiveBackUnseen(kind)
 	}
-	left, err := r.leftUnseen(ctx, w)
-	if err != nil {
-		return err
+	var left *defense.OptOut
+	if _, leaves := kind.(leavingKind); !leaves { // the ChangeKind is being deleted: no user opted this workload out
+		if left, err = r.leftUnseen(ctx, w); err != nil {
+			return err
+		}
 	}
 	if err := r.PatchWorkload(ctx, p, cluster.ActRecord); err != nil {
 		return err

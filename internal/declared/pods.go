@@ -200,7 +200,8 @@ func (d *Workloads) Pods(ctx context.Context, r client.Reader, w *workload.Workl
 		}
 	}
 	for i := range all {
-		if pod := workload.ReadPod(&all[i]); d.IsCurrent(w, &all[i]) && (since.IsZero() || pod.Ready && !pod.ReadySince.Before(since)) {
+		// A pod that is Ready since before the release is about to get the new content in place.
+		if pod := workload.ReadPod(&all[i]); d.IsCurrent(w, &all[i]) && (since.IsZero() || !pod.Ready || !pod.ReadySince.Before(since)) {
 			current = append(current, pod)
 		}
 	}

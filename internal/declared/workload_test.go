@@ -280,22 +280,24 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestInPlace: a pod with new content counts when it became Ready after the release.
+// TestInPlace: a pod with new content counts unless it has been Ready since before the release. A pod that never becomes Ready counts, too.
 func TestInPlace(t *testing.T) {
 	d := thingsBy(t, strings.Replace(thingSpec, "{current", "{inPlace: true, current", 1))
 	text := strings.Replace(thing, "generation: 4", `creationTimestamp: "2026-01-01T00:00:00Z", generation: 4`, 1)
-	ready := func(name string, at time.Time) client.Object {
+	ready := func(name string, at time.Time) *corev1.Pod {
 		pod := podIn(name, "new", "thing", true)
 		pod.CreationTimestamp = metav1.NewTime(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))
 		pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(at)
 		return pod
 	}
-	r := readerOf(t, text, ready("a", time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)), ready("b", time.Date(2025, 1, 1, 0, 0, 1, 0, time.UTC)))
+	crashes := ready("c", time.Date(2025, 1, 1, 0, 0, 1, 0, time.UTC))
+	crashes.Status.Conditions[0].Status = corev1.ConditionFalse
+	r := readerOf(t, text, ready("a", time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)), ready("b", time.Date(2025, 1, 1, 0, 0, 1, 0, time.UTC)), crashes)
 	w, err := d.Summary(t.Context(), r, web)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pods, err := d.Pods(t.Context(), r, w); err != nil || len(pods) != 1 || pods[0].Name != "a" {
+	if pods, err := d.Pods(t.Context(), r, w); err != nil || len(pods) != 2 || pods[0].Name != "a" || pods[1].Name != "c" {
 		t.Errorf("%+v, %v", pods, err)
 	}
 }

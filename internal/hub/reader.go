@@ -127,8 +127,8 @@ func (r reader) List(ctx context.Context, list client.ObjectList, opts ...client
 	return from.List(ctx, list, opts...)
 }
 
-// of returns the reader of an object or a list. The cache of the manager has the metadata of Namespaces and of
-// CustomResourceDefinitions, and gets no other informer by a read.
+// of returns the reader of an object or a list. The cache of the manager has the objects of fixed kinds, and the metadata of
+// Namespaces and of CustomResourceDefinitions; it gets no other informer by a read.
 func (r reader) of(o runtime.Object) (client.Reader, error) {
 	gvk := o.GetObjectKind().GroupVersionKind()
 	metadata := false
@@ -146,7 +146,7 @@ func (r reader) of(o runtime.Object) (client.Reader, error) {
 	if found := r.hub.cacheOf(gvk, metadata); found != nil {
 		return found, nil
 	}
-	if metadata && (gvk.Group == "" || gvk.Group == crds.Group) {
+	if metadata && (gvk.Group == "" || gvk.Group == crds.Group) || !metadata && r.hub.isFixed(gvk) {
 		return r.main, nil
 	}
 	return nil, fmt.Errorf("read %s: %w", gvk, ErrNoCache)
@@ -167,4 +167,16 @@ func (h *Hub) cacheOf(gvk schema.GroupVersionKind, metadata bool) client.Reader 
 		}
 	}
 	return nil
+}
+
+// isFixed reports whether the cache of the manager has the objects of a kind, because a fixed kind reads them.
+func (h *Hub) isFixed(gvk schema.GroupVersionKind) bool {
+	for _, kind := range h.kinds.Fixed() {
+		for o := range kind.Transforms() {
+			if o.GetObjectKind().GroupVersionKind() == gvk {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -57,6 +57,7 @@ var groupsOfDocuments = [][]string{
 		"docs/tasks/write-policies.md", "docs/tasks/verify-with-prometheus.md", "docs/tasks/verify-with-your-own-service.md",
 		"docs/tasks/use-your-alerts.md", "docs/tasks/try-a-policy.md", "docs/reference/checks.md", "docs/reference/judge.md",
 		"docs/tasks/hold-rollouts.md", "docs/concepts/hold.md", "docs/concepts/kinds.md", "docs/tasks/freeze-releases.md",
+		"docs/tasks/declare-kind.md",
 		"docs/tasks/get-notified.md", "docs/reference/figures.md",
 	},
 }

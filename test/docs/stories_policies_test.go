@@ -274,6 +274,36 @@ var policiesStories = map[string]plan{
 			},
 		},
 	},
+	"docs/tasks/declare-kind.md": {
+		begin: func(s *story) {
+			s.standAlone()
+			s.policy(system, "default", "Enforce")
+			s.fresh() // enrols the namespace
+			s.forget()
+		},
+		end: func(s *story) {
+			s.do("kubectl delete defensepolicy routes")
+			s.do("kubectl delete -f config/samples/kinds/definition.yaml")
+			s.forget()
+		},
+		steps: []step{
+			{command: "kubectl apply -f config/samples/kinds/policy.yaml", after: func(s *story) { s.policy("default", "routes", "Enforce") }},
+			{
+				command: `kubectl patch route pay --type=merge -p '{"spec":{"weight":90}}'`, // after the change before it has succeeded
+				before:  func(s *story) { s.wait("Success", "kubectl get changeworkloads -o jsonpath={.items[0].status.status}") },
+			},
+			{
+				command: `kubectl patch route pay --type=merge -p '{"spec":{"weight":95}}'`, code: 1,
+				before: func(s *story) {
+					s.wait("true", `kubectl get route pay -o jsonpath='{.metadata.labels.altershield\.defense\.antgroup\.com/suspend}' | grep -q 1 && echo true`)
+				},
+			},
+			{
+				command: "kubectl annotate route pay altershield.defense.antgroup.com/rollback-to=last-success",
+				after:   func(s *story) { s.wait("20", "kubectl get route pay -o jsonpath={.spec.weight}") },
+			},
+		},
+	},
 	"docs/tasks/freeze-releases.md": {
 		begin: func(s *story) {
 			s.standAlone()

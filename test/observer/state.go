@@ -32,7 +32,9 @@ import (
 // world is the state of the cluster at one resource version. Versions are applied in their order;
 // the findings depend on nothing else.
 type world struct {
-	namespaces  map[string]*namespace
+	namespaces map[string]*namespace
+	// declared has the names of the ChangeKinds whose status the operator wrote.
+	declared    map[string]bool
 	deployments map[types.UID]*workload
 	replicaSets map[types.UID]replicaSetFacts
 	// revisions has the owner of the pods of a revision, by the UID of the revision.

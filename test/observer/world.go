@@ -33,6 +33,7 @@ import (
 func newWorld() *world {
 	return &world{
 		namespaces:  map[string]*namespace{},
+		declared:    map[string]bool{},
 		deployments: map[types.UID]*workload{},
 		replicaSets: map[types.UID]replicaSetFacts{},
 		revisions:   map[types.UID]types.UID{},

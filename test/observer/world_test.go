@@ -351,6 +351,19 @@ func TestWorld(t *testing.T) {
 			alone: true,
 			story: []step{sent(Request{Verb: "patch", Resource: "namespaces", Name: ""})}, want: []string{"S4 at 0"},
 		},
+		"S4: objects of a ChangeKind": {
+			alone: true,
+			story: []step{
+				user(makeNamespace(true)),
+				sent(Request{Verb: "update", Group: v1alpha1.GroupVersion.Group, Resource: "changekinds", Subresource: "status", Name: "gadgets.example.com"}),
+				sent(Request{Verb: "patch", Group: "example.com", Resource: "gadgets", Namespace: "ns"}),
+				sent(Request{Verb: "patch", Group: "example.com", Resource: "widgets", Namespace: "ns"}),
+				sent(Request{
+					Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: "changekinds", Name: "gadgets.example.com", Paths: []string{"/spec/hold"},
+				}),
+			},
+			want: []string{"S6 at 3", "S4 at 4"},
+		},
 		"S4: in its own namespace": {alone: true, story: []step{sent(Request{Verb: "update", Resource: "leases", Namespace: "operator"})}},
 		"S4: a review of its own user": {
 			alone: true,

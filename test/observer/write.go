@@ -70,15 +70,18 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		findings = append(findings, found(RightsSuffice, "%s", r.Message))
 	case !r.writes(), r.Code >= 300, r.Namespace == own:
 	case r.Namespace == "":
+		if w.declares(r) {
+			break
+		}
 		if r.Group != "authentication.k8s.io" && r.Group != "authorization.k8s.io" && !ownConfiguration(r) {
 			findings = append(findings, found(OnlyManaged, "a write of a cluster-scoped object"))
 		}
 	default:
 		ns := w.namespaces[r.Namespace]
-		if ns == nil || !ns.ever {
+		if (ns == nil || !ns.ever) && !(r.Resource == eventsResource && len(w.declared) > 0 && r.Namespace == metav1.NamespaceDefault) {
 			findings = append(findings, found(OnlyManaged, "a write in a namespace that was never enrolled"))
 		}
-		if !business(r) {
+		if !business(r) && !(r.Verb == "patch" && w.declared[r.Resource+"."+r.Group]) {
 			findings = append(findings, found(OwnFields, "a write that is not the operator's business"))
 		}
 		if f := w.checkPod(r); f != nil {
@@ -99,6 +102,17 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		})
 	}
 	return violations
+}
+
+// declares reports whether a request is a write about a ChangeKind: its status, or its finalizers. From then on the operator may
+// patch objects of this kind, and emit events about the ChangeKind, which are in the namespace default.
+func (w *world) declares(r *Request) bool {
+	if r.Group != v1alpha1.GroupVersion.Group || r.Resource != "changekinds" {
+		return false
+	}
+	w.declared[r.Name] = true
+	return r.Verb == "update" && r.Subresource == "status" ||
+		r.Verb == "patch" && !slices.ContainsFunc(r.Paths, func(path string) bool { return path != "/metadata/finalizers" })
 }
 
 // checkPod checks S6 for pods: the operator marks them as finished, and evicts a pod as it read it,
