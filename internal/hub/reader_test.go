@@ -57,10 +57,10 @@ func TestReadsWithoutDeclaredKind(t *testing.T) {
 		list   client.ObjectList
 		none   bool
 	}{
-		"Deployment":                               {object: workload.Deployment{}.Object()},
-		"Deployments":                              {list: workload.Deployment{}.ObjectList()},
-		"StatefulSet":                              {object: workload.StatefulSet{}.Object()},
-		"DaemonSets":                               {list: workload.DaemonSet{}.ObjectList()},
+		"Deployment":  {object: workload.Deployment{}.Object()},
+		"Deployments": {list: workload.Deployment{}.ObjectList()},
+		"StatefulSet": {object: workload.StatefulSet{}.Object()},
+		"DaemonSets":  {list: workload.DaemonSet{}.ObjectList()},
 		"ReplicaSet, between Deployments and pods": {object: object("apps/v1", "ReplicaSet")},
 		"ControllerRevision with its type":         {object: &appsv1.ControllerRevision{}},
 		"metadata of a Namespace":                  {object: metadata("v1", "Namespace")},
