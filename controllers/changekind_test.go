@@ -127,7 +127,7 @@ func TestServedBy(t *testing.T) {
 			path := ".status.selector"
 			c.Spec.Versions = append(c.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{
 				Name: v, Served: strings.Contains(strings.Join(served, " "), v),
-				Schema:       &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
 				Subresources: &apiextensionsv1.CustomResourceSubresources{
 					Scale: &apiextensionsv1.CustomResourceSubresourceScale{LabelSelectorPath: &path},
 				},

@@ -292,7 +292,8 @@ func TestInPlace(t *testing.T) {
 	}
 	crashes := ready("c", time.Date(2025, 1, 1, 0, 0, 1, 0, time.UTC))
 	crashes.Status.Conditions[0].Status = corev1.ConditionFalse
-	r := readerOf(t, text, ready("a", time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)), ready("b", time.Date(2025, 1, 1, 0, 0, 1, 0, time.UTC)), crashes)
+	r := readerOf(t, text,
+		ready("a", time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)), ready("b", time.Date(2025, 1, 1, 0, 0, 1, 0, time.UTC)), crashes)
 	w, err := d.Summary(t.Context(), r, web)
 	if err != nil {
 		t.Fatal(err)

@@ -295,7 +295,8 @@ var policiesStories = map[string]plan{
 			{
 				command: `kubectl patch route pay --type=merge -p '{"spec":{"weight":95}}'`, code: 1,
 				before: func(s *story) {
-					s.wait("true", `kubectl get route pay -o jsonpath='{.metadata.labels.altershield\.defense\.antgroup\.com/suspend}' | grep -q 1 && echo true`)
+					s.wait("true", `kubectl get route pay -o jsonpath='{.metadata.labels.altershield\.defense\.antgroup\.com/suspend}' | `+
+						`grep -q 1 && echo true`)
 				},
 			},
 			{

@@ -166,7 +166,8 @@ var _ = Describe("a declared kind with pods", Ordered, func() {
 		before := d.get(ctx, Default)
 
 		By("releasing pods that crash")
-		Expect(d.patch(ctx, `{"spec":{"template":{"metadata":{"labels":{"`+controlplane.BehaviorLabel+`":"`+controlplane.BehaviorCrashLoop+`"}}}}}`)).
+		Expect(d.patch(ctx, `{"spec":{"template":{"metadata":{"labels":{"`+
+			controlplane.BehaviorLabel+`":"`+controlplane.BehaviorCrashLoop+`"}}}}}`)).
 			To(Succeed())
 		Eventually(func(g Gomega) {
 			g.Expect(w.kubectl(ctx, "-n", d.namespace, "get", "events")).To(MatchRegexp(`cloneset/sleep +.*pod sleep-\w+ does not come up: container sleep`))

@@ -213,7 +213,8 @@ var _ = Describe("a declared kind without pods", Ordered, func() {
 		d.change(ctx, v1alpha1.ChangeWorkloadSuccess)
 
 		By("overriding the block of another bad change with a good one")
-		Expect(d.patch(ctx, `{"spec":{"hosts":["pay","v0.pay"],"http":[{"route":[{"destination":{"host":"pay","subset":"v0"}}]}]}}`)).To(Succeed())
+		Expect(d.patch(ctx, `{"spec":{"hosts":["pay","v0.pay"],"http":[{"route":[{"destination":{"host":"pay","subset":"v0"}}]}]}}`)).
+			To(Succeed())
 		d.blocked(ctx)
 		w.kubectl(ctx, "-n", d.namespace, "label", "virtualservice", "pay", v1alpha1.IgnoredSuspendLabel+"=true")
 		Expect(d.patch(ctx, routes("v3"))).To(Succeed())
@@ -235,7 +236,8 @@ var _ = Describe("a declared kind without pods", Ordered, func() {
 
 	It("gives everything back when its declaration is deleted", func(ctx SpecContext) {
 		Expect(d.entries(ctx, Default)).NotTo(BeZero())
-		Expect(w.kubectl(ctx, "-n", "default", "get", "events")).NotTo(ContainSubstring(v1alpha1.EventDefenseChanged), "an edit and a restart end no defense")
+		Expect(w.kubectl(ctx, "-n", "default", "get", "events")).
+			NotTo(ContainSubstring(v1alpha1.EventDefenseChanged), "an edit and a restart end no defense")
 		w.kubectl(ctx, "delete", "changekind", d.kind)
 		Expect(d.get(ctx, Default).GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
 		Expect(w.kubectl(ctx, "-n", d.namespace, "get", "events")).NotTo(ContainSubstring(v1alpha1.EventOptedOut), "no user opted the object out")

@@ -355,7 +355,9 @@ func TestWorld(t *testing.T) {
 			alone: true,
 			story: []step{
 				user(makeNamespace(true)),
-				sent(Request{Verb: "update", Group: v1alpha1.GroupVersion.Group, Resource: "changekinds", Subresource: "status", Name: "gadgets.example.com"}),
+				sent(Request{
+					Verb: "update", Group: v1alpha1.GroupVersion.Group, Resource: "changekinds", Subresource: "status", Name: "gadgets.example.com",
+				}),
 				sent(Request{Verb: "patch", Group: "example.com", Resource: "gadgets", Namespace: "ns"}),
 				sent(Request{Verb: "patch", Group: "example.com", Resource: "widgets", Namespace: "ns"}),
 				sent(Request{

@@ -78,10 +78,10 @@ func (w *world) checkRequest(r *Request, own string) []Violation {
 		}
 	default:
 		ns := w.namespaces[r.Namespace]
-		if (ns == nil || !ns.ever) && !(r.Resource == eventsResource && len(w.declared) > 0 && r.Namespace == metav1.NamespaceDefault) {
+		if (ns == nil || !ns.ever) && (r.Resource != eventsResource || len(w.declared) == 0 || r.Namespace != metav1.NamespaceDefault) {
 			findings = append(findings, found(OnlyManaged, "a write in a namespace that was never enrolled"))
 		}
-		if !business(r) && !(r.Verb == "patch" && w.declared[r.Resource+"."+r.Group]) {
+		if !business(r) && (r.Verb != "patch" || !w.declared[r.Resource+"."+r.Group]) {
 			findings = append(findings, found(OwnFields, "a write that is not the operator's business"))
 		}
 		if f := w.checkPod(r); f != nil {
