@@ -31,6 +31,7 @@ func declaredStories() []world.Story {
 	options := world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(declaredKind(workloadtest.ChangeKind(), "Fleet"))}
 	return []world.Story{
 		{Name: "another declaration while it is halted", Options: options, Run: redeclareHalted},
+		{Name: "released while it was not enrolled", Options: options, Run: releasedOutside},
 	}
 }
 
@@ -71,5 +72,22 @@ func redeclareHalted(w *world.World) {
 		w.Failf("no event of the lifted block: %+v", w.Events())
 	}
 	crew(w, "third", "")
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+// releasedOutside releases a Fleet while its namespace is not enrolled: nobody verifies it.
+func releasedOutside(w *world.World) {
+	must(w, w.Create(ships(3)))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+	w.Enrol(false)
+	w.Rest()
+	crew(w, "outside", "")
+	w.Rest()
+	w.Enrol(true)
+	w.Rest()
+	if n := len(w.ChangesOf(w.Fleet("web"))); fleetLabelled(w, v1alpha1.VersionLabel) || n != 1 {
+		w.Failf("it is no baseline: %+v, %d releases", w.Fleet("web").ObjectMeta, n)
+	}
+	crew(w, "second", "")
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 }

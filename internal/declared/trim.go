@@ -37,6 +37,8 @@ const (
 	// keptStamp is the version label of the pod template, and keptHandBack is true if the operator has to give up fields.
 	keptStamp    = "stamp"
 	keptHandBack = "handBack"
+	// keptWritten is the Unix time of the last write.
+	keptWritten = "written"
 	// keptTooLarge means that more fields were dropped.
 	keptTooLarge = "tooLarge"
 )
@@ -61,6 +63,16 @@ func whole(object map[string]any) error {
 	return nil
 }
 
+// written returns the Unix time of the last write of an object that is not trimmed, except of its subresources; 0 if unknown.
+func written(u *unstructured.Unstructured) (at int64) {
+	for _, entry := range u.GetManagedFields() {
+		if entry.Time != nil && entry.Subresource == "" {
+			at = max(at, entry.Time.Unix())
+		}
+	}
+	return at
+}
+
 // Trim drops the content of an object on its way into the cache, and metadata that no decision reads. Version and images
 // of the content stay, and so do ignored fields, and fields of the content that the operator reads. A trimmed object stays
 // as it is.
@@ -77,6 +89,7 @@ func (k *Kind) Trim(obj any) (any, error) {
 	kept := map[string]any{
 		keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed,
 		keptStamp: NewWorkloads(k).stampOf(u.Object), keptHandBack: due && err == nil,
+		keptWritten: written(u),
 	}
 	fields := map[string]any{}
 	for _, path := range k.reads() {
