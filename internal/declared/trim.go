@@ -97,6 +97,7 @@ func (k *Kind) Trim(obj any) (any, error) {
 			fields[path.String()] = value
 		}
 	}
+	around := k.around(u.Object)
 	for i := range k.content {
 		unstructured.RemoveNestedField(u.Object, k.content[i].path...)
 	}
@@ -105,10 +106,37 @@ func (k *Kind) Trim(obj any) (any, error) {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
 	}
+	for _, path := range around {
+		if _, there := get(u.Object, path); there {
+			continue
+		}
+		if err := unstructured.SetNestedMap(u.Object, map[string]any{}, path...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
 	delete(u.Object, keptField)
 	kept[keptTooLarge] = !workload.TrimDeclared(u)
 	u.Object[keptField] = kept
 	return u, nil
+}
+
+// around returns the paths of objects around the fields that halt and hold. The operator sets such a field only if the
+// object around it exists.
+func (k *Kind) around(object map[string]any) (paths []workload.Path) {
+	set := []workload.Path{k.partition}
+	for i := range k.halts {
+		set = append(set, k.halts[i].path)
+	}
+	for _, path := range set {
+		if len(path) < 2 {
+			continue
+		}
+		value, _ := get(object, path[:len(path)-1])
+		if _, isObject := value.(map[string]any); isObject {
+			paths = append(paths, path[:len(path)-1])
+		}
+	}
+	return paths
 }
 
 // reads returns the fields that stay in the cache, whether they are within content or not.

@@ -43,3 +43,28 @@ func TestWritten(t *testing.T) {
 		t.Errorf("it was written at %v", kept)
 	}
 }
+
+// TestTrimAround: a trimmed object can be halted and held although content around the fields is trimmed.
+func TestTrimAround(t *testing.T) {
+	d := thingsBy(t, `
+version: v1
+content: [{path: spec, ignore: [strategy.paused, strategy.keep, replicas]}]
+replicas: spec.replicas
+rollout: {complete: "true", halt: [{path: spec.strategy.paused, value: true}], partition: spec.strategy.keep}
+pods: {current: "true"}
+hold: Partition
+rollback: Automatic
+`)
+	for text, want := range map[string]bool{"strategy: {}": true, "strategy: {type: Fast}": true, "other: 1": false} {
+		u := &unstructured.Unstructured{Object: object(t, "spec:\n\treplicas: 3\n\t"+text)}
+		version := d.k.VersionOf(u.Object)
+		if _, err := d.k.Trim(u); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := d.k.Halt(u.Object)
+		_, holds := d.k.Partition(u.Object)
+		if (err == nil) != want || holds != want || d.k.VersionOf(u.Object) != version {
+			t.Errorf("%s: halt: %v, hold: %t, %v", text, err, holds, u.Object)
+		}
+	}
+}
