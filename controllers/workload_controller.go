@@ -288,15 +288,22 @@ func (r *WorkloadReconciler) apply(ctx context.Context, in defense.WorkloadInput
 
 // baseline removes the record of an earlier installation, or of another declaration of the content, from a workload, in one
 // write: the running version is a baseline until the template changes. The release number increases, so that no older
-// ChangeWorkload matches. The quarantine stays. A hold is given back, since no release can end it.
+// ChangeWorkload matches. The quarantine stays. A hold is given back, since no release can end it. For the same reason, a
+// workload of a declared kind is not left with the operator's block and halt.
 func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload) error {
 	kind, err := r.KindOf(w)
 	if err != nil {
 		return err
 	}
+	if w.Content != nil {
+		if w, err = r.whole(ctx, w); err != nil {
+			return err
+		}
+	}
 	p := cluster.PatchRevision(w)
 	p.DropLabel(v1alpha1.VersionLabel)
 	p.DropLabel(v1alpha1.DefenseStatusLabel)
+	ended := dropBlock(p, w, kind)
 	p.SetAnnotation(v1alpha1.ReleaseAnnotation, strconv.FormatInt(workload.NextRelease(w.Release()), 10))
 	p.DropAnnotation(v1alpha1.RollbackToAnnotation)
 	p.DropAnnotation(v1alpha1.UnquarantineAnnotation)
@@ -311,6 +318,10 @@ func (r *WorkloadReconciler) baseline(ctx context.Context, w *workload.Workload)
 	r.unenrolled.Store(key, seenVersion{uid: w.UID, version: w.Version}) // it stays a baseline when it is scaled
 	log.FromContext(ctx).Info("removed the record of an earlier installation or declaration: the workload is a baseline",
 		"version", w.RecordedVersion())
+	if ended != "" {
+		r.Event(w, nil, record.Event{Type: corev1.EventTypeNormal, Reason: ended,
+			Message: "the present content is a baseline, so no release can end the block or the halt"}, "Baseline")
+	}
 	for annotation, reason := range map[string]string{
 		v1alpha1.RollbackToAnnotation: v1alpha1.EventRollbackRefused, v1alpha1.UnquarantineAnnotation: v1alpha1.EventUnknownMetadata,
 	} {

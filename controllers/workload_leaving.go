@@ -99,6 +99,25 @@ func (r *WorkloadReconciler) takeBack(ctx context.Context, in defense.WorkloadIn
 	return nil
 }
 
+// dropBlock removes the operator's own block and halt from a workload of a declared kind that becomes a baseline. It returns
+// the reason of the event; empty if there is neither.
+func dropBlock(p *cluster.Patch, w *workload.Workload, kind workload.Kind) (reason string) {
+	if w.Content == nil {
+		return ""
+	}
+	if w.Annotations[v1alpha1.HaltedAnnotation] != "" && w.Stays == "" {
+		p.Resume(kind)
+		reason = v1alpha1.EventRolloutResumed
+	}
+	if w.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		p.DropLabel(v1alpha1.SuspendLabel)
+		p.DropAnnotation(v1alpha1.SuspendedByAnnotation)
+		p.DropAnnotation(v1alpha1.OverrideStaleAnnotation)
+		reason = v1alpha1.EventBlockLifted
+	}
+	return reason
+}
+
 // letGo takes back the halt or the hold of a workload that another object owns. A block stays. The
 // write fails if the cache is outdated, because the workload may have no owner now.
 func (r *WorkloadReconciler) letGo(ctx context.Context, w *workload.Workload) error {

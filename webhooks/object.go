@@ -22,9 +22,11 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -70,9 +72,7 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 		k := declaration.Declaration()
 		o.images, o.Content = k.ImagesOf(content), &workload.Content{Hash: k.ContentHash(), Generation: stored.GetGeneration()}
 	}
-	stopping, _ := kind.Stopping(stored)
-	o.Paused, o.Unknown = stopping.Paused, stopping.Unknown
-	o.Words = kind.Words(&workload.Workload{Stopping: stopping, Object: content})
+	o.readStopping(stored)
 	o.Pacing, _ = kind.Pace(stored)
 
 	o.Owner = workload.OwnerOf(stored)
@@ -97,6 +97,25 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 		return nil, fmt.Errorf("%s.metadata.%w", templatePath, err)
 	}
 	return o, nil
+}
+
+// readStopping sets the fields that say whether the rollout is stopped.
+func (o *object) readStopping(stored *unstructured.Unstructured) {
+	stopping, _ := o.kind.Stopping(stored)
+	o.Paused, o.Unknown, o.Stays = stopping.Paused, stopping.Unknown, stopping.Stays
+	o.Words = o.kind.Words(&workload.Workload{Stopping: stopping, Object: stored.Object})
+}
+
+// readHalted reads an object of a declared kind as one that is halted as the stored object is: a client that replaces the
+// object may drop the annotation, and change only some of the fields.
+func (o *object) readHalted(by *object) {
+	from := by.Annotations[v1alpha1.HaltedFromAnnotation]
+	if o.Content == nil || from == "" || o.Annotations[v1alpha1.HaltedFromAnnotation] == from {
+		return
+	}
+	halted := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.content)}
+	halted.SetAnnotations(by.Annotations)
+	o.readStopping(halted)
 }
 
 // generation returns the generation that an update gives an object: the API server counts changes outside of metadata and

@@ -318,6 +318,10 @@ func read(req *admission.Request, o *Options, kind workload.Kind) (request decid
 			return request, nil, nil, fmt.Errorf("old object: %w", err)
 		}
 		request.Old = stored.Object
+		if !own {
+			changed.readHalted(stored)
+			request.New = changed.Object
+		}
 	}
 	if changed.Content != nil {
 		changed.Content.Generation = 1

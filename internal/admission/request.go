@@ -55,9 +55,10 @@ type Object struct {
 	Content *workload.Content
 	// ResourceVersion is empty in a workload that is being created.
 	ResourceVersion string
-	// Paused reports whether the rollout of the workload is stopped, and Words describe that for people. Unknown is as
-	// in Stopping.
+	// Paused reports whether the rollout of the workload is stopped, and Words describe that for people. Unknown and
+	// Stays are as in Stopping.
 	Paused, Unknown bool
+	Stays           string
 	Words           workload.Words
 	// Pacing is nil for a kind whose rollouts cannot be held.
 	*workload.Pacing

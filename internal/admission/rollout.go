@@ -165,9 +165,9 @@ func (r *Request) halts() bool {
 
 // takeBackPause resumes the operator's pause of an earlier version when a version that is not blocked is released. It
 // removes the annotation of the halt when any user resumes the workload: a later pause is not the operator's. A pause
-// in this request is the client's own.
+// in this request is the client's own. A halt that cannot be undone stays, with its annotations.
 func takeBackPause(r *Request, want *Object) {
-	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted {
+	if _, halted := r.Old.Annotations[v1alpha1.HaltedAnnotation]; !halted || r.Old.Stays != "" && r.New.Paused {
 		return
 	}
 	_, back := r.undo()

@@ -37,6 +37,8 @@ const (
 	// keptStamp is the version label of the pod template, and keptHandBack is true if the operator has to give up fields.
 	keptStamp    = "stamp"
 	keptHandBack = "handBack"
+	// keptWritten is the Unix time of the last write.
+	keptWritten = "written"
 	// keptTooLarge means that more fields were dropped.
 	keptTooLarge = "tooLarge"
 )
@@ -61,6 +63,16 @@ func whole(object map[string]any) error {
 	return nil
 }
 
+// written returns the Unix time of the last write of an object that is not trimmed, except of its subresources; 0 if unknown.
+func written(u *unstructured.Unstructured) (at int64) {
+	for _, entry := range u.GetManagedFields() {
+		if entry.Time != nil && entry.Subresource == "" {
+			at = max(at, entry.Time.Unix())
+		}
+	}
+	return at
+}
+
 // Trim drops the content of an object on its way into the cache, and metadata that no decision reads. Version and images
 // of the content stay, and so do ignored fields, and fields of the content that the operator reads. A trimmed object stays
 // as it is.
@@ -77,6 +89,7 @@ func (k *Kind) Trim(obj any) (any, error) {
 	kept := map[string]any{
 		keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed,
 		keptStamp: NewWorkloads(k).stampOf(u.Object), keptHandBack: due && err == nil,
+		keptWritten: written(u),
 	}
 	fields := map[string]any{}
 	for _, path := range k.reads() {
@@ -84,6 +97,7 @@ func (k *Kind) Trim(obj any) (any, error) {
 			fields[path.String()] = value
 		}
 	}
+	around := k.around(u.Object)
 	for i := range k.content {
 		unstructured.RemoveNestedField(u.Object, k.content[i].path...)
 	}
@@ -92,10 +106,37 @@ func (k *Kind) Trim(obj any) (any, error) {
 			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 		}
 	}
+	for _, path := range around {
+		if _, there := get(u.Object, path); there {
+			continue
+		}
+		if err := unstructured.SetNestedMap(u.Object, map[string]any{}, path...); err != nil {
+			return nil, fmt.Errorf("trim %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		}
+	}
 	delete(u.Object, keptField)
 	kept[keptTooLarge] = !workload.TrimDeclared(u)
 	u.Object[keptField] = kept
 	return u, nil
+}
+
+// around returns the paths of objects around the fields that halt and hold. The operator sets such a field only if the
+// object around it exists.
+func (k *Kind) around(object map[string]any) (paths []workload.Path) {
+	set := []workload.Path{k.partition}
+	for i := range k.halts {
+		set = append(set, k.halts[i].path)
+	}
+	for _, path := range set {
+		if len(path) < 2 {
+			continue
+		}
+		value, _ := get(object, path[:len(path)-1])
+		if _, isObject := value.(map[string]any); isObject {
+			paths = append(paths, path[:len(path)-1])
+		}
+	}
+	return paths
 }
 
 // reads returns the fields that stay in the cache, whether they are within content or not.

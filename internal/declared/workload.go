@@ -181,6 +181,9 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 	if u.GetGeneration() == 1 { // it has not changed since it was created
 		w.RevisionCreated = u.GetCreationTimestamp().Time
 	}
+	if at, _ := keptOf(u.Object)[keptWritten].(int64); at > 0 {
+		w.Written = time.Unix(at, 0)
+	}
 	w.Replicas, _ = d.k.Replicas(u.Object)
 	if deadline := d.k.Spec.Rollout.Deadline; deadline != nil {
 		w.ProgressDeadline = deadline.Duration

@@ -211,6 +211,10 @@ func (in *WorkloadInput) ofEarlierInstallation() (first, unknown bool) {
 			return false, false
 		}
 	}
+	if w.Content != nil && w.Version != w.RecordedVersion() &&
+		(in.SeenBefore == w.Version || !w.Written.IsZero() && w.Written.Before(since)) {
+		return true, false // a changed object of a declared kind has no revision
+	}
 	return !w.RevisionCreated.IsZero() && w.RevisionCreated.Before(since), false
 }
 

@@ -119,6 +119,9 @@ type Workload struct {
 	// RevisionCreated is when the current revision (a Deployment's ReplicaSet) was created; zero if it
 	// does not exist yet.
 	RevisionCreated time.Time
+	// Written is when an object of a declared kind was written last, except its subresources: its content is not younger.
+	// Zero for other kinds, or if it is not known.
+	Written time.Time
 	// Revision identifies the current revision among the revisions of the workload, as its kind does;
 	// empty if it does not exist or is not known.
 	Revision string

@@ -1,0 +1,93 @@
+/*
+Copyright The AlterShield Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package controllers_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
+	"github.com/traas-stack/altershield-operator/test/world"
+)
+
+// declaredStories are stories of a declared Fleet that is not as a native workload is.
+func declaredStories() []world.Story {
+	options := world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(declaredKind(workloadtest.ChangeKind(), "Fleet"))}
+	return []world.Story{
+		{Name: "another declaration while it is halted", Options: options, Run: redeclareHalted},
+		{Name: "released while it was not enrolled", Options: options, Run: releasedOutside},
+	}
+}
+
+// TestDeclared plays stories of declared kinds.
+func TestDeclared(t *testing.T) {
+	for _, s := range declaredStories() {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			world.Reference(t, s)
+		})
+	}
+}
+
+// redeclareHalted changes the declaration of a Fleet that is blocked and halted: its content becomes a baseline, which no block and no
+// halt outlives.
+func redeclareHalted(w *world.World) {
+	must(w, w.Create(ships(3)))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+	crew(w, "second", "")
+	w.Until("a batch is done", func() bool { return batchDone(w, changeOfFleet(w)) })
+	judge(w, changeOfFleet(w), "unpass")
+	w.Until("it is blocked and anchored", func() bool { return fleetLabelled(w, v1alpha1.SuspendLabel) && w.Fleet("web").Spec.Anchored })
+	fleetIs(w, v1alpha1.ChangeWorkloadSuspend)
+
+	// As the declaration before it would have recorded the content.
+	w.Unseen(func() {
+		must(w, w.PatchFleet("web", `{"metadata":{"labels":{"`+v1alpha1.VersionLabel+`":"another"},
+			"annotations":{"`+v1alpha1.ContentAnnotation+`":"another 99"}}}`))
+	})
+	w.Until("it is a baseline", func() bool { return !fleetLabelled(w, v1alpha1.VersionLabel) })
+	w.Rest()
+	if f := w.Fleet("web"); fleetLabelled(w, v1alpha1.SuspendLabel) || f.Spec.Anchored || f.Annotations[v1alpha1.HaltedAnnotation] != "" ||
+		f.Annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		w.Failf("the baseline is blocked or halted: %+v, anchored: %t", f.ObjectMeta, f.Spec.Anchored)
+	}
+	lifted := func(e world.Event) bool { return e.Reason == v1alpha1.EventBlockLifted }
+	if !slices.ContainsFunc(w.Events(), lifted) {
+		w.Failf("no event of the lifted block: %+v", w.Events())
+	}
+	crew(w, "third", "")
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+// releasedOutside releases a Fleet while its namespace is not enrolled: nobody verifies it.
+func releasedOutside(w *world.World) {
+	must(w, w.Create(ships(3)))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+	w.Enrol(false)
+	w.Rest()
+	crew(w, "outside", "")
+	w.Rest()
+	w.Enrol(true)
+	w.Rest()
+	if n := len(w.ChangesOf(w.Fleet("web"))); fleetLabelled(w, v1alpha1.VersionLabel) || n != 1 {
+		w.Failf("it is no baseline: %+v, %d releases", w.Fleet("web").ObjectMeta, n)
+	}
+	crew(w, "second", "")
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+}
