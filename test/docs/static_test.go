@@ -452,6 +452,9 @@ var settingKeys = []string{
 	"blocking", "branch", "halting", "holding", "observe", "rollback", "selfhealing", "silence", "timeouts",
 }
 
+// manifestKeys are labels that only manifests have.
+var manifestKeys = []string{"aggregate-to-manager"}
+
 // TestNames checks that the code has every state, reason, condition, event, kind, function, metric and key in documents.
 func TestNames(t *testing.T) {
 	p := programOf(t)
@@ -470,7 +473,8 @@ func TestNames(t *testing.T) {
 				}
 			}
 			for _, m := range key.FindAllStringSubmatch(s.text, -1) {
-				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains(settingKeys, m[1]) {
+				if !p.literals["altershield.defense.antgroup.com/"+m[1]] && !slices.Contains(settingKeys, m[1]) &&
+					!slices.Contains(manifestKeys, m[1]) {
 					t.Errorf("%s:%d: there is no label or annotation altershield.defense.antgroup.com/%s", path, s.line, m[1])
 				}
 			}
