@@ -18,7 +18,10 @@ package controllers
 
 import (
 	"context"
+	"errors"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -109,4 +112,21 @@ func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
 		return "Init"
 	}
 	return string(s)
+}
+
+// unkeptFor is how long content that is too large for the history is not read again.
+const unkeptFor = 24 * time.Hour
+
+// remember adds the content of a release to the history. It reports content that is too large once.
+func (r *ChangeWorkloadReconciler) remember(ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload) error {
+	if _, reported := r.unkept.Get(change.UID); reported {
+		return nil
+	}
+	err := r.Remember(ctx, change, w)
+	if tooLarge := (*workload.TooLargeError)(nil); errors.As(err, &tooLarge) {
+		r.unkept.Add(change.UID, true, unkeptFor)
+		r.Event(w, change, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: tooLarge.Error()}, "Remember")
+		return nil
+	}
+	return err
 }

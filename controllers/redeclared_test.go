@@ -18,9 +18,12 @@ package controllers_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 	"github.com/traas-stack/altershield-operator/test/world"
@@ -32,6 +35,7 @@ func declaredStories() []world.Story {
 	return []world.Story{
 		{Name: "another declaration while it is halted", Options: options, Run: redeclareHalted},
 		{Name: "released while it was not enrolled", Options: options, Run: releasedOutside},
+		{Name: "too large for the history", Options: options, Run: tooLargeForHistory},
 	}
 }
 
@@ -90,4 +94,22 @@ func releasedOutside(w *world.World) {
 	}
 	crew(w, "second", "")
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+// tooLargeForHistory releases content that no history keeps: an event reports it once, and the release ends.
+func tooLargeForHistory(w *world.World) {
+	f := ships(1)
+	f.Spec.Crew.Annotations = map[string]string{"log": strings.Repeat("x", declared.MaxHistory)}
+	must(w, w.Create(f))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+	w.For(time.Hour)
+	reported := 0
+	for _, e := range w.Events() {
+		if e.Reason == v1alpha1.EventWriteDenied && strings.Contains(e.Message, "at most 262144 are kept") {
+			reported++
+		}
+	}
+	if reported != 1 {
+		w.Failf("it is reported %d times", reported)
+	}
 }

@@ -127,8 +127,7 @@ func (k *Kind) History(object map[string]any) ([]byte, error) {
 		return nil, fmt.Errorf("content: %w", err)
 	}
 	if len(text) > MaxHistory {
-		return nil, fmt.Errorf("the content has %d bytes, and at most %d are kept: no rollback can restore it; "+
-			"declare less content, or add fields to ignore", len(text), MaxHistory)
+		return nil, &workload.TooLargeError{Size: len(text), Limit: MaxHistory}
 	}
 	return text, nil
 }

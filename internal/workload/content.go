@@ -35,6 +35,15 @@ type Content struct {
 // String returns the value of [v1alpha1.ContentAnnotation].
 func (c Content) String() string { return fmt.Sprintf("%s %d", c.Hash, c.Generation) }
 
+// TooLargeError is the error of content that the history does not keep: a retry does not help.
+type TooLargeError struct{ Size, Limit int }
+
+// Error implements error.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the content has %d bytes, and at most %d are kept: no rollback can restore it; "+
+		"declare less content, or add fields to ignore", e.Size, e.Limit)
+}
+
 // recordedContent reads [v1alpha1.ContentAnnotation].
 func recordedContent(annotations map[string]string) (c Content, ok bool) {
 	hash, generation, _ := strings.Cut(annotations[v1alpha1.ContentAnnotation], " ")
@@ -55,6 +64,9 @@ func (w *Workload) Unwritten() bool {
 func (w *Workload) UnrecordedContent() string {
 	if w.Content == nil || w.RecordedVersion() != w.Version || w.Annotations[v1alpha1.ContentAnnotation] == w.Content.String() {
 		return ""
+	}
+	if was, ok := recordedContent(w.Annotations); ok && w.Content.Generation == 0 && was.Hash == w.Content.Hash {
+		return "" // admission does not know yet that the kind has no generation
 	}
 	return w.Content.String()
 }

@@ -19,6 +19,7 @@ package workload
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -149,7 +150,10 @@ func Template(k Kind, stored *unstructured.Unstructured) (map[string]any, error)
 
 func templateAt(stored *unstructured.Unstructured, path Path) (map[string]any, error) {
 	template, ok, err := unstructured.NestedMap(stored.Object, path...)
-	if err != nil || !ok {
+	if err == nil && !ok {
+		err = errors.New("it is missing")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s %s/%s has no %s: %w", strings.ToLower(stored.GetKind()), stored.GetNamespace(), stored.GetName(), path, err)
 	}
 	return template, nil
