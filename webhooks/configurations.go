@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -78,4 +79,10 @@ func subjectOf(kind workload.Kind) *intercept.Subject {
 		Changed: fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.ContentPaths()[0]),
 		Path:    func(does string) string { return pathOf(does, kind) },
 	}
+}
+
+// declaredKind is a kind that a ChangeKind declares.
+type declaredKind interface {
+	workload.Kind
+	Declaration() *declared.Kind
 }

@@ -23,7 +23,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -33,17 +32,11 @@ import (
 // but kinds are declared and dropped.
 const declaredPath = "/declared/{name}/{generation}/"
 
-// declaredKind is a kind that a ChangeKind declares.
-type declaredKind interface {
-	workload.Kind
-	Declaration() *declared.Kind
-}
-
 // declaredHook serves one webhook of all declared kinds.
 type declaredHook struct {
 	kinds      *workload.Registry
 	does       string
-	newHandler func(workload.Kind) handler
+	newHandler func(workload.Kind) admission.Handler
 	// noise limits log lines that forged requests can cause at will.
 	noise *network.Log
 }

@@ -108,11 +108,11 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	ending := isEnding(mgr.GetClient(), o.Pod)
 	check, evaluator := newGate(o), newEvaluator(&o) // all kinds share their limits
 	noise := network.NewLog(o.Log, clock.RealClock{})
-	for does, newHandler := range map[string]func(workload.Kind) handler{
-		intercept.Mutate:     func(k workload.Kind) handler { return newMutating(o, k, check) },
-		intercept.Validate:   func(k workload.Kind) handler { return newValidating(o, k) },
-		intercept.Quarantine: func(k workload.Kind) handler { return newQuarantine(o, k) },
-		intercept.Policy:     func(k workload.Kind) handler { return newPolicy(o, k, evaluator) },
+	for does, newHandler := range map[string]func(workload.Kind) admission.Handler{
+		intercept.Mutate:     func(k workload.Kind) admission.Handler { return newMutating(o, k, check) },
+		intercept.Validate:   func(k workload.Kind) admission.Handler { return newValidating(o, k) },
+		intercept.Quarantine: func(k workload.Kind) admission.Handler { return newQuarantine(o, k) },
+		intercept.Policy:     func(k workload.Kind) admission.Handler { return newPolicy(o, k, evaluator) },
 	} {
 		server.Register(declaredPath+does, leaving(ending, &declaredHook{o.Kinds, does, newHandler, noise}))
 		for _, kind := range o.Kinds.Kinds() {

@@ -23,6 +23,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -88,7 +89,7 @@ func (k *Kind) Trim(obj any) (any, error) {
 	_, due, err := workload.LeftOver(NewWorkloads(k), u)
 	kept := map[string]any{
 		keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed,
-		keptStamp: NewWorkloads(k).stampOf(u.Object), keptHandBack: due && err == nil,
+		keptStamp: k.stampOf(u.Object), keptHandBack: due && err == nil,
 		keptWritten: written(u),
 	}
 	fields := map[string]any{}
@@ -153,4 +154,33 @@ func (k *Kind) reads() (paths []workload.Path) {
 		paths = append(paths, k.content[i].ignore...)
 	}
 	return paths
+}
+
+// templatePath returns the path of the pod template; ok is false unless the content has exactly one.
+func (k *Kind) templatePath() (path workload.Path, ok bool) {
+	for i := range k.content {
+		if !k.content[i].podTemplate {
+			continue
+		}
+		if ok {
+			return nil, false
+		}
+		path, ok = k.content[i].path, true
+	}
+	return path, ok
+}
+
+// stampOf returns the version label of the pod template of an object, trimmed or as the API server sent it.
+func (k *Kind) stampOf(object map[string]any) string {
+	if kept := keptOf(object); kept != nil {
+		stamp, _ := kept[keptStamp].(string)
+		return stamp
+	}
+	path, ok := k.templatePath()
+	if !ok || k.Spec.VersionLabel != v1alpha1.VersionLabelOnTemplate {
+		return ""
+	}
+	value, _ := get(object, path.Join("metadata", "labels", v1alpha1.VersionLabel))
+	stamp, _ := value.(string)
+	return stamp
 }

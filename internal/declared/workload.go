@@ -85,18 +85,7 @@ func (d *Workloads) ContentPaths() (paths []workload.Path) {
 }
 
 // TemplatePath implements workload.Kind.
-func (d *Workloads) TemplatePath() (path workload.Path, ok bool) {
-	for i := range d.k.content {
-		if !d.k.content[i].podTemplate {
-			continue
-		}
-		if ok {
-			return nil, false
-		}
-		path, ok = d.k.content[i].path, true
-	}
-	return path, ok
-}
+func (d *Workloads) TemplatePath() (path workload.Path, ok bool) { return d.k.templatePath() }
 
 // VersionOf implements workload.Kind.
 func (d *Workloads) VersionOf(stored *unstructured.Unstructured) (string, error) {
@@ -172,7 +161,7 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 	w := &workload.Workload{
 		GVK: d.k.GroupVersionKind, Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
 		Labels: u.GetLabels(), Annotations: u.GetAnnotations(), Deleting: u.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(u),
-		Object: u.Object, Images: d.k.ImagesOf(u.Object), Version: d.k.VersionOf(u.Object), Unstamped: !d.Stamps(), Stamp: d.stampOf(u.Object),
+		Object: u.Object, Images: d.k.ImagesOf(u.Object), Version: d.k.VersionOf(u.Object), Unstamped: !d.Stamps(), Stamp: d.k.stampOf(u.Object),
 		MinReady: d.k.MinReady(u.Object), ByPods: true, InFlight: 1, Rollbacks: d.k.Spec.Rollback,
 		WithoutPods: d.k.Spec.Pods == nil, Settle: d.k.Spec.Rollout.Settle.Duration,
 		HandBack: keptOf(u.Object)[keptHandBack] == true,
@@ -240,21 +229,6 @@ func isStale(object map[string]any) bool {
 
 // note records the first expression that cannot be evaluated.
 func note(w *workload.Workload, err error) { w.Problem = cmp.Or(w.Problem, wording.Brief(err.Error())) }
-
-// stampOf returns the version label of the pod template of an object, trimmed or as the API server sent it.
-func (d *Workloads) stampOf(object map[string]any) string {
-	if kept := keptOf(object); kept != nil {
-		stamp, _ := kept[keptStamp].(string)
-		return stamp
-	}
-	path, ok := d.TemplatePath()
-	if !ok || !d.Stamps() {
-		return ""
-	}
-	value, _ := get(object, path.Join("metadata", "labels", v1alpha1.VersionLabel))
-	stamp, _ := value.(string)
-	return stamp
-}
 
 // readsRevision matches an expression that may read the variable revision.
 var readsRevision = regexp.MustCompile(`(^|[^.?\w])revision\b`)

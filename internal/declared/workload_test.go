@@ -489,7 +489,7 @@ func TestTrimKeepsStamp(t *testing.T) {
 	d := thingsBy(t, thingSpec+"versionLabel: Template\n")
 	u := &unstructured.Unstructured{Object: object(t, thing)}
 	utilruntime.Must(unstructured.SetNestedField(u.Object, "stamp", "spec", "template", "metadata", "labels", v1alpha1.VersionLabel))
-	if _, err := d.k.Trim(u); err != nil || d.stampOf(u.Object) != "stamp" || !d.Stamps() {
-		t.Errorf("%v: %q", err, d.stampOf(u.Object))
+	if _, err := d.k.Trim(u); err != nil || d.k.stampOf(u.Object) != "stamp" || !d.Stamps() {
+		t.Errorf("%v: %q", err, d.k.stampOf(u.Object))
 	}
 }

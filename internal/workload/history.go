@@ -76,3 +76,7 @@ func ReadTemplate(data []byte) (template map[string]any, version string, err err
 	delete(template, patchDirective)
 	return template, Version(template), nil
 }
+
+// patchDirective is a key that the controllers of StatefulSets and DaemonSets add to the template
+// of a revision, to apply it as a strategic merge patch.
+const patchDirective = "$patch"

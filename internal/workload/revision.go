@@ -141,10 +141,6 @@ func contentOf(r *appsv1.ControllerRevision) *content {
 	return &content{Version: version, Images: Images(template)}
 }
 
-// patchDirective is a key that the controllers of StatefulSets and DaemonSets add to the template
-// of a revision, to apply it as a strategic merge patch.
-const patchDirective = "$patch"
-
 // revision is a revision of a workload, created by its controller.
 type revision struct {
 	*appsv1.ControllerRevision
