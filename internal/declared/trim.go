@@ -86,7 +86,7 @@ func (k *Kind) Trim(obj any) (any, error) {
 	for _, image := range k.ImagesOf(u.Object) {
 		images = append(images, image)
 	}
-	_, due, err := workload.LeftOver(NewWorkloads(k), u)
+	_, due, err := workload.LeftOver(k, u)
 	kept := map[string]any{
 		keptVersion: k.VersionOf(u.Object), keptImages: images, keptMark: trimmed,
 		keptStamp: k.stampOf(u.Object), keptHandBack: due && err == nil,
@@ -183,4 +183,28 @@ func (k *Kind) stampOf(object map[string]any) string {
 	value, _ := get(object, path.Join("metadata", "labels", v1alpha1.VersionLabel))
 	stamp, _ := value.(string)
 	return stamp
+}
+
+// ContentPaths returns the paths of the content.
+func (k *Kind) ContentPaths() (paths []workload.Path) {
+	for i := range k.content {
+		paths = append(paths, k.content[i].path)
+	}
+	return paths
+}
+
+// HaltPaths returns the paths of the fields that halt an object.
+func (k *Kind) HaltPaths() (paths []workload.Path) {
+	for i := range k.halts {
+		paths = append(paths, k.halts[i].path)
+	}
+	return paths
+}
+
+// PacePaths returns the paths of the fields that hold an object; none if its rollouts are not held.
+func (k *Kind) PacePaths() []workload.Path {
+	if k.Spec.Hold != v1alpha1.HoldByPartition {
+		return nil
+	}
+	return []workload.Path{k.partition}
 }

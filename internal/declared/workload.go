@@ -77,12 +77,7 @@ func (d *Workloads) Transforms() map[client.Object]cache.TransformFunc {
 }
 
 // ContentPaths implements workload.Kind.
-func (d *Workloads) ContentPaths() (paths []workload.Path) {
-	for i := range d.k.content {
-		paths = append(paths, d.k.content[i].path)
-	}
-	return paths
-}
+func (d *Workloads) ContentPaths() []workload.Path { return d.k.ContentPaths() }
 
 // TemplatePath implements workload.Kind.
 func (d *Workloads) TemplatePath() (path workload.Path, ok bool) { return d.k.templatePath() }
@@ -305,12 +300,7 @@ func (d *Workloads) Pace(stored *unstructured.Unstructured) (*workload.Pacing, e
 }
 
 // PacePaths implements workload.Kind.
-func (d *Workloads) PacePaths() []workload.Path {
-	if d.k.Spec.Hold != v1alpha1.HoldByPartition {
-		return nil
-	}
-	return []workload.Path{d.k.partition}
-}
+func (d *Workloads) PacePaths() []workload.Path { return d.k.PacePaths() }
 
 // SetPace implements workload.Control.
 func (d *Workloads) SetPace(from workload.Pacing, to workload.Pace) []workload.Op {
@@ -346,12 +336,7 @@ func (d *Workloads) HaltedFrom(w *workload.Workload) string {
 }
 
 // HaltPaths implements workload.Control.
-func (d *Workloads) HaltPaths() (paths []workload.Path) {
-	for i := range d.k.halts {
-		paths = append(paths, d.k.halts[i].path)
-	}
-	return paths
-}
+func (d *Workloads) HaltPaths() []workload.Path { return d.k.HaltPaths() }
 
 // Resume implements workload.Control.
 func (d *Workloads) Resume(w *workload.Workload) []workload.Op {

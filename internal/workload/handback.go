@@ -70,10 +70,17 @@ func HandBack(entries []metav1.ManagedFieldsEntry, at Path, except ...Path) (cha
 	return left, err == nil, err
 }
 
+// writtenPaths has the paths of the fields that the operator writes: a Kind has them.
+type writtenPaths interface {
+	ContentPaths() []Path
+	HaltPaths() []Path
+	PacePaths() []Path
+}
+
 // LeftOver returns the managed fields of a workload without the fields that the operator has to
 // give up: the template of a rollback, and the fields by which it halted the workload, after
 // admission resumed it. due is false if there are none.
-func LeftOver(k Kind, stored metav1.Object) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
+func LeftOver(k writtenPaths, stored metav1.Object) (changed []metav1.ManagedFieldsEntry, due bool, err error) {
 	changed = stored.GetManagedFields()
 	for _, path := range k.ContentPaths() {
 		given, some, err := HandBack(changed, path, slices.Concat(k.HaltPaths(), k.PacePaths())...)

@@ -181,6 +181,7 @@ var asInConfig = map[string]struct {
 	"network-policy/egress": {beside: true, values: []string{"networkPolicy.enabled=true,networkPolicy.egress.enabled=true"}},
 	"admission-policy":      {beside: true, values: []string{"rbac.enrolledOnly=true"}},
 	"samples/server":        {values: []string{"server.url=http://altershield.altershield.svc:8080", "server.tokenSecret=altershield-token"}},
+	"without-aggregation":   {values: []string{"rbac.aggregateKinds=false"}},
 	"samples/restore":       {beside: true, values: []string{"rbac.restoreWebhooks=true"}},
 }
 

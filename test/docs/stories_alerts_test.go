@@ -118,7 +118,8 @@ var alertsStories = map[string]plan{
 				skip: "the operator was deleted above; internal/errand tests it",
 			},
 			{
-				command: "kubectl delete mutatingwebhookconfiguration altershieldoperator-mutating-webhook-configuration",
+				command: "kubectl delete mutatingwebhookconfiguration altershieldoperator-mutating-webhook-configuration " +
+					"altershieldoperator-declared-mutating",
 				before:  (*story).stopManager,
 			},
 			{

@@ -63,7 +63,7 @@ func (w *world) installDefinition(ctx context.Context, module, path, name string
 			file := filepath.Join(GinkgoT().TempDir(), "crd.yaml")
 			Expect(os.WriteFile(file, text, 0o600)).To(Succeed())
 			w.kubectl(ctx, "apply", "--server-side", "-f", file)
-			w.kubectl(ctx, "wait", "--for=condition=Established", "crd/"+name)
+			w.kubectl(ctx, "wait", "--for=jsonpath={.status.conditions[?(@.type=='Established')].status}=True", "crd/"+name)
 			return
 		}
 	}
