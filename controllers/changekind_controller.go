@@ -227,6 +227,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	case !settled:
 		again.RequeueAfter = time.Second
 		log.FromContext(ctx).V(1).Info("the webhooks of declared kinds wait", "for", err)
+		return again, nil // the conditions do not say yet that webhooks exist
 	default:
 		s.WriteError = r.intercept(ctx, "")
 	}
@@ -245,6 +246,9 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 
 // forget removes a kind whose ChangeKind is gone.
 func (r *ChangeKindReconciler) forget(ctx context.Context, name string) (ctrl.Result, error) {
+	if _, known := r.judged[name]; name != "" && !known && r.Hub.Used(name) == nil {
+		return ctrl.Result{}, nil // a definition that no ChangeKind declares
+	}
 	if r.leads() {
 		if settled, _ := r.isSettled(ctx); !settled {
 			return ctrl.Result{RequeueAfter: time.Second}, nil
@@ -295,12 +299,11 @@ func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind
 	}
 	before, leaving := r.judged[c.Name], s.leaving
 	kind, problem := declared.Accept(c, served)
+	if used, ok := r.Hub.Used(c.Name).(hub.Declared); ok && leaving {
+		problem, kind = "", used.Declaration() // the generation that is in use leaves: it halted the objects
+	}
 	if s.Problem = problem; problem != "" {
-		used, ok := r.Hub.Used(c.Name).(hub.Declared)
-		if !ok || !leaving {
-			return s, nil
-		}
-		s.Problem, kind = "", used.Declaration() // the generation that is in use leaves
+		return s, nil
 	}
 	isOwn := func(k workload.Kind) bool { return k.GroupVersionKind().GroupKind() == kind.GroupKind() }
 	if slices.ContainsFunc(r.Kinds.Fixed(), isOwn) {

@@ -57,7 +57,7 @@ type kindState struct {
 // waits reports whether objects have to change first.
 func (s *kindState) waits() bool {
 	if s.leaving {
-		return s.Filling || s.Fresh || s.Stopped > 0 || len(s.Missing) > 0
+		return s.Filling || s.Fresh || s.Stopped > 0 || len(s.Missing) > 0 || s.Problem != ""
 	}
 	return s.Halted > 0 || s.Stale > 0
 }
@@ -66,7 +66,13 @@ func (s *kindState) waits() bool {
 func (s *kindState) count(k *declared.Kind, objects []unstructured.Unstructured, enrolled func(namespace string) bool) {
 	for i := range objects {
 		o := &objects[i]
+		if o.GetDeletionTimestamp() != nil {
+			continue
+		}
 		annotations := o.GetAnnotations()
+		if annotations[v1alpha1.HeldAnnotation] != "" && k.Spec.Hold != v1alpha1.HoldByPartition {
+			s.Halted++
+		}
 		if halted := annotations[v1alpha1.HaltedFromAnnotation]; halted != "" && haltsElsewhere(k, halted) {
 			s.Halted++
 		}

@@ -69,7 +69,7 @@ func countWorkloads(
 	for _, kind := range kinds {
 		of := metrics.Of{Kind: kind.GroupVersionKind().Kind}
 		for _, of.Namespace = range enrolled {
-			counted[of] = 0
+			counted[of] += 0 // two kinds of the same name are counted together
 		}
 		list := kind.ObjectList()
 		if err := v.Cached.List(ctx, list, append(opts, client.UnsafeDisableDeepCopy)...); err != nil {

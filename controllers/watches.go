@@ -149,6 +149,8 @@ func recordChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+				// Objects of some kinds, as ConfigMaps, have no generation.
+				e.ObjectNew.GetGeneration() == 0 && e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() ||
 				e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
 				workload.OwnerOf(e.ObjectOld) != workload.OwnerOf(e.ObjectNew) ||
 				!reflect.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,8 +35,8 @@ import (
 func (l *leaving) declaredKinds(ctx context.Context) (kinds []schema.GroupVersionKind, err error) {
 	var list v1alpha1.ChangeKindList
 	if err := l.List(ctx, &list); err != nil {
-		if meta.IsNoMatchError(err) {
-			return nil, nil // an older version of the kinds is installed
+		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) {
+			return nil, nil // an older version of the kinds, or of the role, is installed
 		}
 		return nil, fmt.Errorf("list changekinds: %w", err)
 	}
@@ -53,8 +54,8 @@ func (l *leaving) declaredKinds(ctx context.Context) (kinds []schema.GroupVersio
 	return kinds, nil
 }
 
-// releaseKinds removes the operator's finalizer from all ChangeKinds, so that they can be deleted without it. It is called after
-// the manager ended, which would add them again.
+// releaseKinds removes the operator's finalizer from all ChangeKinds, so that they can be deleted without it. The manager adds
+// them again while it runs.
 func (l *leaving) releaseKinds(ctx context.Context) error {
 	var list v1alpha1.ChangeKindList
 	if err := l.List(ctx, &list); err != nil {

@@ -26,6 +26,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -451,13 +452,17 @@ func (l *leaving) loadMarked(ctx context.Context) ([]marked, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, gvk := range append(kinds, declared...) {
+	for number, gvk := range slices.Concat(kinds, declared) {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 		for next := ""; ; next = list.Continue {
 			if err := l.List(ctx, list, client.Limit(pageSize), client.Continue(next)); err != nil {
 				if meta.IsNoMatchError(err) {
 					break // the kind is not served, so it has no workloads
+				}
+				if number >= len(kinds) && apierrors.IsForbidden(err) {
+					l.say("%s of a ChangeKind are not listed: %v", gvk.Kind, err)
+					break
 				}
 				return nil, fmt.Errorf("list %s: %w", gvk.Kind, err)
 			}
