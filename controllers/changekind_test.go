@@ -109,7 +109,10 @@ func TestCountObjects(t *testing.T) {
 		"halted":            {object("shop", annotation(v1alpha1.HaltedFromAnnotation, `[{"path":"spec.paused"}]`)), "1 0 0 0"},
 		"halted elsewhere":  {object("shop", annotation(v1alpha1.HaltedFromAnnotation, `[{"path":"spec.stop"}]`)), "1 1 0 0"},
 		"halted by no JSON": {object("other", annotation(v1alpha1.HaltedFromAnnotation, `spec.stop`)), "0 0 0 0"},
-		"stopped":           {object("other", annotation(v1alpha1.HeldAnnotation, "x")), "0 0 0 1"},
+		"stopped":           {object("other", annotation(v1alpha1.SuspendedByAnnotation, "x")), "0 0 0 1"},
+		"held before":       {object("other", annotation(v1alpha1.HeldAnnotation, "x")), "0 1 0 1"},
+		"being deleted": {object("shop", `deletionTimestamp: "2026-01-01T00:00:00Z", `+annotation(v1alpha1.SuspendedByAnnotation, "x")),
+			"0 0 0 0"},
 	} {
 		s := kindState{}
 		s.count(k, []unstructured.Unstructured{test.object}, func(namespace string) bool { return namespace == "shop" })

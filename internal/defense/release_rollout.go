@@ -48,7 +48,7 @@ func followRollout(d *release) (wait time.Duration) {
 		(stopped == v1alpha1.ReasonRolloutPaused || stopped == v1alpha1.ReasonRolloutHalted) {
 		s.EntryTime, s.EntryTimeUnix = times.Format(d.Now), d.Now.Unix() // the deadline begins again
 	}
-	if !w.Rollout.Stale {
+	if !w.Rollout.Stale && w.Problem == "" {
 		s.CompleteTimeUnix = sinceUnix(w.Rollout.Complete, s.CompleteTimeUnix, d.Now)
 	}
 	left, overdue := untilDeadline(d)
@@ -75,10 +75,12 @@ func sinceUnix(holds bool, since int64, now time.Time) int64 {
 	return cmp.Or(since, now.Unix())
 }
 
-// untilDeadline returns how long the rollout has to become complete, 0 without a deadline, and whether it is overdue.
+// untilDeadline returns how long the rollout has to become complete, 0 without a deadline, and whether it is overdue. A
+// rollout whose progress is unknown is not overdue.
 func untilDeadline(d *release) (left time.Duration, overdue bool) {
 	w := d.Workload
-	if w.ProgressDeadline == 0 || w.Rollout.Complete || w.Paused || !record.SucceededAt(d.status).IsZero() {
+	if w.ProgressDeadline == 0 || w.Rollout.Complete || w.Paused || w.Problem != "" || !record.SucceededAt(d.status).IsZero() ||
+		len(record.ChecksAt(d.status, v1alpha1.StageReleasePost)) > 0 { // it was complete for long enough
 		return 0, false
 	}
 	left = time.Unix(d.status.EntryTimeUnix, 0).Add(w.ProgressDeadline).Sub(d.Now)

@@ -45,6 +45,8 @@ func (w *world) Stuck(why string) *world {
 	return w
 }
 
+func (w *world) Problem(why string) *world { w.in.Workload.Problem = why; return w }
+
 func TestReleaseWithoutPods(t *testing.T) {
 	const pre, post = v1alpha1.StageReleasePre, v1alpha1.StageReleasePost
 	tests := map[string]struct {
@@ -89,6 +91,19 @@ func TestReleaseWithoutPods(t *testing.T) {
 				return w.Settle(t)
 			},
 			state: v1alpha1.ChangeWorkloadSuccess, reason: v1alpha1.ReasonRolloutComplete, complete: time.Minute,
+		},
+		"an expression fails for a moment": {
+			do: func(t *testing.T) *world {
+				w := podless().Complete().Settle(t).Later(50 * time.Second).NotComplete().Problem("no such key").Settle(t)
+				return w.Later(10 * time.Second).Settle(t).Complete().Problem("").Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuccess, reason: v1alpha1.ReasonRolloutComplete, complete: time.Minute,
+		},
+		"an expression that fails exceeds no deadline": {
+			do: func(t *testing.T) *world {
+				return podless().Problem("no such key").Settle(t).Later(time.Hour).Settle(t).Later(time.Minute).Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for its rollout",
 		},
 		"the process dies before it writes the time": {
 			do:    func(t *testing.T) *world { return podless().Settle(t).Complete().Crash().Later(time.Minute).Settle(t) },
