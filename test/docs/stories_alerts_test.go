@@ -120,7 +120,7 @@ var alertsStories = map[string]plan{
 			{
 				command: "kubectl delete mutatingwebhookconfiguration altershieldoperator-mutating-webhook-configuration " +
 					"altershieldoperator-declared-mutating",
-				before:  (*story).stopManager,
+				before: (*story).stopManager,
 			},
 			{
 				command: "kubectl label deployment NAME admission-webhook-altershield.antgroup.com/version- " +
