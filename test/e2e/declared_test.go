@@ -63,7 +63,8 @@ func (w *world) installDefinition(ctx context.Context, module, path, name string
 			file := filepath.Join(GinkgoT().TempDir(), "crd.yaml")
 			Expect(os.WriteFile(file, text, 0o600)).To(Succeed())
 			w.kubectl(ctx, "apply", "--server-side", "-f", file)
-			w.kubectl(ctx, "wait", "--for=jsonpath={.status.conditions[?(@.type=='Established')].status}=True", "crd/"+name)
+			Eventually(func() string { return w.kubectl(ctx, "get", "crd", name, "-o", "jsonpath={.status.conditions}") }).
+				WithTimeout(time.Minute).WithPolling(100 * time.Millisecond).Should(ContainSubstring(`"status":"True","type":"Established"`))
 			return
 		}
 	}
