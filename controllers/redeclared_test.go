@@ -79,7 +79,7 @@ func redeclareHalted(w *world.World) {
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 }
 
-// releasedOutside releases a Fleet while its namespace is not enrolled: nobody verifies it.
+// releasedOutside releases a Fleet while its namespace is not enrolled, so it is not verified.
 func releasedOutside(w *world.World) {
 	must(w, w.Create(ships(3)))
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)

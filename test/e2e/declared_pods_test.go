@@ -170,7 +170,8 @@ var _ = Describe("a declared kind with pods", Ordered, func() {
 			controlplane.BehaviorLabel+`":"`+controlplane.BehaviorCrashLoop+`"}}}}}`)).
 			To(Succeed())
 		Eventually(func(g Gomega) {
-			g.Expect(w.kubectl(ctx, "-n", d.namespace, "get", "events")).To(MatchRegexp(`cloneset/sleep +.*pod sleep-\w+ does not come up: container sleep`))
+			g.Expect(w.kubectl(ctx, "-n", d.namespace, "get", "events")).
+				To(MatchRegexp(`cloneset/sleep +.*pod sleep-\w+ does not come up: container sleep`))
 		}).WithContext(ctx).Should(Succeed())
 		w.kubectl(ctx, "-n", d.namespace, "annotate", "cloneset", d.name, v1alpha1.RollbackToAnnotation+"=last-success")
 		Eventually(func(g Gomega) {
