@@ -35,8 +35,12 @@ import (
 func (l *leaving) declaredKinds(ctx context.Context) (kinds []schema.GroupVersionKind, err error) {
 	var list v1alpha1.ChangeKindList
 	if err := l.List(ctx, &list); err != nil {
-		if meta.IsNoMatchError(err) || apierrors.IsForbidden(err) {
-			return nil, nil // an older version of the kinds, or of the role, is installed
+		if meta.IsNoMatchError(err) {
+			return nil, nil // an older version of the kinds is installed
+		}
+		if apierrors.IsForbidden(err) { // an older version of the role is installed
+			l.say("objects of declared kinds are not listed: %v", err)
+			return nil, nil
 		}
 		return nil, fmt.Errorf("list changekinds: %w", err)
 	}

@@ -614,6 +614,11 @@ func TestRightsToLeave(t *testing.T) {
 				t.Errorf("templates/leave.yaml: the Job may not list %s", plural)
 			}
 		}
+		if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.Resources, "changekinds") && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "patch")
+		}) {
+			t.Error("templates/leave.yaml: the Job may not list and patch changekinds")
+		}
 		return
 	}
 	t.Error("the chart has no ClusterRole altershieldoperator-leave")
