@@ -70,17 +70,17 @@ func (s *kindState) count(k *declared.Kind, objects []unstructured.Unstructured,
 			continue
 		}
 		annotations := o.GetAnnotations()
-		if annotations[v1alpha1.HeldAnnotation] != "" && k.Spec.Hold != v1alpha1.HoldByPartition {
+		held := workload.ParseHold(annotations[v1alpha1.HeldAnnotation]) != nil
+		if held && k.Spec.Hold != v1alpha1.HoldByPartition {
 			s.Halted++
 		}
 		if halted := annotations[v1alpha1.HaltedFromAnnotation]; halted != "" && haltsElsewhere(k, halted) {
 			s.Halted++
 		}
-		for _, name := range []string{v1alpha1.HaltedAnnotation, v1alpha1.HeldAnnotation, v1alpha1.SuspendedByAnnotation} {
-			if annotations[name] != "" {
-				s.Stopped++
-				break
-			}
+		// As users can write annotations, only what the operator can take back counts.
+		_, suspended := o.GetLabels()[v1alpha1.SuspendLabel]
+		if held || annotations[v1alpha1.HaltedAnnotation] != "" || suspended && annotations[v1alpha1.SuspendedByAnnotation] != "" {
+			s.Stopped++
 		}
 		if !enrolled(o.GetNamespace()) || workload.OptedOut(o.GetLabels()) {
 			continue

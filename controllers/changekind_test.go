@@ -97,6 +97,7 @@ func TestCountObjects(t *testing.T) {
 	current := k.VersionOf(map[string]any{"spec": map[string]any{"template": map[string]any{"a": "b"}}})
 	label := func(version string) string { return fmt.Sprintf("labels: {%s: %q}", v1alpha1.VersionLabel, version) }
 	annotation := func(name, value string) string { return fmt.Sprintf("annotations: {%s: '%s'}", name, value) }
+	hold := `{"release":2,"until":"EveryBatch","partition":1,"set":{"partition":3}}`
 	for name, test := range map[string]struct {
 		object unstructured.Unstructured
 		want   string // objects, halted elsewhere, stale, stopped
@@ -109,8 +110,12 @@ func TestCountObjects(t *testing.T) {
 		"halted":            {object("shop", annotation(v1alpha1.HaltedFromAnnotation, `[{"path":"spec.paused"}]`)), "1 0 0 0"},
 		"halted elsewhere":  {object("shop", annotation(v1alpha1.HaltedFromAnnotation, `[{"path":"spec.stop"}]`)), "1 1 0 0"},
 		"halted by no JSON": {object("other", annotation(v1alpha1.HaltedFromAnnotation, `spec.stop`)), "0 0 0 0"},
-		"stopped":           {object("other", annotation(v1alpha1.SuspendedByAnnotation, "x")), "0 0 0 1"},
-		"held before":       {object("other", annotation(v1alpha1.HeldAnnotation, "x")), "0 1 0 1"},
+		"blocked": {object("other", fmt.Sprintf("labels: {%s: '1'}, ", v1alpha1.SuspendLabel)+annotation(v1alpha1.SuspendedByAnnotation, "x")),
+			"0 0 0 1"},
+		"no longer blocked": {object("other", annotation(v1alpha1.SuspendedByAnnotation, "x")), "0 0 0 0"},
+		"halted by us":      {object("other", annotation(v1alpha1.HaltedAnnotation, "1")), "0 0 0 1"},
+		"held before":       {object("other", annotation(v1alpha1.HeldAnnotation, hold)), "0 1 0 1"},
+		"held by a user":    {object("other", annotation(v1alpha1.HeldAnnotation, "x")), "0 0 0 0"},
 		"being deleted": {object("shop", `deletionTimestamp: "2026-01-01T00:00:00Z", `+annotation(v1alpha1.SuspendedByAnnotation, "x")),
 			"0 0 0 0"},
 	} {
