@@ -222,17 +222,14 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	if !r.leads() {
 		return again, nil
 	}
-	settled, err := r.isSettled(ctx)
-	switch {
-	case !settled:
+	if settled, err := r.isSettled(ctx); !settled {
 		again.RequeueAfter = time.Second
 		log.FromContext(ctx).V(1).Info("the webhooks of declared kinds wait", "for", err)
 		return again, nil // the conditions do not say yet that webhooks exist
-	default:
-		s.WriteError = r.intercept(ctx, "")
 	}
+	s.WriteError = r.intercept(ctx, "")
 	if c.DeletionTimestamp != nil && !s.waits() && s.WriteError == nil {
-		r.drop(c.Name)
+		r.Hub.Remove(c.Name)
 		return cluster.Settle(ctx, again, r.release(ctx, &c))
 	}
 	if err := r.report(ctx, &c, &s); err != nil {
@@ -259,23 +256,21 @@ func (r *ChangeKindReconciler) forget(ctx context.Context, name string) (ctrl.Re
 		}
 	}
 	delete(r.judged, name)
-	r.drop(name)
+	r.Hub.Remove(name)
 	return ctrl.Result{}, nil
 }
 
-func (r *ChangeKindReconciler) drop(name string) { r.Hub.Remove(name) }
-
 // intercept writes the webhooks of all kinds in use, without those of one name, and of kinds that leave.
 func (r *ChangeKindReconciler) intercept(ctx context.Context, without string) error {
+	if r.interceptor == nil {
+		return nil
+	}
 	var kinds []*declared.Kind
 	for _, k := range r.Kinds.Declared() {
 		d, ok := k.(hub.Declared)
 		if _, leaves := k.(leavingKind); ok && !leaves && d.Declaration().Name != without {
 			kinds = append(kinds, d.Declaration())
 		}
-	}
-	if r.interceptor == nil {
-		return nil
 	}
 	return r.interceptor.Write(ctx, kinds)
 }
@@ -338,7 +333,7 @@ func (r *ChangeKindReconciler) declare(ctx context.Context, c *v1alpha1.ChangeKi
 			}
 		}
 		delete(r.judged, c.Name)
-		r.drop(c.Name)
+		r.Hub.Remove(c.Name)
 		return nil
 	case s.Problem != "":
 		return nil
