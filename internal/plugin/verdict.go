@@ -81,7 +81,7 @@ audit log of the API server knows the user.`),
 	flags.StringArrayVar(&f.Pods, "pod", nil, "this pod; may be given several times")
 	flags.IntSliceVar(&f.Batches, "batch", nil, "all pods of this batch, by its number; may be given several times")
 	flags.BoolVar(&f.Order, "order", false, "pass: the checks of the order on AlterShield Server")
-	flags.BoolVar(&f.Checks, "checks", false, "pass: the checks of policies of the release as a whole")
+	flags.BoolVar(&f.Checks, "checks", false, "pass: the checks of policies of the release as a whole, and the check of its rollout")
 	flags.BoolVar(&f.All, "all", false, "pass: everything that fails; the default if nothing is named")
 	flags.StringVarP(&f.Message, "message", "m", "", "reason for the verdict")
 	flags.BoolVar(&f.wait, "wait", true, "wait until the operator has taken the verdict")
