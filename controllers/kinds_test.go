@@ -128,7 +128,7 @@ func repairFleet(w *world.World) {
 }
 
 func rollFleetBack(w *world.World) {
-	must(w, w.Create(ships(3)))
+	must(w, w.Create(ships(9))) // the rollout lasts longer than the death of a process, which would else have nothing to halt
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 	first := w.Fleet("web").Labels[v1alpha1.VersionLabel]
 

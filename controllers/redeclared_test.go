@@ -52,7 +52,7 @@ func TestDeclared(t *testing.T) {
 // redeclareHalted changes the declaration of a Fleet that is blocked and halted: its content becomes a baseline, which no block and no
 // halt outlives.
 func redeclareHalted(w *world.World) {
-	must(w, w.Create(ships(3)))
+	must(w, w.Create(ships(9)))
 	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 	crew(w, "second", "")
 	w.Until("a batch is done", func() bool { return batchDone(w, changeOfFleet(w)) })
