@@ -17,7 +17,6 @@ limitations under the License.
 package checks
 
 import (
-	"context"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -25,7 +24,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/binaries"
@@ -121,9 +119,7 @@ func TestRealComparisons(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-				return p.Scraped(ctx) == nil, nil
-			}); err != nil {
+			if err := p.Scraped(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			r := newComparing(t, &ranges{Server: &httptest.Server{URL: p.URL()}}, 8)

@@ -17,7 +17,6 @@ limitations under the License.
 package checks
 
 import (
-	"context"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -26,7 +25,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/yaml"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -104,9 +102,7 @@ func TestRealSamples(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-		return p.Scraped(ctx) == nil, nil
-	}); err != nil {
+	if err := p.Scraped(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r := newQuerying(t, &prometheus{Server: &httptest.Server{URL: p.URL()}})

@@ -18,7 +18,6 @@ package plugin
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -30,7 +29,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -145,9 +143,7 @@ func TestRealSimulation(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closed(t, p.Close) })
-	if err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-		return p.Scraped(ctx) == nil, nil
-	}); err != nil {
+	if err := p.Scraped(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	out, report, err := simulated(t, now, p.URL(),

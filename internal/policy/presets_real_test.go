@@ -17,7 +17,6 @@ limitations under the License.
 package policy
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -30,8 +29,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/hack/binaries"
@@ -143,9 +140,7 @@ func TestRealPresets(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
-		return p.Scraped(ctx) == nil, nil
-	}); err != nil {
+	if err := p.Scraped(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for file, of := range want {

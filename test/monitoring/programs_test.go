@@ -123,9 +123,7 @@ func startPrometheus(t *testing.T, o PrometheusOptions) *Prometheus {
 
 func scraped(t *testing.T, p *Prometheus) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.Scraped(ctx); err != nil {
+	if err := p.Scraped(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

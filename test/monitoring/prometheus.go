@@ -153,8 +153,10 @@ func (p *Prometheus) SetRules(ctx context.Context, rules ...Rule) error {
 }
 
 // Scraped waits until the targets are those of Targets and Jobs, and each of them was scraped since the call. A target that is down
-// only has to be tried.
+// only has to be tried. On a quiet machine it takes two intervals.
 func (p *Prometheus) Scraped(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, scrapeTimeout, errors.New("prometheus is too slow"))
+	defer cancel()
 	since := time.Now()
 	first := map[string]time.Time{}
 	return until(ctx, func(ctx context.Context) (bool, error) {

@@ -67,6 +67,8 @@ const (
 	validity = 24 * time.Hour
 	// startTimeout bounds a start, which takes a second on a quiet machine.
 	startTimeout = 3 * time.Minute
+	// scrapeTimeout bounds the wait for scrapes of all targets.
+	scrapeTimeout = 6 * time.Minute
 	// stopGrace is the time between SIGTERM and SIGKILL.
 	stopGrace      = 10 * time.Second
 	requestTimeout = 10 * time.Second
