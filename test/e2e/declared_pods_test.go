@@ -137,8 +137,7 @@ func (d *declaredKind) step(ctx context.Context) error {
 var _ = Describe("a declared kind with pods", Ordered, func() {
 	w := inOwnWorld()
 
-	// Pending: with inPlace, pods that stayed Ready through a rollback do not count, so the restored version never succeeds.
-	PIt("verifies pods, sees those that crash, and rolls back on request", func(ctx SpecContext) {
+	It("verifies pods, sees those that crash, and rolls back on request", func(ctx SpecContext) {
 		d := &declaredKind{
 			world: w, kind: "clonesets.apps.kruise.io", gvk: [3]string{"apps.kruise.io", "v1alpha1", "CloneSet"}, name: "sleep",
 			preset: filepath.Join(root, "config", "kinds", "kruise", "cloneset.yaml"),
