@@ -139,7 +139,8 @@ func TestJudgeStart(t *testing.T) {
 			w := s.Workload
 			w.Rollbacks, w.Rolling, w.OldRevisions, w.Content = v1alpha1.RollbackAutomatic, false, olds, &workload.Content{Hash: "now"}
 			s.History = []workload.Revision{
-				{Name: "a", Version: versionA, Release: 1, ContentHash: "now"}, {Name: "c", Version: "c", Release: 3, Unproven: true, ContentHash: "now"},
+				{Name: "a", Version: versionA, Release: 1, ContentHash: "now"},
+				{Name: "c", Version: "c", Release: 3, Unproven: true, ContentHash: "now"},
 				{Name: "d", Version: "d", Release: 4, ContentHash: "before"},
 			}
 		}
