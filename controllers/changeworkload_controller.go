@@ -58,8 +58,6 @@ type ChangeWorkloadReconciler struct {
 	clusterUID types.UID
 	// putOff has the time since which a status write is put off, by the UID of the release.
 	putOff *lru.LRUExpireCache
-	// unkept has the releases whose content is too large for the history, by UID.
-	unkept *lru.LRUExpireCache
 	// refused has, by the UID of a release, when a refused eviction of its next wave is tried again. An entry may be
 	// lost at any time: then the eviction is tried once more.
 	refused *lru.LRUExpireCache
@@ -78,7 +76,6 @@ func newChangeWorkloadReconciler(c *cluster.Cluster, clusterUID types.UID) *Chan
 	return &ChangeWorkloadReconciler{
 		Cluster: c, clusterUID: clusterUID, since: sync.OnceValue(c.Clock.Now),
 		putOff:  lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock),
-		unkept:  lru.NewLRUExpireCacheWithClock(maxPutOff, c.Clock),
 		refused: lru.NewLRUExpireCacheWithClock(maxRefused, c.Clock),
 	}
 }

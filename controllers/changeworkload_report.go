@@ -19,7 +19,6 @@ package controllers
 import (
 	"context"
 	"errors"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/defense"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -114,19 +114,21 @@ func stateName(s v1alpha1.ChangeWorkloadStatusType) string {
 	return string(s)
 }
 
-// unkeptFor is how long content that is too large for the history is not read again.
-const unkeptFor = 24 * time.Hour
-
-// remember adds the content of a release to the history. It reports content that is too large once.
+// remember adds the content of a release to the history. The release reports content that is too large, which is not tried again.
 func (r *ChangeWorkloadReconciler) remember(ctx context.Context, change *v1alpha1.ChangeWorkload, w *workload.Workload) error {
-	if _, reported := r.unkept.Get(change.UID); reported {
-		return nil
-	}
 	err := r.Remember(ctx, change, w)
-	if tooLarge := (*workload.TooLargeError)(nil); errors.As(err, &tooLarge) {
-		r.unkept.Add(change.UID, true, unkeptFor)
-		r.Event(w, change, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: tooLarge.Error()}, "Remember")
+	tooLarge := (*workload.TooLargeError)(nil)
+	if !errors.As(err, &tooLarge) {
+		return err
+	}
+	updated := change.DeepCopy()
+	if w.Version != change.Spec.Reversion || // then the content of another release is too large
+		!defense.NoteDenied(&updated.Status, change.Generation, r.Clock.Now(), defense.WriteRemember, tooLarge.Error()) {
 		return nil
 	}
-	return err
+	if err := r.UpdateStatus(ctx, updated); err != nil {
+		return err
+	}
+	r.Event(w, change, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventWriteDenied, Message: tooLarge.Error()}, "Remember")
+	return nil
 }

@@ -60,7 +60,12 @@ func fleetStories() (all []world.Story) {
 			world.Story{Name: name + ": halt, correct, roll back", Options: options, Run: rollFleetBack},
 		)
 	}
-	return all
+	inPlace := workloadtest.ChangeKind()
+	inPlace.Spec.Pods.InPlace = true
+	return append(all, world.Story{
+		Name: "declared fleet in place: never up, rolled back", Run: rollDeclaredBack,
+		Options: world.Options{Verbose: *verbose, Kinds: workload.NewRegistry(workload.Deployment{}, declaredKind(inPlace, "Fleet"))},
+	})
 }
 
 // TestAnotherKind plays stories of Fleets: a Fleet is defended as a Deployment is, with no more code than its Kind, or with no code and a

@@ -22,6 +22,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -36,6 +40,7 @@ func declaredStories() []world.Story {
 		{Name: "another declaration while it is halted", Options: options, Run: redeclareHalted},
 		{Name: "released while it was not enrolled", Options: options, Run: releasedOutside},
 		{Name: "too large for the history", Options: options, Run: tooLargeForHistory},
+		{Name: "a history that cannot be restored", Options: options, Run: refusedDeclared},
 	}
 }
 
@@ -112,4 +117,72 @@ func tooLargeForHistory(w *world.World) {
 	if reported != 1 {
 		w.Failf("it is reported %d times", reported)
 	}
+	c := meta.FindStatusCondition(changeOfFleet(w).Status.Conditions, v1alpha1.ConditionDefended)
+	if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "no rollback can restore it") {
+		w.Failf("the release does not report it: %+v", c)
+	}
+	must(w, w.PatchFleet("web", `{"spec":{"crew":{"metadata":{"annotations":null}}}}`))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+}
+
+const badCrew = `{"spec":{"crew":{"spec":{"containers":[{"name":"main","image":"` + world.BadImage + `"}]}}}}`
+
+// neverUp releases a Fleet whose pods never come up, after a version that is proven.
+func neverUp(w *world.World) (good string) {
+	must(w, w.Create(ships(3)))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+	w.For(10 * time.Minute)
+	good = w.Fleet("web").Labels[v1alpha1.VersionLabel]
+	must(w, w.PatchFleet("web", badCrew))
+	fleetIs(w, v1alpha1.ChangeWorkloadRunning)
+	return good
+}
+
+// rollDeclaredBack waits until such a Fleet is rolled back without a request. Pods that stayed Ready count for the restored version.
+func rollDeclaredBack(w *world.World) {
+	good := neverUp(w)
+	bad := changeOfFleet(w).Name
+	w.Until("it is rolled back", func() bool {
+		f := w.Fleet("web")
+		return f.Labels[v1alpha1.VersionLabel] == good && f.Spec.Crew.Spec.Containers[0].Image == "good"
+	})
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
+	for _, c := range w.ChangesOf(w.Fleet("web")) {
+		if c.Name == bad && c.Status.Status != v1alpha1.ChangeWorkloadRollback {
+			w.Failf("the release that was rolled back is %+v", c.Status)
+		}
+	}
+	if c := changeOfFleet(w); c.Status.PassCount != 3 || c.Status.Attempt != 2 {
+		w.Failf("the version that is restored: %+v", c.Status)
+	}
+	if err := w.PatchFleet("web", badCrew); err == nil || !strings.Contains(err.Error(), "is in quarantine until") {
+		w.Failf("the version that was rolled back is released: %v", err)
+	}
+}
+
+// refusedDeclared has a history that another program changed: the rollback is refused once, and the release says why.
+func refusedDeclared(w *world.World) {
+	good := neverUp(w)
+	for _, r := range world.List[*appsv1.ControllerRevision](w, "ControllerRevision") {
+		if r.Labels[v1alpha1.VersionLabel] == good {
+			forged := r.DeepCopy()
+			forged.ResourceVersion, forged.UID = "", ""
+			forged.Data.Raw = []byte(strings.ReplaceAll(string(r.Data.Raw), "good", "else"))
+			must(w, w.Delete(r))
+			must(w, w.Create(forged))
+		}
+	}
+	w.For(time.Hour)
+	refused := 0
+	for _, e := range w.Events() {
+		if e.Reason == v1alpha1.EventRollbackRefused && strings.Contains(e.Message, "the template in the history for version "+good) {
+			refused++
+		}
+	}
+	c := meta.FindStatusCondition(changeOfFleet(w).Status.Conditions, v1alpha1.ConditionRolledBack)
+	if refused != 1 || c == nil || c.Reason != v1alpha1.ReasonRollbackRefused || !strings.Contains(c.Message, good) {
+		w.Failf("refused %d times: %+v", refused, c)
+	}
+	must(w, w.PatchFleet("web", strings.Replace(badCrew, world.BadImage, "fixed", 1)))
+	fleetIs(w, v1alpha1.ChangeWorkloadSuccess)
 }

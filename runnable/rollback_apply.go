@@ -70,6 +70,9 @@ func (s *RollbackScanner) loadLive(ctx context.Context, in rollback.Input, pod s
 // that [cluster.Settle] knows.
 func (s *RollbackScanner) apply(ctx context.Context, in rollback.Input, plan rollback.Plan) error {
 	change, err := cluster.CurrentRelease(in.Workload, in.Changes), s.carryOut(ctx, in.Workload, plan)
+	if refused := (*cluster.RefusedError)(nil); change != nil && errors.As(err, &refused) {
+		return s.noteRefused(ctx, in.Workload, change, refused.Why)
+	}
 	if err == nil && change != nil && plan.Rollback == nil {
 		return s.NoteAccepted(ctx, change, cluster.ActRollBack)
 	}
@@ -104,6 +107,20 @@ func (s *RollbackScanner) explain(ctx context.Context, w *workload.Workload, rb 
 	return err
 }
 
+// noteRefused reports, once, why a rollback that no user requested cannot be made. It is tried again when the workload or its
+// release changes.
+func (s *RollbackScanner) noteRefused(ctx context.Context, w *workload.Workload, change *v1alpha1.ChangeWorkload, why string) error {
+	updated, now := change.DeepCopy(), s.Clock.Now()
+	if !rollback.NoteRefused(&updated.Status, change.Generation, now, why) {
+		return nil
+	}
+	if err := s.UpdateStatus(ctx, updated); err != nil {
+		return err
+	}
+	s.Event(w, change, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRollbackRefused, Message: why}, "Rollback")
+	return nil
+}
+
 // refuse removes a request that is not carried out, and reports why.
 func (s *RollbackScanner) refuse(ctx context.Context, w *workload.Workload, why string) error {
 	request := w.Annotations[v1alpha1.RollbackToAnnotation]
@@ -130,11 +147,6 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 	if err != nil {
 		return err
 	}
-	if !rb.Asked() {
-		if err := s.TakeLimit(ctx, w); err != nil {
-			return err
-		}
-	}
 	if w, err = s.Whole(ctx, w); err != nil {
 		return err
 	}
@@ -145,6 +157,11 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 	p := cluster.PatchRevision(w)
 	if err := p.Restore(kind, data); err != nil {
 		return err
+	}
+	if !rb.Asked() {
+		if err := s.TakeLimit(ctx, w); err != nil {
+			return err
+		}
 	}
 	p.Resume(kind)
 	p.GiveBack(kind)

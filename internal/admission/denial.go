@@ -98,7 +98,8 @@ func waysOn(r *Request) string {
 	if r.Past == nil {
 		return ""
 	}
-	target := rollback.NewestRevision(r.Past.History, r.Old.Version, rollback.ParseQuarantine(r.Old.Annotations, r.Now))
+	target := rollback.NewestRevision(
+		r.Old.Content.Restorable(r.Past.History), r.Old.Version, rollback.ParseQuarantine(r.Old.Annotations, r.Now))
 	if target == nil {
 		return ""
 	}

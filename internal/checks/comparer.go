@@ -80,8 +80,12 @@ func (p *querier) withoutComparison(
 	if err != nil {
 		return next, false, err
 	}
+	why := without(before, undo)
+	if why == "" && s.Workload.Rollbacks != "" {
+		why = "which pods have the previous version is not known of a declared kind"
+	}
 	earlier := isCompared(of, n, passedEarlier(batches, s.Batch, of.Name))
-	return notCompared(followed(c, of, s), of, n, without(before, undo), earlier), true, nil
+	return notCompared(followed(c, of, s), of, n, why, earlier), true, nil
 }
 
 // comparing returns the queries of a comparison of a batch and the earlier ones of its attempt. some is false if no new pod is left.

@@ -139,6 +139,22 @@ func anotherKind(t *testing.T, kind workload.Kind) {
 	if stopping, _ := kind.Stopping(halted); !stopping.Paused || stopping.Stays != "" {
 		t.Fatalf("%+v", stopping)
 	}
+	if at, err := c.Workload(t.Context(), key); err != nil {
+		t.Fatal(err)
+	} else if at.Rollbacks != "" {
+		template, version, err := c.OldTemplate(t.Context(), at)
+		_, previous, noImages := c.Images(t.Context(), at)
+		if err != nil || noImages != nil || version != w.Version || !cmp.Equal(template, crew("busybox:1")) ||
+			!slices.Equal(previous, []string{"busybox:1"}) {
+			t.Errorf("before it %s: %v, %v, %v, %v", version, template, previous, err, noImages)
+		}
+		if version, err := c.OldVersion(t.Context(), at); err != nil || version != w.Version {
+			t.Errorf("the version before it is %s, %v", version, err)
+		}
+		if old, err := c.OldPods(t.Context(), at); err != nil || len(old) > 0 {
+			t.Errorf("old pods: %v, %v", old, err)
+		}
+	}
 	data, version, err := c.RememberedContent(t.Context(), kind, w, &history[0])
 	if err != nil || version != w.Version {
 		t.Fatal(version, err)

@@ -32,6 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/pages"
 	"github.com/traas-stack/altershield-operator/internal/policy"
+	"github.com/traas-stack/altershield-operator/internal/rollback"
 	"github.com/traas-stack/altershield-operator/internal/rules"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -139,7 +140,7 @@ func (v View) Batches(ctx context.Context, change *v1alpha1.ChangeWorkload) ([]v
 }
 
 // oldRevision reads the newest version that succeeded before the current one; nil when it
-// is gone.
+// is gone. Of a declared kind, only the history has it.
 func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *workload.Workload) (*workload.OldRevision, error) {
 	revisions, err := kind.Revisions(ctx, v.Cached, w)
 	if err != nil {
@@ -148,6 +149,13 @@ func (v View) oldRevision(ctx context.Context, kind workload.Kind, w *workload.W
 	history, err := v.History(ctx, w.Namespace, w.UID)
 	if err != nil {
 		return nil, err
+	}
+	if w.Rollbacks != "" {
+		r := rollback.NewestRevision(w.Content.Restorable(history), w.Version, rollback.Quarantine{})
+		if r == nil {
+			return nil, nil
+		}
+		return &workload.OldRevision{Name: r.Name, UID: r.UID, Version: r.Version}, nil
 	}
 	for i := range revisions {
 		r := &revisions[i]
@@ -178,7 +186,7 @@ func (v View) OldPods(ctx context.Context, w *workload.Workload) ([]workload.Pod
 		return nil, err
 	}
 	r, err := v.oldRevision(ctx, kind, w)
-	if err != nil || r == nil {
+	if err != nil || r == nil || r.Revision == "" { // the version of older pods of a declared kind is not known
 		return nil, err
 	}
 	at := *w

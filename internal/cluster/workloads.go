@@ -84,7 +84,12 @@ func (v View) Images(ctx context.Context, w *workload.Workload) (current, previo
 	if err != nil {
 		return nil, nil, err
 	}
-	return kind.Images(ctx, v.Cached, w)
+	current, previous, err = kind.Images(ctx, v.Cached, w)
+	if err != nil || w.Rollbacks == "" {
+		return current, previous, err
+	}
+	template, _, err := v.OldTemplate(ctx, w)
+	return current, workload.Images(template), err
 }
 
 // Stored reads a workload from the API server; nil when it is gone, or another workload

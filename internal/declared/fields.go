@@ -18,7 +18,6 @@ package declared
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -210,18 +209,6 @@ func (k *Kind) Partition(object map[string]any) (pods int32, ok bool) {
 		return 0, false
 	}
 	return number(object, k.partition, 0)
-}
-
-// SetPartition returns the operations that change the partition.
-func (k *Kind) SetPartition(object map[string]any, pods int32) ([]workload.Op, error) {
-	if k.partition == nil {
-		return nil, errors.New("spec.rollout.partition is absent")
-	}
-	e := editOf(object)
-	if err := e.setBeside(k.partition, int64(pods)); err != nil {
-		return nil, err
-	}
-	return e.ops, nil
 }
 
 // Replicas returns the desired number of pods of an object; ok is false if it is unknown.

@@ -153,15 +153,14 @@ func TestNumbers(t *testing.T) {
 		replicas, partition int32
 		known, ok           bool
 		minReady            float64
-		held                bool
 	}{
-		"{}": {0, 0, false, false, 0, false},
-		"spec: {replicas: 0, roll: {partition: 3}, minReadySeconds: 5}":    {0, 3, true, true, 5, true},
-		"spec: {replicas: 7, roll: {partition: 30%}, minReadySeconds: 5s}": {7, 0, true, false, 0, true},
-		"spec: {replicas: 7, roll: {partition: 4294967296}}":               {7, 0, true, false, 0, true},
-		"spec: {replicas: '7', roll: {partition: -1}}":                     {0, 0, false, false, 0, true},
-		"spec: {roll: {}}":                        {0, 0, false, true, 0, true},
-		"spec: {replicas: 7, strategy: OnDelete}": {7, 0, true, false, 0, false},
+		"{}": {0, 0, false, false, 0},
+		"spec: {replicas: 0, roll: {partition: 3}, minReadySeconds: 5}":    {0, 3, true, true, 5},
+		"spec: {replicas: 7, roll: {partition: 30%}, minReadySeconds: 5s}": {7, 0, true, false, 0},
+		"spec: {replicas: 7, roll: {partition: 4294967296}}":               {7, 0, true, false, 0},
+		"spec: {replicas: '7', roll: {partition: -1}}":                     {0, 0, false, false, 0},
+		"spec: {roll: {}}":                        {0, 0, false, true, 0},
+		"spec: {replicas: 7, strategy: OnDelete}": {7, 0, true, false, 0},
 	} {
 		o := object(t, text)
 		partition, ok := k.Partition(o)
@@ -169,20 +168,6 @@ func TestNumbers(t *testing.T) {
 		if replicas != want.replicas || known != want.known || partition != want.partition || ok != want.ok ||
 			k.MinReady(o).Seconds() != want.minReady {
 			t.Errorf("%s: %d, %t, %d, %t, %s", text, replicas, known, partition, ok, k.MinReady(o))
-		}
-		ops, err := k.SetPartition(o, 4)
-		if !want.held {
-			if len(ops) > 0 || err == nil || !strings.Contains(err.Error(), "is missing") {
-				t.Errorf("%s: %v, %v", text, ops, err)
-			}
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		changed, err := apply(t, o, ops)
-		if now, ok := k.Partition(changed); err != nil || now != 4 || !ok {
-			t.Errorf("%s: %d, %v", text, now, err)
 		}
 	}
 	without := accept(t, "things.example.com",
@@ -192,8 +177,5 @@ func TestNumbers(t *testing.T) {
 	}
 	if n, known := without.Replicas(object(t, "spec: {replicas: 3}")); known {
 		t.Errorf("%d replicas, although the kind does not declare their path", n)
-	}
-	if _, err := without.SetPartition(object(t, "{}"), 1); err == nil {
-		t.Error("a kind without a partition is held")
 	}
 }

@@ -183,6 +183,9 @@ func podsBy(ctx context.Context, r client.Reader, w *workload.Workload, by clien
 	return list.Items, nil
 }
 
+// earlier is the Revision of a workload at all content before the current one.
+const earlier = "earlier"
+
 // Pods implements workload.Kind. Pods of a kind with a partition are numbered from the end, the oldest first: those that a
 // partition keeps at the previous content have the first numbers.
 func (d *Workloads) Pods(ctx context.Context, r client.Reader, w *workload.Workload) (current []workload.Pod, err error) {
@@ -200,10 +203,14 @@ func (d *Workloads) Pods(ctx context.Context, r client.Reader, w *workload.Workl
 		}
 	}
 	for i := range all {
-		// A pod that is Ready since before the release is about to get the new content in place.
-		if pod := workload.ReadPod(&all[i]); d.IsCurrent(w, &all[i]) && (since.IsZero() || !pod.Ready || !pod.ReadySince.Before(since)) {
-			current = append(current, pod)
+		is, err := d.isCurrent(w, &all[i])
+		if err != nil || is == (w.Revision == earlier) {
+			continue
 		}
+		pod := workload.ReadPod(&all[i])
+		// Once the rollout is complete, its controller left alone the pods that are Ready for longer: they had this content.
+		pod.MayChange = !w.Rollout.Complete && pod.Ready && pod.ReadySince.Before(since)
+		current = append(current, pod)
 	}
 	slices.SortFunc(current, func(a, b workload.Pod) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
@@ -235,11 +242,11 @@ func (d *Workloads) isCurrent(w *workload.Workload, pod metav1.Object) (bool, er
 	return d.k.IsCurrent(w.Object, content, w.Newest)
 }
 
-// count sets what the pods of an object show: how many there are of each version, and how many are missing.
+// count sets what the pods of an object show: how many have the current content, how many have another, and how many are missing.
 func (d *Workloads) count(w *workload.Workload, pods []corev1.Pod) {
 	current, ready, live := int32(0), int32(0), int32(0)
 	var newest time.Time
-	olds := map[string]*workload.OldRevision{}
+	old := workload.OldRevision{Name: earlier, Revision: earlier} // the labels of pods prove no version
 	for i := range pods {
 		pod := workload.ReadPod(&pods[i])
 		if !pod.Live() {
@@ -260,13 +267,7 @@ func (d *Workloads) count(w *workload.Workload, pods []corev1.Pod) {
 			current++
 			continue
 		}
-		version := pod.Labels[v1alpha1.VersionLabel] // since the release of the pod finished
-		old := olds[version]
-		if old == nil {
-			old = &workload.OldRevision{Name: version, Version: version, Revision: version}
-			olds[version] = old
-		}
-		old.Replicas, old.Number, old.Created = old.Replicas+1, max(old.Number, pod.Created.Unix()), pod.Created
+		old.Replicas++
 		switch {
 		case pod.Ready:
 			old.Ready++
@@ -281,12 +282,9 @@ func (d *Workloads) count(w *workload.Workload, pods []corev1.Pod) {
 		w.Replicas = current
 	}
 	w.RevisionReplicas = current
-	for _, old := range olds {
-		w.OldRevisions = append(w.OldRevisions, *old)
+	if old.Replicas > 0 {
+		w.OldRevisions = []workload.OldRevision{old}
 	}
-	slices.SortFunc(w.OldRevisions, func(a, b workload.OldRevision) int {
-		return cmp.Or(cmp.Compare(b.Number, a.Number), cmp.Compare(a.Name, b.Name))
-	})
 	kept := min(w.Partition, w.Replicas)
 	w.Rollout.Partitioned = !w.Rollout.Complete && kept > 0 && current >= w.Replicas-kept && ready >= w.Replicas
 	if lacking := w.Replicas - live; lacking > 0 && !w.Paused {

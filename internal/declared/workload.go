@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -366,11 +367,16 @@ func (d *Workloads) Revisions(context.Context, client.Reader, *workload.Workload
 	return nil, nil
 }
 
-// RevisionTemplate implements workload.Kind: see Revisions.
+// RevisionTemplate implements workload.Kind: the revision is one of the operator's history.
 func (d *Workloads) RevisionTemplate(
-	context.Context, client.Reader, string, *workload.OldRevision,
+	ctx context.Context, live client.Reader, namespace string, old *workload.OldRevision,
 ) (template map[string]any, version string, err error) {
-	return nil, "", nil
+	var r appsv1.ControllerRevision
+	err = live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: old.Name}, &r)
+	if err != nil || r.UID != old.UID {
+		return nil, "", client.IgnoreNotFound(err)
+	}
+	return d.ReadContent(r.Data.Raw)
 }
 
 // Images implements workload.Kind.

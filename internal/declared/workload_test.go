@@ -130,7 +130,7 @@ func TestGet(t *testing.T) {
 		}},
 		"rolling": {object: replacing("ready: 3", "ready: 2"), pods: append(now[:2:2], old), want: func(w *workload.Workload) {
 			w.RevisionReplicas = 2
-			w.OldRevisions = []workload.OldRevision{{Name: "v1", Version: "v1", Revision: "v1", Replicas: 1, Ready: 1}}
+			w.OldRevisions = []workload.OldRevision{{Name: "earlier", Revision: "earlier", Replicas: 1, Ready: 1}}
 		}},
 		"at the user's partition": {
 			object: func(s string) string {
@@ -138,7 +138,7 @@ func TestGet(t *testing.T) {
 			},
 			pods: append(now[:2:2], old), want: func(w *workload.Workload) {
 				w.RevisionReplicas, w.Partition, w.Pace.Partition, w.Bare, w.Rollout.Partitioned = 2, 1, 1, false, true
-				w.OldRevisions = []workload.OldRevision{{Name: "v1", Version: "v1", Revision: "v1", Replicas: 1, Ready: 1}}
+				w.OldRevisions = []workload.OldRevision{{Name: "earlier", Revision: "earlier", Replicas: 1, Ready: 1}}
 			},
 		},
 		"a pod is missing": {object: replacing("ready: 3", "ready: 2"), pods: now[:2], want: func(w *workload.Workload) {
@@ -180,9 +180,6 @@ func TestGet(t *testing.T) {
 			}
 			test.want(want)
 			got.Object = nil
-			for i := range got.OldRevisions {
-				got.OldRevisions[i].Number, got.OldRevisions[i].Created = 0, time.Time{}
-			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -263,6 +260,10 @@ func TestPods(t *testing.T) {
 			if err != nil || len(pods) != 1 || pods[0].Name != "a" || pods[0].Index != 2 || len(w.OldRevisions) != 1 {
 				t.Errorf("%+v, %+v, %v", pods, w.OldRevisions, err)
 			}
+			w.Revision = w.OldRevisions[0].Revision
+			if pods, err := d.Pods(t.Context(), r, w); err != nil || len(pods) != 1 || pods[0].Name != "o" {
+				t.Errorf("the pods of older content: %+v, %v", pods, err)
+			}
 			for _, o := range test.there {
 				pod, isPod := o.(*corev1.Pod)
 				if !isPod {
@@ -280,7 +281,8 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestInPlace: a pod with new content counts unless it has been Ready since before the release. A pod that never becomes Ready counts, too.
+// TestInPlace: a pod that is Ready since before the release counts once the rollout is complete: until then, it may be about to get the
+// content in place. A pod that never becomes Ready counts, too.
 func TestInPlace(t *testing.T) {
 	d := thingsBy(t, strings.Replace(thingSpec, "{current", "{inPlace: true, current", 1))
 	text := strings.Replace(thing, "generation: 4", `creationTimestamp: "2026-01-01T00:00:00Z", generation: 4`, 1)
@@ -298,8 +300,19 @@ func TestInPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pods, err := d.Pods(t.Context(), r, w); err != nil || len(pods) != 2 || pods[0].Name != "a" || pods[1].Name != "c" {
-		t.Errorf("%+v, %v", pods, err)
+	for _, complete := range []bool{false, true} {
+		w.Rollout.Complete = complete
+		pods, err := d.Pods(t.Context(), r, w)
+		if err != nil || len(pods) != 3 {
+			t.Fatalf("%+v, %v", pods, err)
+		}
+		for i := range pods {
+			pod, now := &pods[i], time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+			want := pod.Name == "a" || pod.Name == "b" && complete
+			if finished, _ := pod.Finished(workload.Finish{}, now); finished != want || pod.Name == "b" && !pod.Steady(now) {
+				t.Errorf("complete %t: pod %s is finished: %t", complete, pod.Name, finished)
+			}
+		}
 	}
 }
 

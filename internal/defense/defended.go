@@ -46,6 +46,7 @@ const (
 	WriteRollback = "Rollback"
 	WriteRequest  = "Request"
 	WriteRecord   = "Record"
+	WriteRemember = "Remember"
 )
 
 // NoteDenied records in a status that a write for the release is denied, and reports whether the status changed. The

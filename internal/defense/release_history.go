@@ -236,7 +236,8 @@ func decideHistory(d *release) {
 		known := slices.ContainsFunc(d.History, func(r workload.Revision) bool {
 			return r.Version == d.Change.Spec.Reversion && r.Release >= d.Change.Spec.Release
 		})
-		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !known
+		d.plan.Remember = !meta.IsStatusConditionFalse(d.status.Conditions, v1alpha1.ConditionProven) && !known &&
+			(d.status.DeniedWrite == nil || d.status.DeniedWrite.Write != WriteRemember) // content that is too large stays so
 	} else {
 		others = slices.Clone(d.History)
 	}

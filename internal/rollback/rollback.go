@@ -161,7 +161,7 @@ func (in *Input) current() *v1alpha1.ChangeWorkload {
 
 func (in *Input) requested(version string) Plan {
 	w := in.Workload
-	q := ParseQuarantine(w.Annotations, in.Now)
+	q, history := ParseQuarantine(w.Annotations, in.Now), w.Content.Restorable(in.History)
 	target := (*workload.Revision)(nil)
 	switch {
 	case strings.HasPrefix(version, BeforeOptIn):
@@ -178,17 +178,17 @@ func (in *Input) requested(version string) Plan {
 		// A repeated request does not go back one more version.
 		return Plan{Refusal: fmt.Sprintf("version %s is being restored already", w.Version)}
 	case version == "" || version == LastSuccess:
-		if target = NewestRevision(in.History, w.Version, q); target == nil {
+		if target = NewestRevision(history, w.Version, q); target == nil {
 			return Plan{Refusal: "the history has no version except the current one and those that were rolled back"}
 		}
 	case q.Holds(version):
 		return Plan{Refusal: DescribeQuarantine(version, q)}
 	default:
-		i := slices.IndexFunc(in.History, func(r workload.Revision) bool { return r.Version == version })
+		i := slices.IndexFunc(history, func(r workload.Revision) bool { return r.Version == version })
 		if i < 0 {
 			return Plan{Refusal: fmt.Sprintf("the history has no successful version %s", wording.Cut(version))}
 		}
-		target = &in.History[i]
+		target = &history[i]
 	}
 	r := in.rollback(v1alpha1.ReasonRollbackRequested, target.Version)
 	r.History = target
@@ -259,7 +259,7 @@ func SelfHealingTarget(
 	if refusal = notByItself(w, q); refusal != "" {
 		return nil, refusal
 	}
-	if target = provenSuccess(history, w.Version, q, changes); target == nil {
+	if target = provenSuccess(w.Content.Restorable(history), w.Version, q, changes); target == nil {
 		return nil, "the history has no other successful version"
 	}
 	return target, ""
@@ -296,6 +296,19 @@ func (in *Input) neverStarted(change *v1alpha1.ChangeWorkload) Plan {
 		in.setTerm(r)
 	}
 	return in.planned(r)
+}
+
+// NoteRefused records in the status of a release that a rollback of it, which no user requested, cannot be made, and reports
+// whether the status changed.
+func NoteRefused(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, why string) bool {
+	why = "not rolled back: " + wording.Brief(why)
+	said := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
+	if said != nil && said.Reason == v1alpha1.ReasonRollbackRefused && record.Detail(said) == why {
+		return false
+	}
+	record.ConditionsOfRelease(s, generation, now).
+		Set(v1alpha1.ConditionRolledBack, metav1.ConditionFalse, v1alpha1.ReasonRollbackRefused, "%s", why)
+	return true
 }
 
 // maxQuarantine is the longest quarantine of a version that never started.

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,6 +32,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/record"
 	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/times"
+	"github.com/traas-stack/altershield-operator/internal/wording"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -319,18 +321,9 @@ func (s *start) target(out *Standstill) {
 	}
 	if out.Refusal == "" {
 		out.old, out.Refusal = runningTarget(s.Workload, q, s.Changes)
-		if out.old != nil && s.Workload.Rollbacks != "" {
-			i := slices.IndexFunc(s.History, func(r workload.Revision) bool { return r.Version == out.old.Version })
-			if i < 0 {
-				out.Refusal = fmt.Sprintf("the history has no version %s, whose pods still run", out.old.Version)
-				out.Wait = times.Shortest(out.Wait, LookAgain)
-				return
-			}
-			out.old, out.revision = nil, &s.History[i]
-			return
-		}
-		if out.old == nil {
-			s.nothingReady(out, q)
+		if out.old == nil || s.Workload.Rollbacks != "" { // only the history has contents of declared kinds
+			out.old = nil
+			s.fromHistory(out, q)
 		}
 	}
 	if out.Refusal != "" {
@@ -344,9 +337,9 @@ func (s *start) target(out *Standstill) {
 	}
 }
 
-// nothingReady sets the newest version of the history as the target if no pod of the workload is
-// Ready, so that nothing can be lost.
-func (s *start) nothingReady(out *Standstill, q Quarantine) {
+// fromHistory sets the newest version of the history as the target if healthy pods of a declared
+// kind run older content, or if no pod of the workload is Ready, so that nothing can be lost.
+func (s *start) fromHistory(out *Standstill, q Quarantine) {
 	ready := int32(0)
 	for i := range s.Pods {
 		if s.Pods[i].Steady(s.Now) {
@@ -356,12 +349,12 @@ func (s *start) nothingReady(out *Standstill, q Quarantine) {
 	for i := range s.Workload.OldRevisions {
 		ready += s.Workload.OldRevisions[i].Ready
 	}
-	if ready > 0 {
+	if out.Refusal != "" && ready > 0 {
 		out.Refusal = fmt.Sprintf("%s; pods that are Ready: %d", out.Refusal, ready)
 		return
 	}
-	if out.revision = provenSuccess(s.History, s.Workload.Version, q, s.Changes); out.revision == nil {
-		out.Refusal += "; the history has no other successful version"
+	if out.revision = provenSuccess(s.Workload.Content.Restorable(s.History), s.Workload.Version, q, s.Changes); out.revision == nil {
+		out.Refusal = strings.Join(wording.NonEmpty(out.Refusal, "the history has no other successful version"), "; ")
 		return
 	}
 	out.Refusal = ""
@@ -371,7 +364,8 @@ func (s *start) nothingReady(out *Standstill, q Quarantine) {
 // the newest version with healthy pods that is not known to be bad. refusal is why there is none.
 func runningTarget(w *workload.Workload, q Quarantine, changes []v1alpha1.ChangeWorkload) (target *workload.OldRevision, refusal string) {
 	refusal = "no pods of an older version run"
-	if !w.Rolling {
+	known := w.Rollbacks == "" // labels of pods prove no version, and no revision of a declared kind is read
+	if !w.Rolling && known {
 		return nil, refusal
 	}
 	olds := slices.Clone(w.OldRevisions)
@@ -379,12 +373,15 @@ func runningTarget(w *workload.Workload, q Quarantine, changes []v1alpha1.Change
 	for i := range olds {
 		switch old := &olds[i]; {
 		case old.Version == w.Version:
-		case old.Version == "":
+		case old.Version == "" && known:
 			refusal = fmt.Sprintf("the version of pods that still run, of revision %s, is not known", old.Name)
 		case q.Holds(old.Version) || knownBad(old.Version, changes):
 			refusal = fmt.Sprintf("version %s, whose pods still run, failed itself", old.Version)
 		case old.Ready < old.Replicas-old.Lost || old.Ready == 0:
 			refusal = fmt.Sprintf("version %s, whose pods still run, is not healthy: %d of %d pods are ready", old.Version, old.Ready, old.Replicas)
+			if !known {
+				refusal = fmt.Sprintf("older pods are not healthy: %d of %d are ready", old.Ready, old.Replicas)
+			}
 		default:
 			return old, ""
 		}

@@ -134,6 +134,17 @@ func TestJudgeStart(t *testing.T) {
 		}
 	}
 	noOlds := func(s *start) { s.Workload.OldRevisions = nil }
+	declared := func(olds ...workload.OldRevision) func(*start) {
+		return func(s *start) {
+			w := s.Workload
+			w.Rollbacks, w.Rolling, w.OldRevisions, w.Content = v1alpha1.RollbackAutomatic, false, olds, &workload.Content{Hash: "now"}
+			s.History = []workload.Revision{
+				{Name: "a", Version: versionA, Release: 1, ContentHash: "now"},
+				{Name: "c", Version: "c", Release: 3, Unproven: true, ContentHash: "now"},
+				{Name: "d", Version: "d", Release: 4, ContentHash: "before"},
+			}
+		}
+	}
 	for name, test := range map[string]struct {
 		start *start
 		// want is the summary of the standstill.
@@ -353,6 +364,23 @@ func TestJudgeStart(t *testing.T) {
 				},
 			}
 		}), "limited", 6 * time.Minute},
+		"declared, old pods run": {
+			beginning(0, 5, declared(workload.OldRevision{Replicas: 5, Ready: 4, Lost: 1})), "remembered " + versionA, 0,
+		},
+		"declared, old pods do not run well": {beginning(0, 5, declared(workload.OldRevision{Replicas: 5, Ready: 4})),
+			"refused: older pods are not healthy: 4 of 5 are ready; pods that are Ready: 4", LookAgain},
+		"declared, no old pods": {beginning(3, 5, declared(), onNodes),
+			"refused: no pods of an older version run; pods that are Ready: 3", LookAgain},
+		"declared, no pod is Ready": {beginning(0, 5, declared()), "remembered " + versionA, 0},
+		"declared, without a history": {beginning(0, 5, declared(workload.OldRevision{Replicas: 5, Ready: 5}), func(s *start) {
+			s.History = s.History[2:]
+		}), "refused: the history has no other successful version", LookAgain},
+		"declared, more than the limit": {beginning(0, 5, declared(workload.OldRevision{Replicas: 5, Ready: 5}), func(s *start) {
+			s.Limit = limitOf(5, 4, 3, 2, 1)
+		}), "limited", 5 * time.Minute},
+		"declared, not by itself": {beginning(0, 5, declared(workload.OldRevision{Replicas: 5, Ready: 5}), func(s *start) {
+			s.Workload.Rollbacks = v1alpha1.RollbackOnRequest
+		}), "refused: spec.rollback of the ChangeKind is OnRequest", LookAgain},
 		"room again, its time is over": {beginning(0, 5, func(s *start) {
 			s.Limit = limitOf(17, 16, 15, 14, 13)
 			s.status.Conditions = []metav1.Condition{

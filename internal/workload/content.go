@@ -17,7 +17,9 @@ limitations under the License.
 package workload
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,6 +44,25 @@ type TooLargeError struct{ Size, Limit int }
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the content has %d bytes, and at most %d are kept: no rollback can restore it; "+
 		"declare less content, or add fields to ignore", e.Size, e.Limit)
+}
+
+// contentHashOf returns the hash of the declaration by which data of a ControllerRevision was written, as package declared writes
+// it; empty for another kind.
+func contentHashOf(data []byte) string {
+	var of struct {
+		ContentHash string `json:"contentHash"`
+	}
+	_ = json.Unmarshal(data, &of) // the history of no declared kind
+	return of.ContentHash
+}
+
+// Restorable returns the versions of a history that are of this declaration of the content: a rollback restores no others. All
+// versions of a kind that is not declared, of which c is nil, are restorable.
+func (c *Content) Restorable(history []Revision) []Revision {
+	if c == nil {
+		return history
+	}
+	return slices.DeleteFunc(slices.Clone(history), func(r Revision) bool { return r.ContentHash != c.Hash })
 }
 
 // recordedContent reads [v1alpha1.ContentAnnotation].

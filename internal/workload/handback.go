@@ -143,9 +143,9 @@ func isOwnUpdate(entry *metav1.ManagedFieldsEntry) bool {
 }
 
 // ownsTemplate reports whether an entry may be of the operator's writes of a template; it also
-// reports true for the version label alone.
+// reports true for other fields beside the template.
 func ownsTemplate(entry *metav1.ManagedFieldsEntry, at Path) bool {
-	return isOwnUpdate(entry) && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+at[len(at)-1]+`"`))
+	return isOwnUpdate(entry) && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:`+at[0]+`"`))
 }
 
 // templateFields reads all fields of an entry, and the fields of the pod template among them
@@ -158,13 +158,16 @@ func templateFields(entry *metav1.ManagedFieldsEntry, at Path, except []Path) (a
 	if err := all.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
 		return nil, nil, fmt.Errorf("read the fields of manager %s: %w", entry.Manager, err)
 	}
-	prefix := fieldPath(at)
-	kept := []fieldpath.Path{fieldPath(at.Join("metadata", "labels", v1alpha1.VersionLabel))}
+	prefix, stamp := fieldPath(at), fieldPath(at.Join("metadata", "labels", v1alpha1.VersionLabel))
+	var kept []fieldpath.Path
 	for _, path := range except {
 		kept = append(kept, fieldPath(path))
 	}
 	for path := range all.All() {
-		if len(path) > len(prefix) && path[:len(prefix)].Equals(prefix) && !slices.ContainsFunc(kept, path.Equals) {
+		// A list or map that is managed as a whole may have the template, or a field that is kept.
+		over := func(field fieldpath.Path) bool { return len(field) >= len(path) && field[:len(path)].Equals(path) }
+		in := len(path) > len(prefix) && path[:len(prefix)].Equals(prefix) || over(prefix)
+		if in && !path.Equals(stamp) && !slices.ContainsFunc(kept, over) {
 			template.Insert(path.Copy())
 		}
 	}

@@ -147,6 +147,38 @@ func TestHandBack(t *testing.T) {
 	}
 }
 
+// TestHandBackWhole: a list or map that is managed as a whole goes back, too: the content, or an object that has it.
+func TestHandBackWhole(t *testing.T) {
+	at, halt := Path{"spec", "http", "routes"}, Path{"spec", "strategy", "paused"}
+	const scaled = `{"f:spec":{"f:replicas":{}}}`
+	for name, test := range map[string]struct{ own, applied, want string }{
+		"the content":           {`{"f:spec":{"f:http":{"f:routes":{}}}}`, `{"f:spec":{"f:http":{"f:hosts":{},"f:routes":{}}}}`, ""},
+		"an object that has it": {`{"f:spec":{"f:http":{}}}`, `{"f:spec":{"f:http":{}}}`, ""},
+		"fields beside it":      {scaled, `{"f:spec":{"f:http":{}}}`, scaled},
+		"with a field that halts": {
+			`{"f:spec":{".":{},"f:http":{"f:routes":{}}}}`, `{"f:spec":{"f:http":{"f:routes":{}}}}`, `{"f:spec":{}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flux := applierFields("flux", test.applied)
+			got, due, err := HandBack([]metav1.ManagedFieldsEntry{ownFields(test.own), flux}, at, halt)
+			want := []metav1.ManagedFieldsEntry{flux}
+			if test.want != "" {
+				want = append(want, ownFields(test.want))
+			}
+			if test.want == test.own {
+				want = nil
+			}
+			if err != nil || due != (want != nil) {
+				t.Fatalf("due %t, %v", due, err)
+			}
+			if diff := cmp.Diff(readable(t, want), readable(t, got)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 // readable returns the entries with their fields as text in one format.
 func readable(t *testing.T, entries []metav1.ManagedFieldsEntry) map[string]any {
 	t.Helper()

@@ -33,6 +33,7 @@ func History(revisions []appsv1.ControllerRevision) []Revision {
 		if version := r.Labels[v1alpha1.VersionLabel]; version != "" && r.DeletionTimestamp == nil && Remembers(r) != "" {
 			history = append(history, Revision{
 				Name: r.Name, UID: r.UID, Version: version, Release: r.Revision, Unproven: r.Labels[v1alpha1.ProvenLabel] == v1alpha1.Unproven,
+				ContentHash: contentHashOf(r.Data.Raw),
 			})
 		}
 	}

@@ -646,6 +646,18 @@ func TestTrimNative(t *testing.T) {
 	if _, err := TrimRevision(foreign); err != nil || foreign.Data.Raw != nil {
 		t.Errorf("a revision of another kind keeps %s, %v", foreign.Data.Raw, err)
 	}
+	foreign.OwnerReferences[0].Controller, foreign.Data.Raw = nil, []byte(`{"contentHash":"abc","content":{"spec":{}}}`)
+	foreign.Labels = map[string]string{v1alpha1.HistoryOfLabel: "c", v1alpha1.VersionLabel: "v"}
+	for range 2 {
+		if _, err := TrimRevision(foreign); err != nil || string(foreign.Data.Raw) != `{"contentHash":"abc"}` {
+			t.Errorf("the history of a declared kind keeps %s, %v", foreign.Data.Raw, err)
+		}
+	}
+	history := History([]appsv1.ControllerRevision{*foreign})
+	if len(history) != 1 || history[0].ContentHash != "abc" || len((&Content{Hash: "abc"}).Restorable(history)) != 1 ||
+		len((&Content{Hash: "else"}).Restorable(history)) != 0 || len((*Content)(nil).Restorable(history)) != 1 {
+		t.Errorf("remembers %+v", history)
+	}
 }
 
 // TestNativeControl covers how workloads are halted and resumed, and that the patches apply only to

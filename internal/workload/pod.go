@@ -67,6 +67,8 @@ type Pod struct {
 	Node       string
 	Ready      bool
 	ReadySince time.Time
+	// MayChange: it is Ready since before the release, and its controller may be about to give it new content in place.
+	MayChange bool
 	// Created is when the API server created it: times of its kubelet before that, or later than now,
 	// do not count.
 	Created time.Time
@@ -124,7 +126,7 @@ type Finish struct {
 // Finished reports whether the release of a pod is finished: the pod is not terminating and has
 // been healthy for long enough. If only time is missing, it also returns how much.
 func (p *Pod) Finished(f Finish, now time.Time) (finished bool, wait time.Duration) {
-	if !p.Ready || !p.Live() {
+	if !p.Ready || !p.Live() || p.MayChange {
 		return false, 0
 	}
 	if left := p.FinishedAt(f, now).Sub(now); left > 0 {

@@ -94,7 +94,7 @@ type content struct {
 
 // TrimRevision drops the template from a ControllerRevision on its way into the cache: it is read
 // from the API server when needed. Version and images stay for revisions of StatefulSets and
-// DaemonSets.
+// DaemonSets, and the hash of the declaration in the history of declared kinds.
 func TrimRevision(obj any) (any, error) {
 	r, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
@@ -113,6 +113,8 @@ func TrimRevision(obj any) (any, error) {
 		labels = []string{appsv1.ControllerRevisionHashLabelKey}
 	} else if ref != nil {
 		labels = slices.Collect(maps.Keys(r.Labels)) // for expressions
+	} else if hash := contentHashOf(r.Data.Raw); hash != "" {
+		data = fmt.Appendf(nil, `{"contentHash":%q}`, short(hash, maxName))
 	}
 	var owners []metav1.OwnerReference
 	for i := range r.OwnerReferences {

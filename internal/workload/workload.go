@@ -446,6 +446,9 @@ type Revision struct {
 	Release int64
 	// Unproven: the version succeeded, and has not run well for long enough since.
 	Unproven bool
+	// ContentHash is the Content.Hash of the declaration by which the content was written; empty for a kind that is not
+	// declared.
+	ContentHash string
 }
 
 // Places are the pods of a workload, of all revisions.

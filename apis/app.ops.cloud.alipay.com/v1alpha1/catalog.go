@@ -421,7 +421,8 @@ func serverEntries() []Entry {
 			"The release does not wait for AlterShield Server.", NeedsNothing, "", ""),
 
 		condition(ConditionDefended, isFalse, ReasonWriteDenied, "write denied",
-			"A policy, a quota or a missing right denies a write of the operator. The operator retries.", NeedsAction, ActorAdmin, StepDenied),
+			"A policy, a quota, a missing right or a size limit denies a write of the operator. The operator retries, except above a size limit.",
+			NeedsAction, ActorAdmin, StepDenied),
 		condition(ConditionDefended, isFalse, ReasonObserving, "observe mode",
 			"The operator only reports. Nothing is blocked, halted, held, rolled back or quarantined.", NeedsNotice, "", StepEnforce),
 		condition(ConditionDefended, isFalse, ReasonLowered, "defense lowered",
@@ -640,7 +641,7 @@ func eventEntries() []Entry {
 			"A label or an annotation cannot be used.",
 			NeedsAction, ActorOwner, StepSettings),
 		event(EventWriteDenied,
-			"A policy, a quota or a missing right denies a write of the operator. The operator retries.",
+			"A policy, a quota, a missing right or a size limit denies a write of the operator. The operator retries, except above a size limit.",
 			NeedsAction, ActorAdmin, StepDenied),
 		event(EventWebhookConfigurationMissing,
 			"A webhook configuration was deleted, so no block is effective.", NeedsAction, ActorAdmin, StepOperator),

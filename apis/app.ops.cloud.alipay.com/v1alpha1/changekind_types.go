@@ -166,8 +166,9 @@ type ChangeKindPods struct {
 	// variables object, pod, and revision: the metadata of the newest
 	// ControllerRevision that the object owns, or null.
 	Current ChangeKindExpression `json:"current"`
-	// Whether pods get new content without being recreated. A pod then counts only if
-	// it became Ready after the release began.
+	// Whether pods get new content without being recreated. A pod then counts if it
+	// became Ready after the release began, or once the rollout is complete: a pod
+	// that had the content already is not touched.
 	// +optional
 	InPlace bool `json:"inPlace,omitempty"`
 }
@@ -266,7 +267,8 @@ type ChangeKindSpec struct {
 	// +optional
 	// +kubebuilder:default=Never
 	Hold ChangeKindHold `json:"hold,omitempty"`
-	// Never, OnRequest or Automatic.
+	// Never, OnRequest or Automatic. Without a request, a rollback restores the newest
+	// proven content of the history.
 	// +optional
 	// +kubebuilder:default=OnRequest
 	Rollback ChangeKindRollback `json:"rollback,omitempty"`

@@ -633,9 +633,9 @@ type ChangeWorkloadStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// DeniedWrite is a write of the operator that a policy, a quota or a missing right denies.
+// DeniedWrite is a write of the operator that a policy, a quota, a missing right or a size limit denies.
 type DeniedWrite struct {
-	// Block, Lift, Resume, Pace, Batch, Rollback, Request or Record.
+	// Block, Lift, Resume, Pace, Batch, Rollback, Request, Record or Remember.
 	// +kubebuilder:validation:MaxLength=32
 	Write string `json:"write"`
 	// Message of the denial.
