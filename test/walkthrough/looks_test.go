@@ -143,6 +143,9 @@ func TestLooks(t *testing.T) {
 		"no pod is named":            {failing(func(l *looked) { l.release.Status.DefenseCheckFailPods = nil }), crash, false, ""},
 		"failed for another reason":  {failing(nil), failed("not Ready"), false, "pod web-2 failed without"},
 
+		"blocked":                  {failing(nil), (*scene).blocked, true, ""},
+		"not suspended yet":        {succeeding(label(v1alpha1.SuspendLabel)), (*scene).blocked, false, ""},
+		"not blocked yet":          {failing(func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }), (*scene).blocked, false, ""},
 		"stopped":                  {failing(nil), (*scene).stopped, true, ""},
 		"paused by a user":         {failing(func(l *looked) { clear(l.deployment.Annotations) }), (*scene).stopped, false, ""},
 		"stopped too late":         {failing(func(l *looked) { l.deployment.Status.UpdatedReplicas = 2 }), (*scene).stopped, false, ""},

@@ -92,7 +92,8 @@ func TestPlay(t *testing.T) {
 func TestSteps(t *testing.T) {
 	app := &App{Policy: "hack/demo/shop.yaml", Address: netip.MustParseAddrPort("192.0.2.1:80")}
 	measured := Measured(&Metrics{Endpoints: "hack/demo/pay.yaml"})
-	stories := slices.Concat(Policies(app).Steps, measured.Steps, Verified(nil).Steps, Partition(nil).Steps)
+	stories := slices.Concat(Policies(app).Steps, measured.Steps, Declared("hack/demo/mesh.yaml").Steps, Verified(nil).Steps,
+		Partition(nil).Steps, Waves(nil).Steps)
 	for _, step := range slices.Concat(Steps(), stories, Observed(), []Step{Halted, Crashes}) {
 		typed, checked := 0, 0
 		for _, act := range step.Acts {
