@@ -143,7 +143,7 @@ func TestLooks(t *testing.T) {
 		"no pod is named":            {failing(func(l *looked) { l.release.Status.DefenseCheckFailPods = nil }), crash, false, ""},
 		"failed for another reason":  {failing(nil), failed("not Ready"), false, "pod web-2 failed without"},
 
-		"blocked":                  {failing(nil), (*scene).blocked, true, ""},
+		"suspended and blocked":    {failing(nil), (*scene).blocked, true, ""},
 		"not suspended yet":        {succeeding(label(v1alpha1.SuspendLabel)), (*scene).blocked, false, ""},
 		"not blocked yet":          {failing(func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }), (*scene).blocked, false, ""},
 		"stopped":                  {failing(nil), (*scene).stopped, true, ""},
