@@ -298,11 +298,15 @@ var policiesStories = map[string]plan{
 		steps: []step{
 			{
 				command: "kubectl apply -f config/kinds/istio/virtualservice.yaml",
-				after:   func(s *story) { s.do("kubectl wait --for=condition=Ready changekind/%s --timeout=1m", walkthrough.Routes) },
+				after: func(s *story) {
+					s.do("kubectl wait --for=condition=Ready changekind/%s --timeout=1m", walkthrough.Routes)
+				},
 			},
 			{
 				command: "kubectl apply -f config/kinds/kruise/cloneset.yaml",
-				after:   func(s *story) { s.do("kubectl wait --for=condition=Ready changekind/clonesets.apps.kruise.io --timeout=1m") },
+				after: func(s *story) {
+					s.do("kubectl wait --for=condition=Ready changekind/clonesets.apps.kruise.io --timeout=1m")
+				},
 			},
 			{
 				command: "kubectl apply -f config/kinds/kruise/samples/cloneset.yaml", // its controller does not run here; test/e2e runs it
@@ -402,4 +406,15 @@ spec:
 		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
 	s.do("kubectl apply -f freeze.yaml")
 	s.policy("default", "now", "Enforce")
+}
+
+// define installs a CustomResourceDefinition of a module of hack/kinds/go.mod.
+func (s *story) define(module, path, name string) {
+	s.t.Helper()
+	text, err := controlplane.Definition(s.t.Context(), s.root, module, path, name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.write(name+".yaml", string(text))
+	s.do("kubectl apply --server-side -f %s.yaml && kubectl wait --for=condition=Established crd/%s --timeout=1m", name, name)
 }

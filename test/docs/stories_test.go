@@ -360,17 +360,6 @@ func (s *story) write(name, content string) {
 	}
 }
 
-// define installs a CustomResourceDefinition of a module of hack/kinds/go.mod.
-func (s *story) define(module, path, name string) {
-	s.t.Helper()
-	text, err := controlplane.Definition(s.t.Context(), s.root, module, path, name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.write(name+".yaml", string(text))
-	s.do("kubectl apply --server-side -f %s.yaml && kubectl wait --for=condition=Established crd/%s --timeout=1m", name, name)
-}
-
 // state waits until a release is in a state.
 func (s *story) state(release, state string) {
 	s.t.Helper()

@@ -7,10 +7,11 @@
   "OpsConfigType" "[Settings](settings.md)" -}}
 {{- /* Types whose fields and values the page of checks explains, with its section. */ -}}
 {{- $checks := dict
-  "AlertsCheck" "alerts" "CelCheck" "cel" "CelRule" "cel" "CelScope" "cel" "CelVariable" "cel"
+  "AlertsCheck" "alerts" "CelCheck" "cel" "CelRule" "cel" "CelScope" "cel" "CelVariable" "cel" "CheckPhase" "results"
   "CompareBaseline" "baselines" "CompareCheck" "compare" "CompareDirection" "compare" "CompareMetric" "compare" "ComparePreset" "presets"
   "EmptyResult" "prometheus" "FreezeAction" "freezes" "GRPCProbe" "probe" "HTTPProbe" "probe" "HoldUntil" "hold" "JobCheck" "job"
-  "NotifyReason" "notify" "PodHealthCheck" "podhealth" "PolicyFreeze" "freezes" "PolicyHold" "hold" "PolicyNotify" "notify"
+  "NotifyReason" "notify" "PodHealthCheck" "podhealth"
+  "PolicyCheck" "fields-of-a-check" "PolicyFreeze" "freezes" "PolicyHold" "hold" "PolicyMode" "fields-of-a-check" "PolicyNotify" "notify"
   "PolicyStage" "stages" "ProbeCheck" "probe" "ProbeTarget" "probe" "PrometheusCheck" "prometheus"
   "ServiceCheck" "service" "ServiceInvoke" "service" "ServiceProtocol" "service" "TCPProbe" "probe" -}}
 {{- range $gv := . -}}

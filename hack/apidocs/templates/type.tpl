@@ -14,7 +14,7 @@
 {{- end -}}
 {{- end -}}
 {{- end }}
-{{ with .check }}See [{{ . }}](checks.md#{{ . }}).{{ else }}{{ trim $type.Doc }}{{ end }}
+{{ with .check }}See [Checks](checks.md#{{ . }}).{{ else }}{{ trim $type.Doc }}{{ end }}
 {{- with $inlined }} It also has the fields of {{ join " and " . }}.{{ end }}
 {{- with .explained }} {{ . }} explains its values.{{ end }}
 {{- if and $type.Members .check }}
