@@ -113,6 +113,7 @@ func TestLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	crash, suspended := failed("stays-up", "crashes"), reports(v1alpha1.EventReleaseSuspended)
+	unblocked := func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }
 	label := func(key string) func(*looked) { return func(l *looked) { l.deployment.Labels[key] = "true" } }
 	for name, tt := range map[string]struct {
 		looked *looked
@@ -139,13 +140,13 @@ func TestLooks(t *testing.T) {
 
 		"failed":                     {failing(nil), crash, true, ""},
 		"did not fail":               {succeeding(nil), crash, false, ""},
-		"failed, and is not blocked": {failing(func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }), crash, false, ""},
+		"failed, and is not blocked": {failing(unblocked), crash, false, ""},
 		"no pod is named":            {failing(func(l *looked) { l.release.Status.DefenseCheckFailPods = nil }), crash, false, ""},
 		"failed for another reason":  {failing(nil), failed("not Ready"), false, "pod web-2 failed without"},
 
 		"suspended and blocked":    {failing(nil), (*scene).blocked, true, ""},
 		"not suspended yet":        {succeeding(label(v1alpha1.SuspendLabel)), (*scene).blocked, false, ""},
-		"not blocked yet":          {failing(func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }), (*scene).blocked, false, ""},
+		"suspended, no block yet":  {failing(unblocked), (*scene).blocked, false, ""},
 		"stopped":                  {failing(nil), (*scene).stopped, true, ""},
 		"paused by a user":         {failing(func(l *looked) { clear(l.deployment.Annotations) }), (*scene).stopped, false, ""},
 		"stopped too late":         {failing(func(l *looked) { l.deployment.Status.UpdatedReplicas = 2 }), (*scene).stopped, false, ""},

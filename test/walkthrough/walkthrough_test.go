@@ -127,3 +127,14 @@ func TestTyped(t *testing.T) {
 		t.Errorf("typed %s, want %s", got, want)
 	}
 }
+
+// The names of releases begin as the operator names them.
+func TestPrefix(t *testing.T) {
+	for want, w := range map[string]Workload{
+		"sleep--x--": deployment, "db--x--statefulset-": db, "agent--x--daemonset-": agent, "pay--x--virtualservice-d3f79-": route,
+	} {
+		if got := w.prefix(); got != want {
+			t.Errorf("prefix %s, want %s", got, want)
+		}
+	}
+}
