@@ -20,6 +20,9 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
@@ -44,7 +47,7 @@ func Declared(definition string) Story {
 		{"A kind without pods: a VirtualService of Istio is declared", []Act{
 			{Note: "The CustomResourceDefinition is Istio's own. Its controllers do not run here:"},
 			kubectl("apply --server-side -f " + definition),
-			kubectl("wait --for=condition=Established crd/" + Routes + " --timeout=1m"),
+			see("the kind to be served", (*scene).served),
 			kubectl("apply -f hack/demo/mesh.yaml"),
 			kubectl("apply -f config/kinds/istio/virtualservice.yaml"),
 			{Note: "A change has to stay complete before its last checks: 60 seconds by default, here 2:"},
@@ -69,6 +72,15 @@ func Declared(definition string) Story {
 			list.prints("Rollback", "Success"),
 		}},
 	}}
+}
+
+// served reports whether the API server serves the kind of the object, which may not exist yet.
+func (s *scene) served(ctx context.Context) (string, bool, error) {
+	_, err := s.workload(ctx)
+	if meta.IsNoMatchError(err) {
+		return "not yet", false, nil
+	}
+	return "it is", true, client.IgnoreNotFound(err)
 }
 
 // blocked reports whether the newest release is suspended, and its object is blocked.

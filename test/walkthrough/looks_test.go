@@ -25,12 +25,16 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -214,5 +218,27 @@ func TestVersions(t *testing.T) {
 	}
 	if p.scene.good != "newer" || p.scene.bad != "newest" {
 		t.Errorf("from %q to %q", p.scene.good, p.scene.bad)
+	}
+}
+
+// A kind is served as soon as the API server knows it, with or without the object.
+func TestServed(t *testing.T) {
+	refused := errors.New("refused")
+	for name, test := range map[string]struct {
+		get  error
+		seen bool
+		err  error
+	}{
+		"unknown":        {get: &meta.NoKindMatchError{}},
+		"without object": {get: apierrors.NewNotFound(schema.GroupResource{}, "pay"), seen: true},
+		"with object":    {seen: true},
+		"refused":        {get: refused, seen: true, err: refused},
+	} {
+		s := &scene{namespace: mesh, of: route, client: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error { return test.get },
+		})}
+		if _, seen, err := s.served(t.Context()); seen != test.seen || !errors.Is(err, test.err) {
+			t.Errorf("%s: %t, %v", name, seen, err)
+		}
 	}
 }
