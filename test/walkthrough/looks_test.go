@@ -235,7 +235,9 @@ func TestServed(t *testing.T) {
 		"refused":        {get: refused, seen: true, err: refused},
 	} {
 		s := &scene{namespace: mesh, of: route, client: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error { return test.get },
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return test.get
+			},
 		})}
 		if _, seen, err := s.served(t.Context()); seen != test.seen || !errors.Is(err, test.err) {
 			t.Errorf("%s: %t, %v", name, seen, err)
