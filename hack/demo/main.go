@@ -110,7 +110,7 @@ func run(ctx context.Context, once bool) (err error) {
 	// It ends before the server does, which it would miss.
 	defer func() { err = errors.Join(err, manager.Stop()) }()
 	server.SetCallbackURLs(manager.CallbackAddress() + altershield.CallbackPath)
-	if err := d.play(ctx, walkthrough.Verified(server), walkthrough.Partition(server)); err != nil {
+	if err := d.play(ctx, walkthrough.Verified(server), walkthrough.Partition(server), walkthrough.Waves(server)); err != nil {
 		return fmt.Errorf("%w\nthe manager's log is %s\nthe server's journal is %s", err, manager.LogPath(), server.logPath)
 	}
 	fmt.Println("\nEvery step held.")
@@ -150,10 +150,27 @@ func (d *demo) withoutServer(ctx context.Context, metrics *walkthrough.Metrics) 
 		return err
 	}
 	defer stop()
-	if err := d.play(ctx, walkthrough.Policies(app), walkthrough.Measured(metrics)); err != nil {
+	definition, err := d.writeDefinition(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.play(ctx, walkthrough.Policies(app), walkthrough.Measured(metrics), walkthrough.Declared(definition)); err != nil {
 		return fmt.Errorf("%w\nthe manager's log is %s", err, manager.LogPath())
 	}
 	return nil
+}
+
+// writeDefinition writes the CustomResourceDefinition of Istio's VirtualServices, and returns its path below root.
+func (d *demo) writeDefinition(ctx context.Context) (string, error) {
+	text, err := controlplane.Definition(ctx, d.root, "istio.io/api", "kubernetes/customresourcedefinitions.gen.yaml", walkthrough.Routes)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(d.dir, "virtualservices.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return "", err
+	}
+	return filepath.Rel(d.root, path)
 }
 
 // startManager starts a manager with further flags.

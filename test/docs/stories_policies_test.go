@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
+	"github.com/traas-stack/altershield-operator/test/walkthrough"
 )
 
 // policiesStories has the plans of the documents about policies and verification.
@@ -280,13 +281,40 @@ var policiesStories = map[string]plan{
 			s.policy(system, "default", "Enforce")
 			s.fresh() // enrols the namespace
 			s.forget()
+			s.define("istio.io/api", "kubernetes/customresourcedefinitions.gen.yaml", walkthrough.Routes)
+			s.define("github.com/openkruise/kruise", "config/crd/bases/apps.kruise.io_clonesets.yaml", "clonesets.apps.kruise.io")
+			s.do("kubectl create namespace mesh && kubectl label namespace mesh admission-webhook-altershield=enabled")
+			s.do("kubectl -n mesh apply -f config/kinds/istio/samples/virtualservice.yaml")
 		},
 		end: func(s *story) {
 			s.do("kubectl delete defensepolicy routes")
+			s.do("kubectl delete changekinds --all")
+			s.do("kubectl delete clusterroles -l altershield.defense.antgroup.com/aggregate-to-manager=true")
+			s.do("kubectl delete namespace mesh")
 			s.do("kubectl delete -f config/samples/kinds/definition.yaml")
+			s.do("kubectl delete crd clonesets.apps.kruise.io %s", walkthrough.Routes)
 			s.forget()
 		},
 		steps: []step{
+			{
+				command: "kubectl apply -f config/kinds/istio/virtualservice.yaml",
+				after: func(s *story) {
+					s.do("kubectl wait --for=condition=Ready changekind/%s --timeout=1m", walkthrough.Routes)
+				},
+			},
+			{
+				command: "kubectl apply -f config/kinds/kruise/cloneset.yaml",
+				after: func(s *story) {
+					s.do("kubectl wait --for=condition=Ready changekind/clonesets.apps.kruise.io --timeout=1m")
+				},
+			},
+			{
+				command: "kubectl apply -f config/kinds/kruise/samples/cloneset.yaml", // its controller does not run here; test/e2e runs it
+				after: func(s *story) {
+					s.wait("sleep--x--cloneset-e9b9a-9b65d601a5ce3ae433146e67fd6d02a4", "kubectl get changeworkloads "+
+						"-l altershield.defense.antgroup.com/workload-kind=CloneSet -o jsonpath='{.items[*].metadata.name}'")
+				},
+			},
 			{command: "kubectl apply -f config/samples/kinds/policy.yaml", after: func(s *story) { s.policy("default", "routes", "Enforce") }},
 			{
 				command: `kubectl patch route pay --type=merge -p '{"spec":{"weight":90}}'`, // after the change before it has succeeded
@@ -378,4 +406,17 @@ spec:
 		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
 	s.do("kubectl apply -f freeze.yaml")
 	s.policy("default", "now", "Enforce")
+}
+
+// define installs a CustomResourceDefinition of a module of hack/kinds/go.mod.
+func (s *story) define(module, path, name string) {
+	s.t.Helper()
+	text, err := controlplane.Definition(s.t.Context(), s.root, module, path, name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.write(name+".yaml", string(text))
+	s.do("kubectl apply --server-side -f %s.yaml", name)
+	// kubectl wait fails on a definition without conditions.
+	s.wait("True", `kubectl get crd %s -o jsonpath='{.status.conditions[?(@.type=="Established")].status}'`, name)
 }

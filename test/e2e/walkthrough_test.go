@@ -106,6 +106,11 @@ var _ = Describe("the walkthrough", func() {
 				MatchRegexp(`deployment/web 6 .* rolled back +failed +\d+[ms0-9]* +true`),
 			),
 			ContainSubstring("this machine has no other address at which")))
+
+		By("with a declared kind, and a DaemonSet in waves")
+		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: mesh/routes/subsets: a subset that no DestinationRule has`))
+		Expect(out).To(ContainSubstring("virtualservice pay is suspended"))
+		Expect(out).To(ContainSubstring("daemonset agent is suspended"))
 	}, SpecTimeout(15*time.Minute))
 })
 

@@ -28,15 +28,21 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/record"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Workload is the workload of a story. The zero value stands for the Deployment of the samples.
 type Workload struct {
 	kind, name string
+	// apiVersion of an object of a declared kind, which has no pods. Empty for workloads of Kubernetes.
+	apiVersion string
 	// pods is the number of its pods. In a release that does not come up, kept pods of the old version run and stuck pods of the new version
 	// do not.
 	pods, kept, stuck int
@@ -113,10 +119,8 @@ func (w Workload) WriteSamples(root, dir string) error {
 
 // prefix returns the beginning of the names of its releases.
 func (w Workload) prefix() string {
-	if w.kind == deployment.kind {
-		return w.name + "--x--"
-	}
-	return w.name + "--x--" + w.Kind() + "-"
+	gvk := schema.FromAPIVersionAndKind(cmp.Or(w.apiVersion, "apps/v1"), w.kind)
+	return record.ReleaseName(&workload.Workload{GVK: gvk, Name: w.name}, "")
 }
 
 // sleep is the workload of a story, of any kind.
@@ -131,14 +135,19 @@ type sleep struct {
 }
 
 func (s *scene) workload(ctx context.Context) (*sleep, error) {
-	switch s.of.kind {
-	case StatefulSet.kind:
+	switch {
+	case s.of.apiVersion != "":
+		o := &unstructured.Unstructured{}
+		o.SetAPIVersion(s.of.apiVersion)
+		o.SetKind(s.of.kind)
+		return &sleep{Object: o, settled: true}, s.get(ctx, s.of.name, o)
+	case s.of.kind == StatefulSet.kind:
 		o := &appsv1.StatefulSet{}
 		err := s.get(ctx, s.of.name, o)
 		is, r := &o.Status, o.Spec.UpdateStrategy.RollingUpdate
 		return &sleep{o, is.ObservedGeneration >= o.Generation, is.Replicas, is.UpdatedReplicas, is.AvailableReplicas,
 			r != nil && ptr.Deref(r.Partition, 0) > 0}, err
-	case DaemonSet.kind:
+	case s.of.kind == DaemonSet.kind:
 		o := &appsv1.DaemonSet{}
 		err := s.get(ctx, s.of.name, o)
 		is := &o.Status

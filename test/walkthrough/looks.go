@@ -38,8 +38,16 @@ func (s *scene) succeeded(ctx context.Context) (string, bool, error) {
 	state, pods := stateOf(releases[s.current(w)]), int32(s.of.pods)
 	labels := w.GetLabels()
 	complete := w.settled && !w.stopped && w.updated == pods && w.all == pods && w.available == pods
-	return fmt.Sprintf("%s, %d of %d pods available", state, w.available, pods), complete && state == "Success" && len(releases) == 1 &&
+	return state + s.available(w), complete && state == "Success" && len(releases) == 1 &&
 		labels[v1alpha1.SuspendLabel] == "" && labels[v1alpha1.IgnoredSuspendLabel] == "", nil
+}
+
+// available returns how many pods are available, as a further part of a progress. An object without pods has none.
+func (s *scene) available(w *sleep) string {
+	if s.of.pods == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d of %d pods available", w.available, s.of.pods)
 }
 
 // held reports whether some pods are of the current release, and its rollout waits for verdicts on them.

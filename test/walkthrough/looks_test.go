@@ -25,12 +25,16 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
@@ -113,6 +117,7 @@ func TestLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	crash, suspended := failed("stays-up", "crashes"), reports(v1alpha1.EventReleaseSuspended)
+	unblocked := func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }
 	label := func(key string) func(*looked) { return func(l *looked) { l.deployment.Labels[key] = "true" } }
 	for name, tt := range map[string]struct {
 		looked *looked
@@ -139,10 +144,13 @@ func TestLooks(t *testing.T) {
 
 		"failed":                     {failing(nil), crash, true, ""},
 		"did not fail":               {succeeding(nil), crash, false, ""},
-		"failed, and is not blocked": {failing(func(l *looked) { delete(l.deployment.Labels, v1alpha1.SuspendLabel) }), crash, false, ""},
+		"failed, and is not blocked": {failing(unblocked), crash, false, ""},
 		"no pod is named":            {failing(func(l *looked) { l.release.Status.DefenseCheckFailPods = nil }), crash, false, ""},
 		"failed for another reason":  {failing(nil), failed("not Ready"), false, "pod web-2 failed without"},
 
+		"suspended and blocked":    {failing(nil), (*scene).blocked, true, ""},
+		"not suspended yet":        {succeeding(label(v1alpha1.SuspendLabel)), (*scene).blocked, false, ""},
+		"suspended, no block yet":  {failing(unblocked), (*scene).blocked, false, ""},
 		"stopped":                  {failing(nil), (*scene).stopped, true, ""},
 		"paused by a user":         {failing(func(l *looked) { clear(l.deployment.Annotations) }), (*scene).stopped, false, ""},
 		"stopped too late":         {failing(func(l *looked) { l.deployment.Status.UpdatedReplicas = 2 }), (*scene).stopped, false, ""},
@@ -210,5 +218,29 @@ func TestVersions(t *testing.T) {
 	}
 	if p.scene.good != "newer" || p.scene.bad != "newest" {
 		t.Errorf("from %q to %q", p.scene.good, p.scene.bad)
+	}
+}
+
+// A kind is served as soon as the API server knows it, with or without the object.
+func TestServed(t *testing.T) {
+	refused := errors.New("refused")
+	for name, test := range map[string]struct {
+		get  error
+		seen bool
+		err  error
+	}{
+		"unknown":        {get: &meta.NoKindMatchError{}},
+		"without object": {get: apierrors.NewNotFound(schema.GroupResource{}, "pay"), seen: true},
+		"with object":    {seen: true},
+		"refused":        {get: refused, seen: true, err: refused},
+	} {
+		s := &scene{namespace: mesh, of: route, client: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return test.get
+			},
+		})}
+		if _, seen, err := s.served(t.Context()); seen != test.seen || !errors.Is(err, test.err) {
+			t.Errorf("%s: %t, %v", name, seen, err)
+		}
 	}
 }

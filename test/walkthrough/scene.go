@@ -244,7 +244,7 @@ func (s *scene) restored(ctx context.Context) (string, bool, error) {
 	_, blocked := w.GetLabels()[v1alpha1.SuspendLabel]
 	quarantined := slices.Contains(strings.Split(w.GetAnnotations()[v1alpha1.QuarantinedAnnotation], ","), s.bad)
 	back := w.GetLabels()[v1alpha1.VersionLabel] == s.good && !blocked && !w.stopped
-	return fmt.Sprintf("%s, %d of %d pods available, the bad release is %s", good, w.available, pods, bad),
+	return good + s.available(w) + ", the bad release is " + bad,
 		good == "Success" && seen && bad == "Rollback" && rolledOut && back && quarantined, nil
 }
 

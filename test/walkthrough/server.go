@@ -31,10 +31,14 @@ type Server interface {
 	Show(ctx context.Context, lines, until string) error
 }
 
-// db is the StatefulSet of hack/demo/stock.yaml, in the namespace stock.
-var db = Workload{kind: "StatefulSet", name: "db", pods: 3}
+var (
+	// db is the StatefulSet of hack/demo/stock.yaml, in the namespace stock.
+	db = Workload{kind: "StatefulSet", name: "db", pods: 3}
+	// agent is the DaemonSet of hack/demo/logs.yaml, in the namespace logs, with a pod on each of three nodes.
+	agent = Workload{kind: "DaemonSet", name: "agent", pods: 3}
+)
 
-const stock = "stock"
+const stock, logs = "stock", "logs"
 
 // Verified is the whole walkthrough with AlterShield Server, and releases that the server fails.
 func Verified(server Server) Story {
@@ -97,7 +101,7 @@ func Verified(server Server) Story {
 // Partition is the story of a StatefulSet whose second pod the server fails while the rollout is held at its partition, so that the
 // third pod is never replaced.
 func Partition(server Server) Story {
-	pods := kubectl("get pods -o", `custom-columns=NAME:.metadata.name,IMAGE:.spec.containers[0].image,CREATED:.metadata.creationTimestamp`)
+	pods := podsBy("CREATED:.metadata.creationTimestamp")
 	partition := kubectl("get statefulset db -o", `custom-columns=NAME:.metadata.name,REPLICAS:.spec.replicas,`+
 		`UPDATED:.status.updatedReplicas,PARTITION:.spec.updateStrategy.rollingUpdate.partition`)
 	return Story{db, stock, []Step{
@@ -130,4 +134,46 @@ func Partition(server Server) Story {
 			pods.prints("db:1"),
 		}},
 	}}
+}
+
+// Waves is the story of a DaemonSet that is held at its first wave, the pod of one node, which the server fails. The settings of
+// [Partition] apply.
+func Waves(server Server) Story {
+	pods := podsBy("NODE:.spec.nodeName")
+	const next = "set image daemonset/agent agent=agent:3"
+	return Story{agent, logs, []Step{
+		{"A DaemonSet: its first wave fails on one node, and the other nodes keep the version before", []Act{
+			kubectl("apply -f hack/demo/logs.yaml"),
+			see("the DaemonSet to be released and verified", (*scene).succeeded),
+			{Note: "If the setting names DaemonSets, the operator replaces their pods itself, in waves of maxUnavailable, here one node:"},
+			kubectl("annotate daemonset agent " + holding + "=first,daemonsets " + selfHealing + "=disabled"),
+			{Do: func(context.Context) error { server.FailNext(logs+"/agent", "^agent-"); return nil }},
+			kubectl("set image daemonset/agent agent=agent:2"),
+			see("the server to fail the first pod", failed("error rate: 5xx above 1 %")),
+			see("the rollout to be halted", (*scene).stopped),
+			see("the pods of the other nodes to be there", kept(2)),
+			pods.prints("agent:1", "agent:2"),
+			see("the event", reports(v1alpha1.EventReleaseSuspended)),
+			eventsOf("agent", v1alpha1.EventReleaseSuspended).prints("error rate: 5xx above 1 %"),
+			{Note: "The DaemonSet is halted by its strategy. kubectl can no longer follow its rollout:"},
+			kubectl("get daemonset agent -o", `custom-columns=NAME:.metadata.name,DESIRED:.status.desiredNumberScheduled,`+
+				`UPDATED:.status.updatedNumberScheduled,STRATEGY:.spec.updateStrategy.type`).prints("OnDelete"),
+			kubectl("rollout status daemonset/agent").denied().prints("rollout status is only available for RollingUpdate strategy type"),
+		}},
+		{"A DaemonSet: the next release is blocked, and an override release passes, which is held at its first node, too", []Act{
+			kubectl(next).denied().prints("denied the request: daemonset agent is suspended"),
+			kubectl("label daemonset agent " + v1alpha1.IgnoredSuspendLabel + "=true"),
+			kubectl(next),
+			see("the first pod to be created, and the rollout to be held", (*scene).held),
+			listHeld,
+			see("the release to succeed and the block to be lifted", (*scene).succeeded),
+			pods.prints("agent:3"),
+			list.prints("Success"),
+		}},
+	}}
+}
+
+// podsBy shows pods with their images and a further column.
+func podsBy(column string) Act {
+	return kubectl("get pods -o", "custom-columns=NAME:.metadata.name,IMAGE:.spec.containers[0].image,"+column)
 }

@@ -23,6 +23,7 @@ limitations under the License.
 //   - kinds.go: the same for other kinds of workloads
 //   - policies.go: releases that policies verify, without a server
 //   - server.go: releases that AlterShield Server verifies
+//   - declared.go: changes of an object of a declared kind
 //   - player.go: plays steps
 //   - scene.go, looks.go: states of a cluster
 package walkthrough

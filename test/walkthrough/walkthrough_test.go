@@ -92,7 +92,8 @@ func TestPlay(t *testing.T) {
 func TestSteps(t *testing.T) {
 	app := &App{Policy: "hack/demo/shop.yaml", Address: netip.MustParseAddrPort("192.0.2.1:80")}
 	measured := Measured(&Metrics{Endpoints: "hack/demo/pay.yaml"})
-	stories := slices.Concat(Policies(app).Steps, measured.Steps, Verified(nil).Steps, Partition(nil).Steps)
+	stories := slices.Concat(Policies(app).Steps, measured.Steps, Declared("hack/demo/mesh.yaml").Steps, Verified(nil).Steps,
+		Partition(nil).Steps, Waves(nil).Steps)
 	for _, step := range slices.Concat(Steps(), stories, Observed(), []Step{Halted, Crashes}) {
 		typed, checked := 0, 0
 		for _, act := range step.Acts {
@@ -124,5 +125,16 @@ func TestTyped(t *testing.T) {
 	got := kubectl("-n NAMESPACE patch -p", `{"a":"POD"}`).Typed(Namespace, "shop", FailedPod, "web-1")
 	if want := `kubectl -n shop patch -p '{"a":"web-1"}'`; got != want {
 		t.Errorf("typed %s, want %s", got, want)
+	}
+}
+
+// The names of releases begin as the operator names them.
+func TestPrefix(t *testing.T) {
+	for want, w := range map[string]Workload{
+		"sleep--x--": deployment, "db--x--statefulset-": db, "agent--x--daemonset-": agent, "pay--x--virtualservice-d3f79-": route,
+	} {
+		if got := w.prefix(); got != want {
+			t.Errorf("prefix %s, want %s", got, want)
+		}
 	}
 }

@@ -14,10 +14,17 @@
 {{- end -}}
 {{- end -}}
 {{- end }}
-{{ trim $type.Doc }}
+{{ with .check }}See [Checks](checks.md#{{ . }}).{{ else }}{{ trim $type.Doc }}{{ end }}
 {{- with $inlined }} It also has the fields of {{ join " and " . }}.{{ end }}
 {{- with .explained }} {{ . }} explains its values.{{ end }}
-{{- if $type.Members }}
+{{- if and $type.Members .check }}
+
+| field | type |
+| --- | --- |
+{{- range $type.Members }}
+| `{{ .Name }}` | {{ template "of" . }} |
+{{- end }}
+{{- else if $type.Members }}
 
 | field | type | meaning |
 | --- | --- | --- |
@@ -27,13 +34,14 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and $type.EnumValues (not .explained) }}
+{{- if and $type.EnumValues .check }} Values: {{ range $i, $v := $type.EnumValues }}{{ if $i }}, {{ end }}`{{ $v.Name }}`{{ end }}.
+{{- else if and $type.EnumValues (not .explained) }}
 
 | value | meaning |
 | --- | --- |
 {{- range $type.EnumValues }}
 {{- $meaning := regexReplaceAll "^[A-Z]\\w+ (means (that )?|is )?" (trim .Doc) "" }}
-| `{{ .Name | default "\"\"" }}` | {{ upper (substr 0 1 $meaning) }}{{ template "cell" (substr 1 -1 $meaning) }} |
+| `{{ .Name | default "\"\"" }}` | {{ template "cell" (printf "%s%s" (upper (substr 0 1 $meaning)) (substr 1 -1 $meaning)) }} |
 {{- end }}
 {{- end }}
 {{ end -}}
