@@ -70,16 +70,14 @@ func (s *kindState) count(k *declared.Kind, objects []unstructured.Unstructured,
 			continue
 		}
 		annotations := o.GetAnnotations()
-		held := workload.ParseHold(annotations[v1alpha1.HeldAnnotation]) != nil
-		if held && k.Spec.Hold != v1alpha1.HoldByPartition {
+		if h := workload.ParseHold(annotations[v1alpha1.HeldAnnotation]); h != nil && (k.Spec.Hold != v1alpha1.HoldByPartition ||
+			h.Field != "" && h.Field != string(k.Spec.Rollout.Partition)) {
 			s.Halted++
 		}
 		if halted := annotations[v1alpha1.HaltedFromAnnotation]; halted != "" && haltsElsewhere(k, halted) {
 			s.Halted++
 		}
-		// As users can write annotations, only what the operator can take back counts.
-		_, suspended := o.GetLabels()[v1alpha1.SuspendLabel]
-		if held || annotations[v1alpha1.HaltedAnnotation] != "" || suspended && annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		if workload.MarksOf(o.GetLabels(), annotations).Any() {
 			s.Stopped++
 		}
 		if !enrolled(o.GetNamespace()) || workload.OptedOut(o.GetLabels()) {

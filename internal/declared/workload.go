@@ -289,7 +289,7 @@ func (d *Workloads) Pace(stored *unstructured.Unstructured) (*workload.Pacing, e
 	if d.k.Spec.Hold != v1alpha1.HoldByPartition {
 		return nil, nil
 	}
-	p := &workload.Pacing{Pace: workload.Pace{ByPartition: true, Partition: workload.NoPartition}}
+	p := &workload.Pacing{Pace: workload.Pace{ByPartition: true, Partition: workload.NoPartition, Field: d.k.partition.String()}}
 	if partition, ok := d.k.Partition(stored.Object); ok {
 		p.Partition, p.Rolling = partition, true
 	}

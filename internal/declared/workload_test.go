@@ -174,7 +174,7 @@ func TestGet(t *testing.T) {
 				GVK: d.GroupVersionKind(), Namespace: "ns", Name: "web", UID: "thing", ResourceVersion: "7", Labels: map[string]string{"app": "web"},
 				Images: []string{"busybox:1"}, Version: version, Unstamped: true, Replicas: 3, MinReady: 5 * time.Second, ByPods: true, InFlight: 1,
 				Revision: version, RevisionReplicas: 3, Rollbacks: v1alpha1.RollbackAutomatic, Rolling: true,
-				Pace: workload.Pace{ByPartition: true}, Stopping: workload.Stopping{Bare: true},
+				Pace: workload.Pace{ByPartition: true, Field: "spec.strategy.keep"}, Stopping: workload.Stopping{Bare: true},
 				Content: &workload.Content{Hash: d.k.ContentHash(), Generation: 4},
 				Words:   workload.Words{HaltedBy: "spec.strategy.paused true", Resume: "altershield resume thing/web", GoOn: "edit thing/web"},
 			}
