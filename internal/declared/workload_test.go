@@ -190,6 +190,22 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// TestStaleWithoutPods: without pods, an expression that reads observedGeneration decides itself.
+func TestStaleWithoutPods(t *testing.T) {
+	text := strings.Replace(thing, "observedGeneration: 4", "observedGeneration: 3", 1)
+	const of = "version: v1\ncontent: [{path: spec.template}]\nrollout: {complete: "
+	for spec, complete := range map[string]bool{
+		of + "object.status.ready == 3}":                                         false,
+		of + "object.status.ready == 3 && object.status.observedGeneration > 0}": true,
+		"version: v1\ncontent: [{path: spec.template}]":                          false,
+	} {
+		w, err := thingsBy(t, spec).Get(t.Context(), readerOf(t, text), web)
+		if err != nil || w.Rollout.Complete != complete || w.Rollout.Stale == complete {
+			t.Errorf("%s: %+v, %v", spec, w.Rollout, err)
+		}
+	}
+}
+
 func replacing(pairs ...string) func(string) string { return strings.NewReplacer(pairs...).Replace }
 
 // TestGetGone: an object that is gone is no error.
