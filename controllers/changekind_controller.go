@@ -233,9 +233,6 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	}
 	s.WriteError = r.intercept(ctx, "")
 	if c.DeletionTimestamp != nil && !s.waits() && s.WriteError == nil {
-		if s.Native {
-			log.FromContext(ctx).Info("nothing is given back, because the operator defends the kind without this ChangeKind")
-		}
 		r.Hub.Remove(c.Name)
 		return cluster.Settle(ctx, again, r.release(ctx, &c))
 	}

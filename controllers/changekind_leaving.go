@@ -90,23 +90,17 @@ func (r *ChangeKindReconciler) hasStrays(ctx context.Context, kind *declared.Kin
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	for more := true; more; more = list.Continue != "" {
-		if err := r.Live.List(ctx, list, client.HasLabels{v1alpha1.VersionLabel}, client.Limit(500), client.Continue(list.Continue)); err != nil {
-			return false, fmt.Errorf("list the objects of changekind %s: %w", kind.Name, err)
-		}
-		if slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool {
-			return !hub.EnrolledByLabel(o.Labels) && workload.MarksOf(o.Labels, o.Annotations).Any()
-		}) {
-			return true, nil
-		}
+	if err := r.Live.List(ctx, list, client.HasLabels{v1alpha1.VersionLabel}); err != nil {
+		return false, fmt.Errorf("list the objects of changekind %s: %w", kind.Name, err)
 	}
-	return false, nil
+	return slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool {
+		return !hub.EnrolledByLabel(o.Labels) && workload.MarksOf(o.Labels, o.Annotations).Any()
+	}), nil
 }
 
 // release lets the API server delete a ChangeKind.
 func (r *ChangeKindReconciler) release(ctx context.Context, c *v1alpha1.ChangeKind) error {
 	delete(r.judged, c.Name)
-	delete(r.lacks, c.Name)
 	return cluster.IgnoreGone(r.finalize(ctx, c, controllerutil.RemoveFinalizer))
 }
 

@@ -184,7 +184,7 @@ func liftBlock(d *release, lift bool, why string) {
 // begins decides its hold.
 func liftRestored(d *release) {
 	w := d.Workload
-	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !w.Marks().Blocked || ownBlock(d.Workload) ||
+	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !w.Marks().Blocked || ownBlock(w) ||
 		d.hasFailed() || !w.Rollout.Complete || !rollback.ParseQuarantine(w.Annotations, d.Now).Restored(w.Version, w.Release()) {
 		return
 	}
