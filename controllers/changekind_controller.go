@@ -68,6 +68,8 @@ type ChangeKindReconciler struct {
 	elected     <-chan struct{}
 	// judged has the last accepted generation of each ChangeKind. The reconciler has a single worker.
 	judged map[string]judgedKind
+	// lacks has since when the operator has lacked a permission for a kind in use.
+	lacks map[string]time.Time
 	// since returns when the ChangeKinds were first read, and settled is closed when the caches of all kinds that were Ready
 	// are in use, or take too long.
 	since    func() time.Time
@@ -77,15 +79,17 @@ type ChangeKindReconciler struct {
 
 // judgedKind is an accepted ChangeKind.
 type judgedKind struct {
-	uid     types.UID
-	leaving bool
-	kind    hub.Declared
+	uid             types.UID
+	leaving, strays bool
+	kind            hub.Declared
 }
 
 const (
 	// judgeAgain is the time until a ChangeKind is judged again: nothing reports changed permissions, and kinds without a
 	// CustomResourceDefinition. giveBackAgain is the time until objects are counted again that have to change first.
 	judgeAgain, giveBackAgain = time.Minute, 5 * time.Second
+	// lacksBriefly is how long a kind stays in use without a permission: its role may be replaced at this moment.
+	lacksBriefly = 3 * time.Second
 	// fillTimeout is how long readiness waits for caches of declared kinds.
 	fillTimeout = 30 * time.Second
 )
@@ -93,7 +97,7 @@ const (
 func newChangeKindReconciler(c *cluster.Cluster, mgr ctrl.Manager, i Interceptor) (*ChangeKindReconciler, error) {
 	api, err := newServedKinds(mgr)
 	return &ChangeKindReconciler{
-		Cluster: c, api: api, interceptor: i, elected: mgr.Elected(), judged: map[string]judgedKind{},
+		Cluster: c, api: api, interceptor: i, elected: mgr.Elected(), judged: map[string]judgedKind{}, lacks: map[string]time.Time{},
 		since: sync.OnceValue(c.Clock.Now), settled: make(chan struct{}),
 	}, err
 }
@@ -216,7 +220,7 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		return cluster.Settle(ctx, ctrl.Result{}, err)
 	}
 	again := ctrl.Result{RequeueAfter: judgeAgain}
-	if s.waits() || len(s.Missing) > 0 {
+	if s.waits() || s.Lacks || len(s.Missing) > 0 {
 		again.RequeueAfter = giveBackAgain
 	}
 	if !r.leads() {
@@ -268,7 +272,7 @@ func (r *ChangeKindReconciler) intercept(ctx context.Context, without string) er
 	var kinds []*declared.Kind
 	for _, k := range r.Kinds.Declared() {
 		d, ok := k.(hub.Declared)
-		if _, leaves := k.(leavingKind); ok && !leaves && d.Declaration().Name != without {
+		if l, _ := k.(leavingKind); ok && !l.all && d.Declaration().Name != without {
 			kinds = append(kinds, d.Declaration())
 		}
 	}
@@ -278,11 +282,15 @@ func (r *ChangeKindReconciler) intercept(ctx context.Context, without string) er
 // judge reads whether the kind can be defended.
 func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind) (s kindState, err error) {
 	s.leaving = c.DeletionTimestamp != nil
-	served, problem, err := r.api.read(ctx, r.Client, c)
-	if err != nil {
+	served, problem, gone, err := r.api.read(ctx, r.Client, c)
+	if s.NotServed, s.Gone = problem, gone; err != nil || problem != "" {
 		return s, err
 	}
-	if s.NotServed = problem; problem != "" {
+	isOwn := func(k workload.Kind) bool {
+		return schema.GroupResource{Group: k.GroupVersionKind().Group, Resource: k.Resource()}.String() == c.Name
+	}
+	if s.Native = slices.ContainsFunc(r.Kinds.Fixed(), isOwn); s.Native {
+		s.Problem = "metadata.name: this kind is defended without a declaration; remove the ChangeKind"
 		return s, nil
 	}
 	through, problem, err := r.through(c)
@@ -292,6 +300,7 @@ func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind
 	if s.Missing, err = r.missing(ctx, c, through); err != nil {
 		return s, err
 	}
+	r.review(c.Name, &s)
 	before, leaving := r.judged[c.Name], s.leaving
 	kind, problem := declared.Accept(c, served)
 	if used, ok := r.Hub.Used(c.Name).(hub.Declared); ok && leaving {
@@ -300,20 +309,19 @@ func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind
 	if s.Problem = problem; problem != "" {
 		return s, nil
 	}
-	isOwn := func(k workload.Kind) bool { return k.GroupVersionKind().GroupKind() == kind.GroupKind() }
-	if slices.ContainsFunc(r.Kinds.Fixed(), isOwn) {
-		s.Problem = "metadata.name: this kind is defended without a declaration; remove the ChangeKind"
-		return s, nil
+	if s.Strays, err = r.hasStrays(ctx, kind); err != nil {
+		return s, err
 	}
-	if before.kind != nil && before.uid == c.UID && before.leaving == leaving && sameDeclaration(before.kind.Declaration(), kind) {
+	now := judgedKind{c.UID, leaving, s.Strays, before.kind}
+	if before.kind != nil && before == now && sameDeclaration(before.kind.Declaration(), kind) {
 		s.kind = before.kind
 		return s, nil
 	}
 	s.kind = declared.NewWorkloads(kind)
-	if leaving {
-		s.kind = leavingKind{declared.NewWorkloads(kind)}
+	if leaving || s.Strays {
+		s.kind = leavingKind{declared.NewWorkloads(kind), leaving, s.Strays}
 	}
-	r.judged[c.Name] = judgedKind{c.UID, leaving, s.kind}
+	r.judged[c.Name] = judgedKind{c.UID, leaving, s.Strays, s.kind}
 	return s, nil
 }
 
@@ -325,6 +333,9 @@ func sameDeclaration(a, b *declared.Kind) bool {
 // declare fills the cache of an accepted kind, and puts the kind into the registry. A kind that cannot be read leaves the
 // registry. While a generation is not accepted, the generation in use stays.
 func (r *ChangeKindReconciler) declare(ctx context.Context, c *v1alpha1.ChangeKind, s *kindState) (err error) {
+	if over, err := r.needsNothing(ctx, c, s); err != nil || over {
+		return err
+	}
 	switch {
 	case s.NotServed != "" || len(s.Missing) > 0:
 		if settled, _ := r.isSettled(ctx); settled && r.leads() && r.Hub.Used(c.Name) != nil {
@@ -336,6 +347,7 @@ func (r *ChangeKindReconciler) declare(ctx context.Context, c *v1alpha1.ChangeKi
 		r.Hub.Remove(c.Name)
 		return nil
 	case s.Problem != "":
+		r.Hub.Abandon(c.Name)
 		return nil
 	case c.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(c, v1alpha1.GiveBackFinalizer):
 		return nil // it is gone in a moment
@@ -349,31 +361,15 @@ func (r *ChangeKindReconciler) declare(ctx context.Context, c *v1alpha1.ChangeKi
 	}
 	if r.leads() && c.DeletionTimestamp == nil && !controllerutil.ContainsFinalizer(c, v1alpha1.GiveBackFinalizer) {
 		// From now on objects may be halted or held.
+		if left, err := r.isLeft(ctx, c.Name); err != nil || left {
+			return err
+		}
 		if err := r.finalize(ctx, c, controllerutil.AddFinalizer); err != nil {
 			return err
 		}
 	}
 	s.Fresh = r.Hub.Used(c.Name) != workload.Kind(s.kind)
 	return r.Hub.Use(c.Name)
-}
-
-// finalize changes the finalizers of a ChangeKind.
-func (r *ChangeKindReconciler) finalize(ctx context.Context, c *v1alpha1.ChangeKind, change func(client.Object, string) bool) error {
-	patched := c.DeepCopy()
-	if !change(patched, v1alpha1.GiveBackFinalizer) {
-		return nil
-	}
-	if err := r.Client.Patch(ctx, patched, client.MergeFromWithOptions(c, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("patch the finalizers of changekind %s: %w", c.Name, err)
-	}
-	c.Finalizers, c.ResourceVersion = patched.Finalizers, patched.ResourceVersion
-	return nil
-}
-
-// release lets the API server delete a ChangeKind.
-func (r *ChangeKindReconciler) release(ctx context.Context, c *v1alpha1.ChangeKind) error {
-	delete(r.judged, c.Name)
-	return cluster.IgnoreGone(r.finalize(ctx, c, controllerutil.RemoveFinalizer))
 }
 
 // count reads the objects of the newest cache of a kind.
@@ -392,6 +388,20 @@ func (r *ChangeKindReconciler) count(ctx context.Context, c *v1alpha1.ChangeKind
 		s.Stale = 0 // a release bypassed admission
 	}
 	return nil
+}
+
+// review keeps a kind in use that lacks a permission for a moment.
+func (r *ChangeKindReconciler) review(name string, s *kindState) {
+	if len(s.Missing) == 0 || r.Hub.Used(name) == nil {
+		delete(r.lacks, name)
+		return
+	}
+	if r.lacks[name].IsZero() {
+		r.lacks[name] = r.Clock.Now()
+	}
+	if s.Lacks = r.Clock.Since(r.lacks[name]) < lacksBriefly; s.Lacks {
+		s.Missing = nil
+	}
 }
 
 // through returns the resources between the objects of a kind and their pods; the problem is empty, or which is not served.
@@ -460,25 +470,4 @@ func (r *ChangeKindReconciler) report(ctx context.Context, c *v1alpha1.ChangeKin
 			v1alpha1.EventMessage(v1alpha1.EventDefenseChanged, is.Message))
 	}
 	return nil
-}
-
-// leavingKind is a kind whose ChangeKind is being deleted. Its objects are as if they had opted out: releases are canceled, and
-// the operator takes back blocks, halts and holds.
-type leavingKind struct{ *declared.Workloads }
-
-// Get implements workload.Kind.
-func (k leavingKind) Get(ctx context.Context, reader client.Reader, key types.NamespacedName) (*workload.Workload, error) {
-	return optOut(k.Workloads.Get(ctx, reader, key))
-}
-
-// Summary implements workload.Kind.
-func (k leavingKind) Summary(ctx context.Context, reader client.Reader, key types.NamespacedName) (*workload.Workload, error) {
-	return optOut(k.Workloads.Summary(ctx, reader, key))
-}
-
-func optOut(w *workload.Workload, err error) (*workload.Workload, error) {
-	if err != nil || w == nil {
-		return w, err
-	}
-	return w.WithOptOut(), nil
 }

@@ -73,19 +73,21 @@ func trimCRD(obj any) (any, error) {
 	return trimmed, nil
 }
 
-// read returns how the API server serves the kind of a ChangeKind; the problem is empty, or why it does not.
+// read returns how the API server serves the kind of a ChangeKind; the problem is empty, or why it does not. gone: there is no
+// such kind.
 func (a *servedKinds) read(
 	ctx context.Context, cached client.Reader, c *v1alpha1.ChangeKind,
-) (s declared.Served, problem string, err error) {
+) (s declared.Served, problem string, gone bool, err error) {
 	crd, err := a.crd(ctx, cached, c.Name)
 	switch {
 	case err != nil:
-		return s, "", err
+		return s, "", false, err
 	case crd != nil:
 		s, problem = servedBy(crd, c.Spec.Version)
-		return s, problem, nil
+		return s, problem, false, nil
 	default:
-		return a.discovered(c)
+		s, problem, err = a.discovered(c)
+		return s, problem, problem != "", err
 	}
 }
 

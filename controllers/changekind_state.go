@@ -38,12 +38,17 @@ import (
 type kindState struct {
 	// NotServed is why the API server does not serve the kind, and Problem why the declaration cannot be used; empty otherwise.
 	NotServed, Problem string
-	// Missing are permissions that the operator lacks.
+	// Gone: the API server has no version of the kind. Native: the operator defends the kind without the declaration.
+	Gone, Native bool
+	// Missing are permissions that the operator lacks. Lacks: it has lacked some for a moment.
 	Missing []string
+	Lacks   bool
 	// Filling: the cache of the kind is not filled. Fresh: it was put into use just now, and decisions by the earlier declaration
 	// may still be carried out.
 	Filling, Fresh bool
-	// Objects is the number of defended objects. Halted of them are halted by fields that the declaration does not name, Stale
+	// Strays: objects without the label of their enrolment leave the defense.
+	Strays bool
+	// Objects is the number of defended objects. Halted of them are halted or held by fields that the declaration does not name, Stale
 	// have a version by an earlier declaration of the content, and the operator stops or blocks Stopped of all objects.
 	Objects                int32
 	Halted, Stale, Stopped int
@@ -57,9 +62,10 @@ type kindState struct {
 // waits reports whether objects have to change first.
 func (s *kindState) waits() bool {
 	if s.leaving {
-		return s.Filling || s.Fresh || s.Stopped > 0 || len(s.Missing) > 0 || s.Problem != ""
+		return !s.Native &&
+			(s.Filling || s.Fresh || s.Stopped > 0 || len(s.Missing) > 0 || s.Problem != "" || s.NotServed != "" && !s.Gone)
 	}
-	return s.Halted > 0 || s.Stale > 0
+	return s.Halted > 0 || s.Stale > 0 || s.Strays
 }
 
 // count counts the objects in the cache of a kind.
@@ -70,16 +76,14 @@ func (s *kindState) count(k *declared.Kind, objects []unstructured.Unstructured,
 			continue
 		}
 		annotations := o.GetAnnotations()
-		held := workload.ParseHold(annotations[v1alpha1.HeldAnnotation]) != nil
-		if held && k.Spec.Hold != v1alpha1.HoldByPartition {
+		if h := workload.ParseHold(annotations[v1alpha1.HeldAnnotation]); h != nil && (k.Spec.Hold != v1alpha1.HoldByPartition ||
+			h.Field != "" && h.Field != string(k.Spec.Rollout.Partition)) {
 			s.Halted++
 		}
 		if halted := annotations[v1alpha1.HaltedFromAnnotation]; halted != "" && haltsElsewhere(k, halted) {
 			s.Halted++
 		}
-		// As users can write annotations, only what the operator can take back counts.
-		_, suspended := o.GetLabels()[v1alpha1.SuspendLabel]
-		if held || annotations[v1alpha1.HaltedAnnotation] != "" || suspended && annotations[v1alpha1.SuspendedByAnnotation] != "" {
+		if workload.MarksOf(o.GetLabels(), annotations).Any() {
 			s.Stopped++
 		}
 		if !enrolled(o.GetNamespace()) || workload.OptedOut(o.GetLabels()) {
@@ -120,7 +124,9 @@ func (s *kindState) conditions(used workload.Kind) []metav1.Condition {
 	intercepted := yes(v1alpha1.ConditionIntercepted, v1alpha1.ReasonConfigured)
 	switch {
 	case s.NotServed != "":
-		served = no(v1alpha1.ConditionServed, v1alpha1.ReasonNotServed, s.NotServed)
+		if served = no(v1alpha1.ConditionServed, v1alpha1.ReasonNotServed, s.NotServed); s.leaving {
+			served.Message += "; serve it, or set spec.version to a served version: the operator takes back its blocks, halts and holds first"
+		}
 		accepted = condition(v1alpha1.ConditionAccepted, metav1.ConditionUnknown, v1alpha1.ReasonNotServed, "")
 	case s.Problem != "":
 		accepted = no(v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalidPolicy, wording.Brief(s.Problem))

@@ -127,6 +127,23 @@ func TestCountObjects(t *testing.T) {
 	}
 }
 
+// TestCountHeld: an object that is held by another field than the partition of the declaration could not be given back. An earlier
+// build did not note the field.
+func TestCountHeld(t *testing.T) {
+	keeps := gadgets(t, `{version: v1, content: [{path: spec.template}], replicas: spec.replicas, pods: {current: "true"}, hold: Partition,
+  rollout: {complete: "true", partition: spec.keep}}`)
+	for field, halted := range map[string]int{"spec.keep": 0, "": 0, "spec.stay": 1} {
+		pace := workload.Pace{ByPartition: true, Field: field}
+		o := unstructured.Unstructured{Object: map[string]any{}}
+		o.SetAnnotations(map[string]string{v1alpha1.HeldAnnotation: (&workload.Hold{Release: 2, Pace: pace, Set: pace.Keeping(3)}).String()})
+		s := kindState{}
+		s.count(keeps, []unstructured.Unstructured{o}, func(string) bool { return true })
+		if s.Halted != halted || s.Stopped != 1 {
+			t.Errorf("%q: %+v", field, s)
+		}
+	}
+}
+
 func TestServedBy(t *testing.T) {
 	crd := func(established bool, served ...string) *apiextensionsv1.CustomResourceDefinition {
 		c := &apiextensionsv1.CustomResourceDefinition{}

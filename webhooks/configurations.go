@@ -24,7 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/traas-stack/altershield-operator/internal/declared"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
@@ -49,7 +49,7 @@ func mutatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.Mu
 		ObjectMeta: metav1.ObjectMeta{Name: "mutating-webhook-configuration"},
 	}
 	for _, kind := range kinds.Kinds() {
-		if _, later := kind.(declaredKind); !later {
+		if _, later := kind.(hub.Declared); !later {
 			c.Webhooks = append(c.Webhooks, subjectOf(kind).Mutating())
 		}
 	}
@@ -62,7 +62,7 @@ func validatingConfiguration(kinds *workload.Registry) *admissionregistrationv1.
 		ObjectMeta: metav1.ObjectMeta{Name: "validating-webhook-configuration"},
 	}
 	for _, kind := range kinds.Kinds() {
-		if _, later := kind.(declaredKind); !later {
+		if _, later := kind.(hub.Declared); !later {
 			c.Webhooks = append(c.Webhooks, subjectOf(kind).Validating()...)
 		}
 	}
@@ -79,10 +79,4 @@ func subjectOf(kind workload.Kind) *intercept.Subject {
 		Changed: fmt.Sprintf("object.%[1]s != oldObject.%[1]s", kind.ContentPaths()[0]),
 		Path:    func(does string) string { return pathOf(does, kind) },
 	}
-}
-
-// declaredKind is a kind that a ChangeKind declares.
-type declaredKind interface {
-	workload.Kind
-	Declaration() *declared.Kind
 }

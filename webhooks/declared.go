@@ -23,6 +23,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/network"
 	"github.com/traas-stack/altershield-operator/internal/workload"
@@ -46,7 +47,7 @@ func (h *declaredHook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	unknown := unknownKind{declaredHook: h, name: r.PathValue("name"), generation: r.PathValue("generation")}
 	answers := admission.Handler(unknown)
 	for _, kind := range h.kinds.Kinds() {
-		if d, ok := kind.(declaredKind); ok && d.Declaration().PathOf(h.does) == r.URL.Path {
+		if d, ok := kind.(hub.Declared); ok && d.Declaration().PathOf(h.does) == r.URL.Path {
 			answers = h.newHandler(kind)
 		}
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -55,7 +56,7 @@ func parse(raw []byte, kind workload.Kind) (*object, error) {
 	}
 	stored := &unstructured.Unstructured{Object: content}
 	o := &object{kind: kind, content: content}
-	declaration, isDeclared := kind.(declaredKind)
+	declaration, isDeclared := kind.(hub.Declared)
 	templatePath, hasTemplate := kind.TemplatePath()
 	if hasTemplate {
 		holder, _, _ := unstructured.NestedFieldNoCopy(content, templatePath...)

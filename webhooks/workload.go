@@ -48,6 +48,7 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	decide "github.com/traas-stack/altershield-operator/internal/admission"
 	"github.com/traas-stack/altershield-operator/internal/hold"
+	"github.com/traas-stack/altershield-operator/internal/hub"
 	"github.com/traas-stack/altershield-operator/internal/intercept"
 	"github.com/traas-stack/altershield-operator/internal/metrics"
 	"github.com/traas-stack/altershield-operator/internal/network"
@@ -116,7 +117,7 @@ func SetupWithManager(mgr ctrl.Manager, o Options) error {
 	} {
 		server.Register(declaredPath+does, leaving(ending, &declaredHook{o.Kinds, does, newHandler, noise}))
 		for _, kind := range o.Kinds.Kinds() {
-			if _, later := kind.(declaredKind); !later {
+			if _, later := kind.(hub.Declared); !later {
 				server.Register(pathOf(does, kind), leaving(ending, &admission.Webhook{Handler: newHandler(kind)}))
 			}
 		}

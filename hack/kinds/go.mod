@@ -4,6 +4,7 @@ go 1.26.8
 
 require (
 	github.com/argoproj/argo-rollouts v1.9.2
+	github.com/kserve/kserve v0.20.0
 	github.com/openkruise/kruise v1.8.3
 	github.com/ray-project/kuberay/ray-operator v1.6.2
 	istio.io/api v1.32.0

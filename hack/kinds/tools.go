@@ -22,6 +22,7 @@ package kinds
 
 import (
 	_ "github.com/argoproj/argo-rollouts/pkg/apis/rollouts"
+	_ "github.com/kserve/kserve/pkg/types"
 	_ "github.com/openkruise/kruise/pkg/util/requeueduration"
 	_ "github.com/ray-project/kuberay/ray-operator/pkg/utils"
 	_ "istio.io/api/label"

@@ -198,7 +198,7 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 
 // readRollout sets the progress of the rollout.
 func (d *Workloads) readRollout(w *workload.Workload, since time.Time) {
-	if isStale(w.Object) {
+	if isStale(w.Object) && !d.k.readsGeneration() {
 		w.Rollout.Stale = true
 		return
 	}
@@ -209,6 +209,12 @@ func (d *Workloads) readRollout(w *workload.Workload, since time.Time) {
 		return
 	}
 	w.Rollout = workload.Rollout{Complete: p.Complete, Stuck: p.Stuck != "", Message: p.Stuck, Progress: p.Message}
+}
+
+// readsGeneration reports whether the expression of a kind without pods reads observedGeneration: some controllers copy it from
+// another object, or do not increase it.
+func (k *Kind) readsGeneration() bool {
+	return k.Spec.Pods == nil && strings.Contains(string(k.Spec.Rollout.Complete), "observedGeneration")
 }
 
 // isStale reports whether the status is of an earlier generation. Not all kinds report it, and some as text.
@@ -290,7 +296,7 @@ func (d *Workloads) Pace(stored *unstructured.Unstructured) (*workload.Pacing, e
 	if d.k.Spec.Hold != v1alpha1.HoldByPartition {
 		return nil, nil
 	}
-	p := &workload.Pacing{Pace: workload.Pace{ByPartition: true, Partition: workload.NoPartition}}
+	p := &workload.Pacing{Pace: workload.Pace{ByPartition: true, Partition: workload.NoPartition, Field: d.k.partition.String()}}
 	if partition, ok := d.k.Partition(stored.Object); ok {
 		p.Partition, p.Rolling = partition, true
 	}

@@ -174,7 +174,7 @@ func TestGet(t *testing.T) {
 				GVK: d.GroupVersionKind(), Namespace: "ns", Name: "web", UID: "thing", ResourceVersion: "7", Labels: map[string]string{"app": "web"},
 				Images: []string{"busybox:1"}, Version: version, Unstamped: true, Replicas: 3, MinReady: 5 * time.Second, ByPods: true, InFlight: 1,
 				Revision: version, RevisionReplicas: 3, Rollbacks: v1alpha1.RollbackAutomatic, Rolling: true,
-				Pace: workload.Pace{ByPartition: true}, Stopping: workload.Stopping{Bare: true},
+				Pace: workload.Pace{ByPartition: true, Field: "spec.strategy.keep"}, Stopping: workload.Stopping{Bare: true},
 				Content: &workload.Content{Hash: d.k.ContentHash(), Generation: 4},
 				Words:   workload.Words{HaltedBy: "spec.strategy.paused true", Resume: "altershield resume thing/web", GoOn: "edit thing/web"},
 			}
@@ -184,6 +184,22 @@ func TestGet(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestStaleWithoutPods: without pods, an expression that reads observedGeneration decides itself.
+func TestStaleWithoutPods(t *testing.T) {
+	text := strings.Replace(thing, "observedGeneration: 4", "observedGeneration: 3", 1)
+	const of = "version: v1\ncontent: [{path: spec.template}]\nrollout: {complete: "
+	for spec, complete := range map[string]bool{
+		of + "object.status.ready == 3}":                                         false,
+		of + "object.status.ready == 3 && object.status.observedGeneration > 0}": true,
+		"version: v1\ncontent: [{path: spec.template}]":                          false,
+	} {
+		w, err := thingsBy(t, spec).Get(t.Context(), readerOf(t, text), web)
+		if err != nil || w.Rollout.Complete != complete || w.Rollout.Stale == complete {
+			t.Errorf("%s: %+v, %v", spec, w.Rollout, err)
+		}
 	}
 }
 

@@ -341,7 +341,7 @@ func (d *release) succeed(entered bool) {
 	decideHistory(d)
 	d.proveIn = proveRelease(d)
 	recordProof(d)
-	lift := hasOwnBlock(d.Workload) || entered && blockedAtStart(d.Workload, d.status)
+	lift := d.Workload.Marks().Blocked || entered && blockedAtStart(d.Workload, d.status)
 	if ownBlock(d.Workload) && !remembersBlock(d.Workload, d.Change) {
 		lift = false
 	}

@@ -17,6 +17,7 @@ limitations under the License.
 package defense
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -207,6 +208,10 @@ func TestLetGoWhileOwned(t *testing.T) {
 		w := &workload.Workload{Version: versionA, Owner: owner, Hold: hold, Annotations: annotations,
 			Labels: map[string]string{v1alpha1.VersionLabel: versionA, v1alpha1.SuspendLabel: "1"}}
 		w.Paused = annotations[v1alpha1.HaltedAnnotation] != ""
+		if hold != nil {
+			w.Annotations = maps.Clone(annotations)
+			w.Annotations[v1alpha1.HeldAnnotation] = hold.String()
+		}
 		if defended != "" {
 			w.Labels[v1alpha1.DefenseLabel] = defended
 		}

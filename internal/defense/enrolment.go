@@ -109,14 +109,13 @@ func DecideWorkload(in WorkloadInput) WorkloadPlan {
 	if w.Deleting {
 		return WorkloadPlan{}
 	}
-	stopped := w.Annotations[v1alpha1.HaltedAnnotation] != "" || w.Hold != nil
-	hasEffect := hasOwnBlock(w) || stopped
+	marks := w.Marks()
 	switch {
 	case !in.Enrolled || workload.OptedOut(w.Labels):
-		return WorkloadPlan{TakeBack: hasEffect && !record.AnyOpen(in.Changes)}
-	case in.Observe && hasEffect:
+		return WorkloadPlan{TakeBack: marks.Any() && !record.AnyOpen(in.Changes)}
+	case in.Observe && marks.Any():
 		return WorkloadPlan{TakeBack: true}
-	case w.ObservingOwner() != "" && stopped:
+	case w.ObservingOwner() != "" && (marks.Halted || marks.Held):
 		return WorkloadPlan{LetGo: true}
 	}
 	if in.Rebaselines && w.RecordedVersion() != "" && w.RecordedVersion() != w.Version {
@@ -236,7 +235,7 @@ func (in *WorkloadInput) isRedeclared() bool {
 // existed and was deleted.
 func (in *WorkloadInput) actedSince(since time.Time) bool {
 	blocked, err := strconv.ParseInt(in.Workload.Labels[v1alpha1.SuspendLabel], 10, 64)
-	if err == nil && hasOwnBlock(in.Workload) && blocked >= since.Unix() {
+	if err == nil && in.Workload.Marks().Blocked && blocked >= since.Unix() {
 		return true
 	}
 	for _, why := range rollback.ParseQuarantine(in.Workload.Annotations, since).Reasons {
@@ -336,11 +335,6 @@ func newestChange(changes []v1alpha1.ChangeWorkload) *v1alpha1.ChangeWorkload {
 func overrideWaits(w *workload.Workload) bool {
 	_, stale := w.Annotations[v1alpha1.OverrideStaleAnnotation]
 	return w.Labels[v1alpha1.IgnoredSuspendLabel] == v1alpha1.IgnoredSuspendValue && !stale
-}
-
-// hasOwnBlock reports whether the operator blocked the workload.
-func hasOwnBlock(w *workload.Workload) bool {
-	return w.Blocked() && w.Annotations[v1alpha1.SuspendedByAnnotation] != ""
 }
 
 // DefendedSince returns when admission began to see every release of a workload of a kind: the latest of the enrolment

@@ -75,7 +75,7 @@ func failRelease(d *release, before v1alpha1.ChangeWorkloadStatusType) {
 			haltRollout(d)
 		}
 	}
-	if (before != v1alpha1.ChangeWorkloadSuspend || paceDenied(d.status)) && hasOwnBlock(d.Workload) && halts(d) &&
+	if (before != v1alpha1.ChangeWorkloadSuspend || paceDenied(d.status)) && d.Workload.Marks().Blocked && halts(d) &&
 		!rollback.ParseQuarantine(d.Workload.Annotations, d.Now).Restored(d.Workload.Version, d.Workload.Release()) {
 		// An override release failed while an earlier release blocks the workload. A version that is being restored
 		// continues, because it replaces pods of a bad version.
@@ -167,7 +167,7 @@ func remembersBlock(w *workload.Workload, change *v1alpha1.ChangeWorkload) bool 
 
 func liftBlock(d *release, lift bool, why string) {
 	// In observe mode, the operator leaves a block of others alone.
-	if !lift || d.Settings.Observe && !hasOwnBlock(d.Workload) {
+	if !lift || d.Settings.Observe && !d.Workload.Marks().Blocked {
 		return
 	}
 	d.needAll()
@@ -184,7 +184,7 @@ func liftBlock(d *release, lift bool, why string) {
 // begins decides its hold.
 func liftRestored(d *release) {
 	w := d.Workload
-	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !hasOwnBlock(w) || ownBlock(d.Workload) ||
+	if d.plan.Action != LeaveWorkload || d.Change.Status.ObservedRelease != d.Change.Spec.Release || !w.Marks().Blocked || ownBlock(w) ||
 		d.hasFailed() || !w.Rollout.Complete || !rollback.ParseQuarantine(w.Annotations, d.Now).Restored(w.Version, w.Release()) {
 		return
 	}

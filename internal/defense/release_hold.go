@@ -129,10 +129,9 @@ func lostPartition(w *workload.Workload, record *v1alpha1.HoldRecord, release in
 		*record.Partition == *record.SetPartition || *record.SetPartition != w.Pace.Partition {
 		return nil
 	}
-	return &workload.Hold{
-		Release: release, Until: v1alpha1.HoldNone,
-		Pace: workload.Pace{ByPartition: true, Partition: *record.Partition}, Set: w.Pace,
-	}
+	own := w.Pace
+	own.Partition = *record.Partition
+	return &workload.Hold{Release: release, Until: v1alpha1.HoldNone, Pace: own, Set: w.Pace}
 }
 
 // recordHold records the change of the hold in the status, where it is not lost with the workload's annotations.

@@ -37,15 +37,19 @@ const RolloutCheck = "rollout"
 // pastDeadline is how long a rollout that exceeded its deadline may still become complete: a cache may be behind.
 const pastDeadline = 10 * time.Second
 
-// followRollout notes since when the rollout of an object without pods has been complete or stuck, and ends a failure
-// when the rollout is complete. It returns when to decide again.
+// followRollout notes since when the rollout of an object without pods has been complete or stuck, and ends a failure, or
+// its correction, when the rollout is complete. It returns when to decide again.
 func followRollout(d *release) (wait time.Duration) {
 	w, s := d.Workload, d.status
-	if !w.WithoutPods {
+	switch {
+	case !w.WithoutPods:
 		return 0
+	case d.Change.Status.ObservedRelease != d.Change.Spec.Release:
+		return time.Second / 10 // the expressions were evaluated with the start of the release before, of the same version
 	}
-	if stopped := record.ReasonOf(&d.Change.Status, v1alpha1.ConditionProgressing); !w.Paused &&
-		(stopped == v1alpha1.ReasonRolloutPaused || stopped == v1alpha1.ReasonRolloutHalted) {
+	stopped := record.ReasonOf(&d.Change.Status, v1alpha1.ConditionProgressing)
+	if !w.Paused && (stopped == v1alpha1.ReasonRolloutPaused || stopped == v1alpha1.ReasonRolloutHalted) ||
+		w.Problem == "" && stopped == v1alpha1.ReasonExpressionFailed {
 		s.EntryTime, s.EntryTimeUnix = times.Format(d.Now), d.Now.Unix() // the deadline begins again
 	}
 	if !w.Rollout.Stale && w.Problem == "" {
@@ -58,7 +62,9 @@ func followRollout(d *release) (wait time.Duration) {
 	case c == nil:
 		left, _ = untilFailed(d)
 		wait = times.Shortest(wait, max(left, 0))
-	case c.Phase == v1alpha1.CheckFailed && settled(d) && !w.Paused && !slices.ContainsFunc(s.Checks, isCanceled):
+	case settled(d) && !w.Paused &&
+		(c.Phase == v1alpha1.CheckPassed || c.Phase == v1alpha1.CheckFailed && !slices.ContainsFunc(s.Checks, isCanceled)):
+		// A person who corrected the failure judged the rollout until now; it may fail later.
 		s.Checks = slices.DeleteFunc(s.Checks, func(c v1alpha1.CheckStatus) bool { return c.Name == RolloutCheck })
 	}
 	return wait

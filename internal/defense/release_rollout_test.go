@@ -184,6 +184,24 @@ func TestReleaseWithoutPods(t *testing.T) {
 			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for its rollout",
 			stuck: time.Hour,
 		},
+		"stays corrected until it is complete": {
+			do: func(t *testing.T) *world {
+				w := podless().Stuck("ran aground").Settle(t).Later(2 * time.Minute).Settle(t)
+				record.FindCheck(w.in.Change.Status.Checks, RolloutCheck).Phase = v1alpha1.CheckPassed
+				w.Settle(t).Resumed().Stuck("").Complete().Settle(t).Later(time.Minute).Settle(t)
+				return w.NotComplete().Stuck("hit a rock").Settle(t).Later(2 * time.Minute).Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadSuspend, reason: v1alpha1.ReasonRolloutStuck,
+			says: "stuck for longer than 2m0s: hit a rock", blocked: true,
+		},
+		"an expression that failed for an hour leaves time for the rollout": {
+			do: func(t *testing.T) *world {
+				return podless().Problem("no such key").Settle(t).Later(time.Hour).Settle(t).Problem("").Settle(t).
+					Later(9 * time.Minute).Settle(t)
+			},
+			state: v1alpha1.ChangeWorkloadRunning, reason: v1alpha1.ReasonChecking, says: "the release waits for its rollout",
+			again: time.Minute,
+		},
 		"waits for a check at its beginning": {
 			do: func(t *testing.T) *world {
 				return podless().Begins(pre).Complete().Settle(t).Later(time.Minute).Settle(t)
@@ -298,6 +316,27 @@ func TestReleaseWithoutPods(t *testing.T) {
 				t.Errorf("again in %s, want %s", plan.RequeueAfter, tt.again)
 			}
 		})
+	}
+}
+
+// TestReleasedAgainWithoutPods: an expression may read when the version was released, and the first turn of a release that releases
+// it again has the time of the release before. So this turn believes neither that the rollout is complete, nor that it is stuck.
+func TestReleasedAgainWithoutPods(t *testing.T) {
+	for name, do := range map[string]func(w *world) *world{
+		"complete": (*world).Complete, "stuck": func(w *world) *world { return w.Stuck("ran aground") },
+	} {
+		w := podless().Complete().Settle(t).Later(time.Minute).Settle(t).Later(time.Hour)
+		w.in.Workload.Settle, w.in.Settings.RollbackAfter = 0, 0
+		w.in.Change.Spec.Release += 2
+		w.Release(w.in.Change.Spec.Release, w.in.Change.Spec.Reversion)
+		plan := do(w.NotComplete()).Step()
+		s := w.in.Change.Status
+		if s.Status != v1alpha1.ChangeWorkloadRunning || s.CompleteTimeUnix+s.StuckTimeUnix != 0 || plan.RequeueAfter != time.Second/10 {
+			t.Errorf("%s: %s, %+v, again in %s", name, s.Status, s.Checks, plan.RequeueAfter)
+		}
+		if w.NotComplete().Stuck("").Settle(t); w.in.Change.Status.Status != v1alpha1.ChangeWorkloadRunning {
+			t.Errorf("%s: %s", name, w.in.Change.Status.Status)
+		}
 	}
 }
 

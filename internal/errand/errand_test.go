@@ -90,7 +90,7 @@ func setting(enable, locked bool, remark string) *v1alpha1.OpsConfigInfo {
 func marked3(name string) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: name, Labels: map[string]string{v1alpha1.SuspendLabel: "1"},
-		Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 uid", v1alpha1.HaltedAnnotation: "v", v1alpha1.HeldAnnotation: "{}"},
+		Annotations: map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 uid", v1alpha1.HaltedAnnotation: "v", v1alpha1.HeldAnnotation: hold},
 	}}
 }
 
@@ -363,6 +363,9 @@ func TestLeave(t *testing.T) {
 	}
 }
 
+// hold is an annotation of the operator.
+const hold = `{"release":1,"partition":0,"set":{"partition":2}}`
+
 func TestMarks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		labels, annotations map[string]string
@@ -374,7 +377,8 @@ func TestMarks(t *testing.T) {
 		},
 		"a user's block":   {map[string]string{v1alpha1.SuspendLabel: "1"}, nil, nil},
 		"paused":           {nil, map[string]string{v1alpha1.HaltedAnnotation: "v"}, []mark{paused}},
-		"held":             {nil, map[string]string{v1alpha1.HeldAnnotation: "{}"}, []mark{held}},
+		"held":             {nil, map[string]string{v1alpha1.HeldAnnotation: hold}, []mark{held}},
+		"held by a user":   {nil, map[string]string{v1alpha1.HeldAnnotation: "{}"}, nil},
 		"an earlier block": {nil, map[string]string{v1alpha1.SuspendedByAnnotation: "v 1 u"}, nil},
 	} {
 		got := marks(&metav1.ObjectMeta{Labels: tc.labels, Annotations: tc.annotations})

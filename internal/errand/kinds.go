@@ -58,8 +58,8 @@ func (l *leaving) declaredKinds(ctx context.Context) (kinds []schema.GroupVersio
 	return kinds, nil
 }
 
-// releaseKinds removes the operator's finalizer from all ChangeKinds, so that they can be deleted without it. The manager adds
-// them again while it runs.
+// releaseKinds removes the operator's finalizer from all ChangeKinds, so that they can be deleted without it. After markLeft,
+// the manager adds none until it starts again.
 func (l *leaving) releaseKinds(ctx context.Context) error {
 	var list v1alpha1.ChangeKindList
 	if err := l.List(ctx, &list); err != nil {

@@ -412,15 +412,11 @@ var remedies = []struct {
 
 // marks returns the marks that the operator made on a workload, without those of users.
 func marks(o metav1.Object) (all []mark) {
-	labels, annotations := o.GetLabels(), o.GetAnnotations()
-	if _, ok := labels[v1alpha1.SuspendLabel]; ok && annotations[v1alpha1.SuspendedByAnnotation] != "" {
-		all = append(all, blocked)
-	}
-	if annotations[v1alpha1.HaltedAnnotation] != "" {
-		all = append(all, paused)
-	}
-	if annotations[v1alpha1.HeldAnnotation] != "" {
-		all = append(all, held)
+	m := workload.MarksOf(o.GetLabels(), o.GetAnnotations())
+	for i, is := range []bool{m.Blocked, m.Halted, m.Held} {
+		if is {
+			all = append(all, []mark{blocked, paused, held}[i])
+		}
 	}
 	return all
 }

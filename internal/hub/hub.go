@@ -202,6 +202,14 @@ func (h *Hub) Use(name string) error {
 	return nil
 }
 
+// Abandon frees the cache that is being filled for a kind. The kind in use stays.
+func (h *Hub) Abandon(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.filling[name].free()
+	delete(h.filling, name)
+}
+
 // Remove takes a kind out of the registry, and frees its caches.
 func (h *Hub) Remove(name string) {
 	h.mu.Lock()

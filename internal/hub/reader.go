@@ -77,7 +77,8 @@ func Caches(config *rest.Config, o cache.Options) Open {
 // selects selects the objects of a kind that are cached; nil for all.
 func selects(kind workload.Kind) labels.Selector {
 	d, ok := kind.(Declared)
-	if !ok || d.Declaration().Spec.Enrolment != v1alpha1.EnrolledByLabel {
+	all, leaves := kind.(interface{ CachesAll() bool })
+	if !ok || d.Declaration().Spec.Enrolment != v1alpha1.EnrolledByLabel || leaves && all.CachesAll() {
 		return nil
 	}
 	return enrolled

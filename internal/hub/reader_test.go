@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
@@ -43,6 +45,27 @@ func (c *counted) Get(context.Context, client.ObjectKey, client.Object, ...clien
 func (c *counted) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	c.reads++
 	return nil
+}
+
+// leaves is a kind that is enrolled by label, with objects without the label that leave the defense.
+type leaves struct {
+	*declared.Workloads
+	all bool
+}
+
+func (l leaves) CachesAll() bool { return l.all }
+
+func TestSelects(t *testing.T) {
+	c := &v1alpha1.ChangeKind{ObjectMeta: metav1.ObjectMeta{Name: "configmaps"}}
+	c.Spec.Version, c.Spec.Enrolment = "v1", v1alpha1.EnrolledByLabel
+	k, problem := declared.Accept(c, declared.Served{Kind: "ConfigMap", Namespaced: true})
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	d := declared.NewWorkloads(k)
+	if selects(d) == nil || selects(leaves{d, false}) == nil || selects(leaves{d, true}) != nil {
+		t.Error(selects(d), selects(leaves{d, false}), selects(leaves{d, true}))
+	}
 }
 
 func TestReadsWithoutDeclaredKind(t *testing.T) {

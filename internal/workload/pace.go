@@ -38,9 +38,11 @@ type Pace struct {
 	// ProgressDeadlineSeconds is how long the rollout may make no progress; the largest value means no
 	// limit.
 	ProgressDeadlineSeconds int32
-	// Partition is how many pods, the first ones, stay at the previous version.
+	// Partition is how many pods, the first ones, stay at the previous version. Field is the path of the field of a declared
+	// kind; empty for other kinds.
 	ByPartition bool
 	Partition   int32
+	Field       string
 	// OnDelete: pods are replaced only when they are deleted, and the operator evicts them. MaxUnavailable
 	// is the user's number of pods that are replaced at once; empty if the strategy has no place for it.
 	ByEviction, OnDelete bool
@@ -108,6 +110,7 @@ type holdText struct {
 	OpenedTo int64     `json:"openedTo,omitempty"`
 	Replicas int32     `json:"replicas,omitempty"`
 	Over     bool      `json:"over,omitempty"`
+	Field    string    `json:"field,omitempty"`
 }
 
 // paceText is the JSON of a Pace.
@@ -159,6 +162,7 @@ func ParseHold(value string) *Hold {
 	if t.Was != nil {
 		h.Was = ptr.To(t.Was.pace())
 	}
+	h.setField(t.Field)
 	for _, p := range []Pace{h.Pace, h.Set, ptr.Deref(h.Was, h.Set)} {
 		if !p.Valid() || !p.IsLike(h.Pace) {
 			return nil
@@ -170,15 +174,25 @@ func ParseHold(value string) *Hold {
 // HoldOf returns the hold in the annotations of a workload with this pace; nil for none.
 func (p Pace) HoldOf(annotations map[string]string) *Hold {
 	h := ParseHold(annotations[v1alpha1.HeldAnnotation])
+	if h != nil && h.Field == "" { // of an earlier build
+		h.setField(p.Field)
+	}
 	if h == nil || !h.IsLike(p) {
 		return nil
 	}
 	return h
 }
 
+func (h *Hold) setField(field string) {
+	h.Field, h.Set.Field = field, field
+	if h.Was != nil {
+		h.Was.Field = field
+	}
+}
+
 // IsLike reports whether two paces have the same fields.
 func (p Pace) IsLike(other Pace) bool {
-	return p.ByPartition == other.ByPartition && p.ByEviction == other.ByEviction
+	return p.ByPartition == other.ByPartition && p.ByEviction == other.ByEviction && p.Field == other.Field
 }
 
 // InSteps reports whether pods are replaced in steps that the operator decides.
@@ -200,7 +214,7 @@ func (p Pace) Valid() bool {
 func (h *Hold) String() string {
 	t := holdText{
 		Release: h.Release, Until: h.Until, paceText: h.text(), Set: h.Set.text(),
-		OpenedAt: h.OpenedAt, OpenedTo: h.OpenedTo, Replicas: h.Replicas, Over: h.Over,
+		OpenedAt: h.OpenedAt, OpenedTo: h.OpenedTo, Replicas: h.Replicas, Over: h.Over, Field: h.Field,
 	}
 	if h.Was != nil {
 		t.Was = ptr.To(h.Was.text())

@@ -22,6 +22,18 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 )
 
+// TestHoldOf: a hold of another field is none. A hold of an earlier build is of the field of the kind.
+func TestHoldOf(t *testing.T) {
+	is := Pace{ByPartition: true, Partition: 3, Field: "spec.keep"}
+	for field, want := range map[string]bool{"spec.keep": true, "": true, "spec.stay": false} {
+		own, was := Pace{ByPartition: true, Partition: 1, Field: field}, Pace{ByPartition: true, Partition: 2, Field: field}
+		h := is.HoldOf(map[string]string{v1alpha1.HeldAnnotation: (&Hold{Release: 2, Pace: own, Set: own.Keeping(3), Was: &was}).String()})
+		if (h != nil) != want || h != nil && (h.Set != is || h.Kept(is) != Pace{ByPartition: true, Partition: 1, Field: "spec.keep"}) {
+			t.Errorf("%q: %+v", field, h)
+		}
+	}
+}
+
 func TestParseHoldEnd(t *testing.T) {
 	for _, e := range []HoldEnd{
 		{Release: 3, Reason: v1alpha1.ReasonHoldVerified}, {Release: 3, Reason: v1alpha1.ReasonHoldEdited, User: "system:serviceaccount:a b:c"},

@@ -307,6 +307,26 @@ func (w *Workload) Blocked() bool {
 	return ok
 }
 
+// Marks are the changes of the operator to a workload that it takes back when the workload leaves the defense. Users can write
+// labels and annotations, so only what the operator can take back counts.
+type Marks struct{ Blocked, Halted, Held bool }
+
+// MarksOf reads the marks of a workload.
+func MarksOf(labels, annotations map[string]string) Marks {
+	_, blocked := labels[v1alpha1.SuspendLabel]
+	return Marks{
+		Blocked: blocked && annotations[v1alpha1.SuspendedByAnnotation] != "",
+		Halted:  annotations[v1alpha1.HaltedAnnotation] != "",
+		Held:    ParseHold(annotations[v1alpha1.HeldAnnotation]) != nil,
+	}
+}
+
+// Any reports whether there is a mark.
+func (m Marks) Any() bool { return m != Marks{} }
+
+// Marks returns the marks of the workload.
+func (w *Workload) Marks() Marks { return MarksOf(w.Labels, w.Annotations) }
+
 // MaxReleasesUnseen is how many releases of a workload may go unrecorded while the operator is
 // down. A user set a number that is further ahead of the records, while the workload was not
 // defended.

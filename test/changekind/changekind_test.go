@@ -58,6 +58,7 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/hub"
+	"github.com/traas-stack/altershield-operator/internal/settings"
 	"github.com/traas-stack/altershield-operator/internal/workload"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
@@ -359,8 +360,11 @@ func TestLife(t *testing.T) {
 		t.Errorf("%d objects, finalizers %s, hash %q, webhooks %q", c.Status.Objects, c.Finalizers, c.Status.ContentHash, w.seen())
 	}
 	w.edits(c.Status.ContentHash)
+	w.labelled()
 	w.unserved()
+	w.uninstalled()
 	w.deleted()
+	w.deletedWithRole()
 	w.until("all goroutines of the kind ended", func() (bool, any) {
 		more := goroutines()
 		for by, n := range before {
@@ -437,16 +441,42 @@ func (w *world) annotate(name, patch string) {
 	w.must(w.admin.Patch(w.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
+// labelled: the kind gets enrolled by label. Objects without the label are resumed, although the cache lacks them later.
+func (w *world) labelled() {
+	halt := func(name string, labels map[string]string) {
+		w.create(name, labels, map[string]string{
+			v1alpha1.HaltedAnnotation: "0123456789abcdef0123456789abcdef", v1alpha1.HaltedFromAnnotation: `[{"path":"spec.paused","value":true}]`,
+		}, map[string]any{"image": "b:1", "paused": true})
+	}
+	halt("without", map[string]string{v1alpha1.VersionLabel: "0123456789abcdef0123456789abcdef"})
+	w.edit(strings.Replace(ofImage, "v1,", "v1, enrolment: Label,", 1))
+	w.is("an object without the label is resumed", "without", func(o *unstructured.Unstructured) bool {
+		paused, _, _ := unstructured.NestedBool(o.Object, "spec", "paused")
+		return !paused && o.GetAnnotations()[v1alpha1.HaltedAnnotation] == ""
+	})
+	w.until("the cache lacks objects without the label", func() (bool, any) {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gadget.GroupVersion().WithKind("GadgetList"))
+		err := w.cached.List(w.Context(), list)
+		return err == nil && len(list.Items) == 0, err
+	})
+	w.has("Ready=True Defended")
+	w.edit(ofImage)
+	w.has("Ready=True Defended")
+}
+
+// serve changes the versions of the kind.
+func (w *world) serve(versions ...string) {
+	now := &unstructured.Unstructured{}
+	now.SetGroupVersionKind(crd("v1").GroupVersionKind())
+	w.must(w.admin.Get(w.Context(), types.NamespacedName{Name: gadgets}, now))
+	now.Object["spec"] = crd(versions...).Object["spec"]
+	w.must(w.admin.Update(w.Context(), now))
+}
+
 // unserved: the version is not served for a while, and then the whole kind is gone for a while.
 func (w *world) unserved() {
-	change := func(versions ...string) {
-		now := &unstructured.Unstructured{}
-		now.SetGroupVersionKind(crd("v1").GroupVersionKind())
-		w.must(w.admin.Get(w.Context(), types.NamespacedName{Name: gadgets}, now))
-		now.Object["spec"] = crd(versions...).Object["spec"]
-		w.must(w.admin.Update(w.Context(), now))
-	}
-	change("v2", "-v1")
+	w.serve("v2", "-v1")
 	c := w.has("Served=False NotServed", "Ready=False NotDefended", "Intercepted=False NotDefended")
 	if got := message(c, "Served"); !strings.Contains(got, "version v1 is not served; served are v2") || w.declared() || w.seen() != "" {
 		w.Errorf("%s; declared %t, webhooks %q", got, w.declared(), w.seen())
@@ -456,12 +486,12 @@ func (w *world) unserved() {
 	if err := w.cached.List(w.Context(), list); err == nil {
 		w.Error("a kind without a cache can be read")
 	}
-	change("v1", "v2")
+	w.serve("v1", "v2")
 	w.has("Served=True Served", "Ready=True Defended")
 	w.must(w.admin.Delete(w.Context(), crd("v1")))
 	w.has("Served=False NotServed", "Ready=False NotDefended")
 	w.until("the kind is gone", func() (bool, any) {
-		err := w.admin.Create(w.Context(), crd("v1"))
+		err := w.admin.Create(w.Context(), crd("v1", "v2"))
 		return err == nil, err
 	})
 	c = w.has("Served=True Served", "Ready=True Defended")
@@ -470,7 +500,58 @@ func (w *world) unserved() {
 	}
 }
 
-// deleted: the operator resumes objects before the ChangeKind goes.
+// uninstalled: after the Job of the uninstall removed the finalizer, the operator adds it only in a new installation.
+func (w *world) uninstalled() {
+	installed := func(status metav1.ConditionStatus, reason string) {
+		w.until("the installation is noted", func() (bool, any) {
+			blocking := &v1alpha1.OpsConfigInfo{}
+			w.must(w.admin.Get(w.Context(), types.NamespacedName{Namespace: operator, Name: settings.NameBlocking}, blocking))
+			blocking.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.ConditionInstalled, Status: status, Reason: reason, LastTransitionTime: metav1.Now(),
+			}}
+			err := w.admin.Status().Update(w.Context(), blocking)
+			return err == nil, err
+		})
+	}
+	w.must(w.admin.Create(w.Context(), &v1alpha1.OpsConfigInfo{
+		ObjectMeta: metav1.ObjectMeta{Namespace: operator, Name: settings.NameBlocking},
+		Spec:       v1alpha1.OpsConfigInfoSpec{Type: "isBlockingUp", Enable: true},
+	}))
+	installed(metav1.ConditionFalse, v1alpha1.ReasonLeft)
+	c := w.has("Ready=True Defended")
+	c.Finalizers = nil
+	w.must(w.admin.Update(w.Context(), c))
+	w.edit(strings.Replace(ofImage, "rollout: {", "rollout: {deadline: 5m, ", 1))
+	if c = w.has("Ready=True Defended"); len(c.Finalizers) > 0 {
+		w.Errorf("the finalizer is there again: %v", c.Finalizers)
+	}
+	installed(metav1.ConditionTrue, v1alpha1.ReasonKnown)
+	w.edit(ofImage)
+	if c = w.has("Ready=True Defended"); len(c.Finalizers) != 1 {
+		w.Error("the finalizer is missing")
+	}
+}
+
+// goes waits until the ChangeKind is gone.
+func (w *world) goes() {
+	w.Helper()
+	w.until("the ChangeKind is gone", func() (bool, any) {
+		c := &v1alpha1.ChangeKind{}
+		err := w.admin.Get(w.Context(), types.NamespacedName{Name: gadgets}, c)
+		return apierrors.IsNotFound(err), c.Status
+	})
+}
+
+// deletedWithRole: nothing is to be given back, so a ChangeKind goes although its role went with it.
+func (w *world) deletedWithRole() {
+	w.must(w.admin.Create(w.Context(), w.declaration(ofImage)))
+	w.has("Ready=True Defended")
+	w.must(w.admin.Delete(w.Context(), w.declaration(ofImage)))
+	w.must(w.admin.Delete(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "gadgets"}}))
+	w.goes()
+}
+
+// deleted: the operator resumes objects before the ChangeKind goes, and waits until their version is served.
 func (w *world) deleted() {
 	w.create("halted", nil, map[string]string{
 		v1alpha1.HaltedAnnotation: "0123456789abcdef0123456789abcdef", v1alpha1.HaltedFromAnnotation: `[{"path":"spec.paused","value":true}]`,
@@ -481,12 +562,15 @@ func (w *world) deleted() {
 		err := w.cached.Get(w.Context(), types.NamespacedName{Namespace: shop, Name: "halted"}, o)
 		return err == nil, err
 	})
+	w.serve("v2", "-v1")
+	w.has("Served=False NotServed")
 	w.must(w.admin.Delete(w.Context(), w.declaration(ofImage)))
-	w.until("the ChangeKind is gone", func() (bool, any) {
-		c := &v1alpha1.ChangeKind{}
-		err := w.admin.Get(w.Context(), types.NamespacedName{Name: gadgets}, c)
-		return apierrors.IsNotFound(err), c.Status
-	})
+	c := w.has("Served=False NotServed")
+	if got := message(c, "Served"); !strings.Contains(got, "set spec.version to a served version") || len(c.Finalizers) != 1 {
+		w.Errorf("%s; %v", got, c.Finalizers)
+	}
+	w.serve("v1", "v2")
+	w.goes()
 	w.is("the halt is taken back", "halted", func(o *unstructured.Unstructured) bool {
 		paused, _, _ := unstructured.NestedBool(o.Object, "spec", "paused")
 		return !paused && o.GetAnnotations()[v1alpha1.HaltedAnnotation] == ""

@@ -553,7 +553,7 @@ func kindEntries() []Entry {
 		of(kind, ConditionAccepted, isTrue, ReasonInForce, "The declaration is accepted.", NeedsNothing, "", ""),
 		of(kind, ConditionAccepted, isFalse, ReasonInvalidPolicy, "The declaration cannot be used.", NeedsAction, ActorAdmin, StepKind),
 		of(kind, ConditionAccepted, isFalse, ReasonHaltedObjects,
-			"Objects are halted by a field that spec.rollout.halt no longer names. Resume them, or name the field again.",
+			"Objects are halted or held by a field that the declaration no longer names. Resume them, or name the field again.",
 			NeedsAction, ActorAdmin, StepKind),
 		of(kind, ConditionAccepted, isUnknown, ReasonNotServed,
 			"The declaration is judged once the API server serves the kind.", NeedsNotice, "", StepKind),

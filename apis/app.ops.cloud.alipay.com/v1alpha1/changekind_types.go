@@ -191,7 +191,10 @@ type ChangeKindHalt struct {
 type ChangeKindRollout struct {
 	// CEL expression that is true if the rollout is complete. It reads the variables
 	// object and since, the time of the change. Without it, the rollout is complete
-	// if the object is Current by the rules of kstatus.
+	// if the object is Current by the rules of kstatus. While
+	// status.observedGeneration is of an earlier generation, the rollout is not
+	// complete, unless the object has no pods and the expression reads
+	// observedGeneration.
 	// +optional
 	Complete ChangeKindExpression `json:"complete,omitempty"`
 	// CEL expression for the reason of a rollout that does not advance: a string,
