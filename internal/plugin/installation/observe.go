@@ -136,8 +136,6 @@ func Observe(ctx context.Context, o Options) (*Facts, error) {
 	deployments := &appsv1.DeploymentList{}
 	list(ctx, r, &f.Deployments, "deployments in "+f.Namespace, deployments, &deployments.Items,
 		client.InNamespace(f.Namespace), client.MatchingLabels{"app.kubernetes.io/name": operatorName})
-	kinds := &v1alpha1.ChangeKindList{}
-	list(ctx, r, &f.ChangeKinds, "changekinds", kinds, &kinds.Items)
 	r.wait()
 	if f.answered() {
 		r.objects(ctx, f, o)
@@ -152,6 +150,9 @@ func (r *reader) objects(ctx context.Context, f *Facts, o Options) {
 	in := func(name string) types.NamespacedName {
 		return types.NamespacedName{Namespace: f.Namespace, Name: name}
 	}
+	declared := &v1alpha1.ChangeKindList{}
+	list(ctx, r, &f.ChangeKinds, "changekinds", declared, &declared.Items)
+	r.wait() // your rights are about these kinds, too
 	kinds := kindNames()
 	f.CRDs = make([]Read[*apiextensionsv1.CustomResourceDefinition], len(kinds))
 	for i, name := range kinds {
