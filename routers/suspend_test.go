@@ -171,9 +171,11 @@ func TestSuspendedWorkloads(t *testing.T) {
 		code           int
 		want           string
 	}{
-		"all": {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 3","workloads":[` + ofDeployment + `,` + ofSet + `,` + ofDeclared + `]}`},
+		"all": {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 3",` +
+			`"workloads":[` + ofDeployment + `,` + ofSet + `,` + ofDeclared + `]}`},
 		"of a kind": {
-			"?kind=statefulset", `{"kind":"statefulset"}`, 200, `{"code":200,"message":"suspended workloads: 2","workloads":[` + ofSet + `,` + ofDeclared + `]}`,
+			"?kind=statefulset", `{"kind":"statefulset"}`, 200,
+			`{"code":200,"message":"suspended workloads: 2","workloads":[` + ofSet + `,` + ofDeclared + `]}`,
 		},
 		"of none": {
 			"?namespace=prod&kind=DaemonSet", `{"kind":"DaemonSet","namespace":"prod"}`, 200,
@@ -254,7 +256,8 @@ func TestSuspendedWithoutAnswer(t *testing.T) {
 // declaredSet returns a declared kind with the name of a native one.
 func declaredSet(t *testing.T) workload.Kind {
 	t.Helper()
-	kind, problem := declared.Accept(workloadtest.CourseKind(v1alpha1.RollbackOnRequest), declared.Served{Kind: "StatefulSet", Namespaced: true})
+	served := declared.Served{Kind: "StatefulSet", Namespaced: true}
+	kind, problem := declared.Accept(workloadtest.CourseKind(v1alpha1.RollbackOnRequest), served)
 	if problem != "" {
 		t.Fatal(problem)
 	}

@@ -111,7 +111,8 @@ func Alerts(in Input) (alerts []Alert) {
 			if c.at.After(in.Now) {
 				c.at = in.Now // by the clock of another replica; Alertmanager refuses an end before the start
 			}
-			next := strings.NewReplacer("`", "", "NAME", workload.ArgumentOf(w.GVK.GroupKind())+"/"+w.Name+" -n "+w.Namespace).Replace(string(c.entry.Next))
+			name := workload.ArgumentOf(w.GVK.GroupKind()) + "/" + w.Name
+			next := strings.NewReplacer("`", "", "NAME", name+" -n "+w.Namespace).Replace(string(c.entry.Next))
 			annotations := map[string]string{
 				"summary":     w.GVK.Kind + " " + w.Namespace + "/" + w.Name + ": " + c.entry.Message(""),
 				"description": wording.Shortened(wording.Printable(cmp.Or(c.detail, c.entry.Message(""))), maxText),

@@ -35,6 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,7 +43,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 )
 
 // changeKind returns a ChangeKind of objects without pods, which the operator accepted.
@@ -91,7 +94,8 @@ func declaredAPI(t *testing.T, funcs interceptor.Funcs) (*connection, client.Wit
 		}),
 		changeKind("gone.example.com", nil), changeKind("new.example.com", func(c *v1alpha1.ChangeKind) { c.Status.Conditions = nil }),
 		changeKind("bad.example.com", func(c *v1alpha1.ChangeKind) {
-			c.Status.Conditions[0] = metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: "Invalid", Message: "no field"}
+			said := &c.Status.Conditions[0]
+			said.Status, said.Reason, said.Message = metav1.ConditionFalse, "Invalid", "no field"
 		}),
 		object("example.com", "Route", "pay", nil), object("example.com", "StatefulSet", "db", nil), &appsv1.StatefulSet{ObjectMeta: meant("db")},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pay"}},
@@ -104,7 +108,8 @@ func declaredAPI(t *testing.T, funcs interceptor.Funcs) (*connection, client.Wit
 
 // TestFindsDeclaredKinds: workloads of declared kinds are named as kubectl names them. A native kind precedes a declared one of its name.
 func TestFindsDeclaredKinds(t *testing.T) {
-	const notShown = "bad.example.com are not shown: Invalid: no field\ngone.example.com are not shown: no matches for example.com/v1, Resource=gone\n" +
+	const notShown = "bad.example.com are not shown: Invalid: no field\n" +
+		"gone.example.com are not shown: no matches for example.com/v1, Resource=gone\n" +
 		"new.example.com are not shown: the operator has not accepted the ChangeKind yet\n"
 	for args, want := range map[string]string{
 		"route/pay":                   "route/pay",
@@ -115,11 +120,12 @@ func TestFindsDeclaredKinds(t *testing.T) {
 		"statefulset/db":              "statefulset/db",
 		"statefulset.example.com/db":  "statefulset.example.com/db",
 		"statefulsets.example.com/db": "statefulset.example.com/db",
-		"db":                          "db is the name of 2 workloads of the namespace shop\n  name the kind, too: statefulset/db or statefulset.example.com/db",
-		"gate/x":                      "2 kinds are named gate\n  name one with its group: gates.example.com/x or gates.other.org/x",
-		"gates.other.org/x":           "gate/x",
-		"cloneset/x": `"cloneset" is no kind of workload that is defended` + "\n  defended kinds: deployment, statefulset, daemonset, configmap, " +
-			"gate, gate, route, statefulset.example.com",
+		"db": "db is the name of 2 workloads of the namespace shop\n" +
+			"  name the kind, too: statefulset/db or statefulset.example.com/db",
+		"gate/x":            "2 kinds are named gate\n  name the group, too: gates.example.com/x or gates.other.org/x",
+		"gates.other.org/x": "gate/x",
+		"cloneset/x": `"cloneset" is no kind of workload that is defended` + "\n  defended kinds: deployment, statefulset, daemonset, " +
+			"configmap, gate, gate, route, statefulset.example.com",
 	} {
 		c, api, errs := declaredAPI(t, interceptor.Funcs{})
 		found, err := c.find(t.Context(), api, "shop", strings.Fields(args)...)
@@ -192,7 +198,8 @@ func TestCensusOfDeclaredKinds(t *testing.T) {
 			t.Errorf("%+v", o.Items[i])
 		}
 	}
-	if diff := cmp.Diff([]string{"configmap/flags", "route/pay", "statefulset.example.com/db", "statefulset/db"}, slices.Sorted(slices.Values(got))); diff != "" {
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"configmap/flags", "route/pay", "statefulset.example.com/db", "statefulset/db"}, got); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
 	if o.Counts.Baselines != 4 {
@@ -215,7 +222,9 @@ func TestResumesDeclared(t *testing.T) {
 		t.Fatal(problem)
 	}
 	stored := object("example.com", "Route", "pay", nil)
-	stored.SetAnnotations(map[string]string{v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: `[{"path":"spec.paused","value":true,"was":false}]`})
+	stored.SetAnnotations(map[string]string{
+		v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: `[{"path":"spec.paused","value":true,"was":false}]`,
+	})
 	stored.Object["spec"].(map[string]any)["paused"] = true //nolint:errcheck,forcetypeassert // see object
 	s := &snapshot{target: target{kind: kind, key: client.ObjectKeyFromObject(stored)}, now: time.Now()}
 	if err := s.take(stored); err != nil {
@@ -228,5 +237,42 @@ func TestResumesDeclared(t *testing.T) {
 	back := func(op workload.Op) bool { return op.Op != "test" && op.Path == "/spec/paused" && op.Value == false }
 	if !slices.ContainsFunc(r.ops, back) || s.workload.Rollbacks != v1alpha1.RollbackOnRequest || !s.workload.WithoutPods {
 		t.Errorf("%+v, %+v", r, s.workload)
+	}
+}
+
+// TestLoadsDeclaredPods: the expression of the declaration selects the pods of the current version.
+func TestLoadsDeclaredPods(t *testing.T) {
+	accepted, problem := declared.Accept(workloadtest.ChangeKind(), declared.Served{Kind: "Fleet", Namespaced: true})
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	kind := declared.NewWorkloads(accepted)
+	c, api, _ := declaredAPI(t, interceptor.Funcs{})
+	c.registry = workload.Defended()
+	c.registry.Declare(kind)
+	fleet := object("example.com", "Fleet", "web", nil)
+	fleet.SetUID("fleet")
+	fleet.Object["spec"] = map[string]any{"ships": int64(2), "crew": map[string]any{"spec": map[string]any{"containers": []any{
+		map[string]any{"name": "main", "image": "main:2"},
+	}}}}
+	fleet.Object["status"] = map[string]any{"revision": "two"}
+	objects := []client.Object{fleet}
+	for _, revision := range []string{"one", "two"} {
+		pod := &corev1.Pod{ObjectMeta: meant("web-" + revision)}
+		pod.UID, pod.Labels = types.UID(pod.Name), map[string]string{workloadtest.CrewLabel: revision}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(fleet, kind.GroupVersionKind())}
+		objects = append(objects, pod)
+	}
+	for _, o := range objects {
+		if err := api.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := c.load(t.Context(), api, operatorNamespace, target{kind: kind, key: client.ObjectKeyFromObject(fleet)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.pods) != 1 || s.pods[0].Name != "web-two" || s.workload.Replicas != 2 || s.workload.Images[0] != "main:2" || s.container != "main" {
+		t.Errorf("%+v, %+v", s.pods, s.workload)
 	}
 }

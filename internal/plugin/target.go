@@ -78,7 +78,7 @@ func parseTarget(kinds *workload.Registry, namespace string, args ...string) (na
 	}
 	switch {
 	case len(several) > 1 && declarationOf(named.kind) != nil:
-		return target{}, remedy(fmt.Errorf("%d kinds are named %s", len(several), kind), "name one with its group: "+strings.Join(several, " or "))
+		return target{}, remedy(fmt.Errorf("%d kinds are named %s", len(several), kind), "name the group, too: "+strings.Join(several, " or "))
 	case named.kind != nil:
 		return named, nil
 	}

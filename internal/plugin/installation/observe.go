@@ -297,7 +297,8 @@ func (r *reader) renewed(ctx context.Context, lease *coordinationv1.Lease) bool 
 // mapper knows the kinds of a scheme, so that no request has to discover them.
 func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 	ofCluster := []string{
-		"ChangeKind", "Namespace", "SelfSubjectAccessReview", "CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+		"ChangeKind", "Namespace", "SelfSubjectAccessReview", "CustomResourceDefinition",
+		"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
 	}
 	m := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
