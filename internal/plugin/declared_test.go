@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -103,7 +104,7 @@ func declaredAPI(t *testing.T, funcs interceptor.Funcs) (*connection, client.Wit
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.EnrolledLabel: v1alpha1.EnrolledValue}}},
 	).Build()
 	streams, _, _, errs := genericiooptions.NewTestIOStreams()
-	return &connection{Options: Options{IOStreams: streams, Now: time.Now}}, api, errs
+	return &connection{Options: Options{IOStreams: streams, Now: time.Now}, flags: genericclioptions.NewConfigFlags(true)}, api, errs
 }
 
 // TestFindsDeclaredKinds: workloads of declared kinds are named as kubectl names them. A native kind precedes a declared one of its name.
@@ -237,6 +238,17 @@ func TestResumesDeclared(t *testing.T) {
 	back := func(op workload.Op) bool { return op.Op != "test" && op.Path == "/spec/paused" && op.Value == false }
 	if !slices.ContainsFunc(r.ops, back) || s.workload.Rollbacks != v1alpha1.RollbackOnRequest || !s.workload.WithoutPods {
 		t.Errorf("%+v, %+v", r, s.workload)
+	}
+	// The declaration no longer names the field of the halt.
+	stored.SetAnnotations(map[string]string{
+		v1alpha1.HaltedAnnotation: versionTwo, v1alpha1.HaltedFromAnnotation: `[{"path":"spec.stopped","value":true}]`,
+	})
+	stored.Object["spec"] = map[string]any{"stopped": true}
+	if err := s.take(stored); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.toResume(s); err == nil || !strings.Contains(err.Error(), "set the value by hand") {
+		t.Error(err)
 	}
 }
 
