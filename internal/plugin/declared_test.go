@@ -284,7 +284,8 @@ func TestLoadsDeclaredPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.pods) != 1 || s.pods[0].Name != "web-two" || s.workload.Replicas != 2 || s.workload.Images[0] != "main:2" || s.container != "main" {
+	if len(s.pods) != 1 || s.pods[0].Name != "web-two" || s.container != "main" ||
+		s.workload.Replicas != 2 || s.workload.Images[0] != "main:2" {
 		t.Errorf("%+v, %+v", s.pods, s.workload)
 	}
 }

@@ -157,7 +157,8 @@ func TestMetrics(t *testing.T) {
 		"of a pod": {body: replaced(`"workloadExternalQuery":{"kind":"Deployment"`, `"podMetricQuery":{"kind":"Pod"`,
 			"workloadExternal", "podMetric", `"sleep"`, `"sleep-7d8-xk2zp"`), status: 200, points: points, asked: asked("sleep-7d8-xk2zp")},
 		"a declared kind has the name": {change: func(a *asking) {
-			accepted, problem := declared.Accept(workloadtest.CourseKind(v1alpha1.RollbackNever), declared.Served{Kind: "Deployment", Namespaced: true})
+			served := declared.Served{Kind: "Deployment", Namespaced: true}
+			accepted, problem := declared.Accept(workloadtest.CourseKind(v1alpha1.RollbackNever), served)
 			if problem != "" {
 				panic(problem)
 			}
