@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -238,6 +239,16 @@ func TestResumesDeclared(t *testing.T) {
 	back := func(op workload.Op) bool { return op.Op != "test" && op.Path == "/spec/paused" && op.Value == false }
 	if !slices.ContainsFunc(r.ops, back) || s.workload.Rollbacks != v1alpha1.RollbackOnRequest || !s.workload.WithoutPods {
 		t.Errorf("%+v, %+v", r, s.workload)
+	}
+	// It has no image.
+	s.workload.Labels = map[string]string{v1alpha1.SuspendLabel: "1"}
+	s.workload.Annotations[v1alpha1.SuspendedByAnnotation] = versionTwo + " 2"
+	var steps string
+	for _, f := range findingsOf(s, c.advisor("shop")) {
+		steps += fmt.Sprint(f.Do)
+	}
+	if strings.Contains(steps, "image") || !strings.Contains(steps, "override route/pay --next") {
+		t.Error(steps)
 	}
 	// The declaration no longer names the field of the halt.
 	stored.SetAnnotations(map[string]string{
