@@ -44,7 +44,7 @@ func (r *ChangeWorkloadReconciler) report(
 		return
 	}
 	for _, e := range events {
-		count(w.GVK.Kind, e)
+		count(workload.LabelOf(w.GVK.GroupKind()), e)
 		r.Event(w, after, e, "Verify")
 	}
 }
@@ -102,7 +102,7 @@ func count(kind string, e record.Event) {
 // kindOf returns the kind of the workload of a record.
 func kindOf(change *v1alpha1.ChangeWorkload) string {
 	if owner := metav1.GetControllerOf(change); owner != nil {
-		return owner.Kind
+		return workload.LabelOf(workload.KeyOf("", owner).GroupKind)
 	}
 	return "Deployment" // a user removed the owner reference; old records are of Deployments
 }

@@ -67,9 +67,9 @@ func countWorkloads(
 	kinds := v.Kinds.Kinds()
 	counted := make(map[metrics.Of]int, len(kinds)*len(enrolled))
 	for _, kind := range kinds {
-		of := metrics.Of{Kind: kind.GroupVersionKind().Kind}
+		of := metrics.Of{Kind: workload.LabelOf(kind.GroupVersionKind().GroupKind())}
 		for _, of.Namespace = range enrolled {
-			counted[of] += 0 // two kinds of the same name are counted together
+			counted[of] = 0
 		}
 		list := kind.ObjectList()
 		if err := v.Cached.List(ctx, list, append(opts, client.UnsafeDisableDeepCopy)...); err != nil {
@@ -88,6 +88,31 @@ func countWorkloads(
 		})
 		if err != nil {
 			return nil, fmt.Errorf("count workloads: %w", err)
+		}
+	}
+	return counted, nil
+}
+
+// countChangeKinds counts the ChangeKinds by each of their conditions.
+func countChangeKinds(ctx context.Context, v cluster.View) (map[metrics.Condition]int, error) {
+	ctx, cancel := countContext(ctx)
+	defer cancel()
+	var list v1alpha1.ChangeKindList
+	if err := v.Cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list changekinds: %w", err)
+	}
+	counted := map[metrics.Condition]int{}
+	for _, name := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionServed, v1alpha1.ConditionAuthorized,
+		v1alpha1.ConditionIntercepted, v1alpha1.ConditionReady} {
+		for _, status := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown} {
+			counted[metrics.Condition{Type: name, Status: string(status)}] = 0
+		}
+		for i := range list.Items {
+			status := metav1.ConditionUnknown
+			if said := meta.FindStatusCondition(list.Items[i].Status.Conditions, name); said != nil {
+				status = said.Status
+			}
+			counted[metrics.Condition{Type: name, Status: string(status)}]++
 		}
 	}
 	return counted, nil

@@ -232,7 +232,7 @@ func evictPod(ctx context.Context, c client.Client, p *workload.Place) error {
 // noteEvicted counts an eviction, and returns the results of outcomeOf.
 func noteEvicted(w *workload.Workload, err error) (outcome, reason, why string) {
 	if outcome, reason, why = outcomeOf(err); outcome != "" {
-		metrics.Eviction(w.GVK.Kind, outcome)
+		metrics.Eviction(workload.LabelOf(w.GVK.GroupKind()), outcome)
 	}
 	return outcome, reason, why
 }

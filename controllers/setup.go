@@ -21,6 +21,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -54,11 +55,18 @@ type Options struct {
 func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 	var kinds []string
 	for _, kind := range v.Kinds.Fixed() {
-		kinds = append(kinds, kind.GroupVersionKind().Kind)
+		kinds = append(kinds, workload.LabelOf(kind.GroupVersionKind().GroupKind()))
 	}
-	v.Kinds.Subscribe(func(added, _ []workload.Kind) {
+	v.Kinds.Subscribe(func(added, removed []workload.Kind) {
+		for _, kind := range removed {
+			if gk := kind.GroupVersionKind().GroupKind(); !slices.ContainsFunc(added, func(k workload.Kind) bool {
+				return k.GroupVersionKind().GroupKind() == gk
+			}) {
+				metrics.End(workload.LabelOf(gk))
+			}
+		}
 		for _, kind := range added {
-			metrics.Begin(kind.GroupVersionKind().Kind)
+			metrics.Begin(workload.LabelOf(kind.GroupVersionKind().GroupKind()))
 		}
 	})
 	blocked := func() (map[metrics.Of]int, error) { return blockedWorkloads(ctx, v) }
@@ -69,6 +77,7 @@ func beginMetrics(ctx context.Context, v cluster.View, byNamespace bool) error {
 	if err := metrics.HeldWorkloads(kinds, held, byNamespace); err != nil {
 		return fmt.Errorf("register the metric of held workloads: %w", err)
 	}
+	metrics.ChangeKinds(func() (map[metrics.Condition]int, error) { return countChangeKinds(ctx, v) })
 	metrics.PolicyChecks(func() (map[string][]string, error) { return checksOfPolicies(ctx, v) })
 	return nil
 }

@@ -466,7 +466,7 @@ func (r *WorkloadReconciler) acknowledge(ctx context.Context, w *workload.Worklo
 		r.dropped(w, v1alpha1.UnquarantineAnnotation, plan.Unquarantine, v1alpha1.EventUnknownMetadata)
 	}
 	if o := plan.Override; o != nil {
-		metrics.Overridden(w.GVK.Kind)
+		metrics.Overridden(workload.LabelOf(w.GVK.GroupKind()))
 		log.FromContext(ctx).Info("a user overrode the block", "version", o.Version, "user", o.User)
 		r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBlockOverridden,
 			Message: fmt.Sprintf("version %s, by %s with the label %s",

@@ -157,7 +157,7 @@ func (r *WorkloadReconciler) whole(ctx context.Context, w *workload.Workload) (*
 // left reports a workload that left the defense past admission, while the defense had an effect.
 func (r *WorkloadReconciler) left(w *workload.Workload, o defense.OptOut) {
 	r.Event(w, nil, record.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOptedOut, Message: o.Describe()}, "OptOut")
-	metrics.LeftWhileBlocked(w.GVK.Kind, metrics.LeftByOptingOut)
+	metrics.LeftWhileBlocked(workload.LabelOf(w.GVK.GroupKind()), metrics.LeftByOptingOut)
 }
 
 func (r *WorkloadReconciler) defenseOf(w *workload.Workload) v1alpha1.OptOutWhile {

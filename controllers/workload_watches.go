@@ -112,7 +112,7 @@ func (r *WorkloadReconciler) reportDeleted(ctx context.Context, key workload.Key
 	}
 	if plan.Deleted != nil {
 		r.deleted.Add(key, in.Denied, deletedFor)
-		metrics.LeftWhileBlocked(in.Denied.Workload.GVK.Kind, metrics.LeftByDeletion)
+		metrics.LeftWhileBlocked(workload.LabelOf(in.Denied.Workload.GVK.GroupKind()), metrics.LeftByDeletion)
 		log.FromContext(ctx).Info("a user deleted a workload while its releases were denied",
 			"workload", key, "while", in.Denied.By.String())
 		r.Event(&in.Denied.Workload, nil, *plan.Deleted, "Delete")
@@ -146,7 +146,7 @@ func (r *WorkloadReconciler) keepDenied(key workload.Key, now *defense.DeniedWor
 		was := last.(*defense.DeniedWorkload) //nolint:errcheck // the map holds nothing else
 		since := was.By.BlockedSince
 		if !since.IsZero() && (now == nil || !now.By.BlockedSince.Equal(since)) {
-			metrics.BlockEnded(was.Workload.GVK.Kind, r.Clock.Since(since))
+			metrics.BlockEnded(workload.LabelOf(was.Workload.GVK.GroupKind()), r.Clock.Since(since))
 		}
 	}
 	if now == nil {

@@ -133,6 +133,10 @@ func TestRollbackOfAWorkload(t *testing.T) {
 			`{"namespace":"prod","apiVersion":"batch/v1","kind":"Job","name":"x"}`, nil, "", 400,
 			"workloads of this kind are not defended; those are apps/v1 Deployment, apps/v1 StatefulSet",
 		},
+		"a declared kind": {
+			`{"namespace":"prod","apiVersion":"example.com/v1","kind":"StatefulSet","name":"db"}`, nil, "StatefulSet.example.com prod/db ", 202,
+			`{"code":202,"message":"statefulset prod/db is rolled back to version v1"}`,
+		},
 		"of the group of another": {
 			`{"namespace":"prod","apiVersion":"apps.kruise.io/v1beta1","kind":"StatefulSet","name":"x"}`, nil, "", 400,
 			"workloads of this kind are not defended",
@@ -146,6 +150,7 @@ func TestRollbackOfAWorkload(t *testing.T) {
 			asked := ""
 			f := newFixture(t, func(f *fixture) {
 				f.opts.View.Kinds = workload.Defended()
+				f.opts.View.Kinds.Declare(declaredSet(t))
 				f.request = func(key workload.Key, version string, _ time.Time) (string, error) {
 					asked = key.String() + " " + version
 					return "v1", tc.err

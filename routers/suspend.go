@@ -147,7 +147,8 @@ func (s *Server) suspendedBy(
 		found = append(found, blocked...)
 	}
 	slices.SortFunc(found, func(a, b suspendedWorkload) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.APIVersion, b.APIVersion))
 	})
 	return found, nil
 }

@@ -22,17 +22,21 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 	"github.com/traas-stack/altershield-operator/test/wrappers"
 )
 
@@ -148,21 +152,30 @@ func TestSuspendedAreSorted(t *testing.T) {
 func TestSuspendedWorkloads(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "web", UID: "s",
 		Labels: map[string]string{v1alpha1.SuspendLabel: "1700000000", v1alpha1.VersionLabel: version1}}}
-	reader := newClient(t, interceptor.Funcs{}, wrappers.MakeNamespace("prod").Enrolled().Obj(), blocked("prod", "web").Obj(), set)
+	course := &unstructured.Unstructured{}
+	course.SetGroupVersionKind(declaredSet(t).GroupVersionKind())
+	course.SetNamespace("prod")
+	course.SetName("web")
+	course.SetUID("course")
+	course.SetLabels(set.Labels)
+	reader := newClient(t, interceptor.Funcs{}, wrappers.MakeNamespace("prod").Enrolled().Obj(), blocked("prod", "web").Obj(), set, course)
 	const (
 		ofDeployment = `{"apiVersion":"apps/v1","kind":"Deployment","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` +
 			version2 + `","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
 		ofSet = `{"apiVersion":"apps/v1","kind":"StatefulSet","name":"web","deploymentName":"web","namespace":"prod","nowVersion":"` + version1 +
 			`","hasSuccessVersion":false,"successVersion":"","suspendedAt":1700000000,"failedPods":[]}`
 	)
+	ofDeclared := strings.Replace(ofSet, "apps/v1", "example.com/v1", 1)
 	for name, test := range map[string]struct {
 		query, content string
 		code           int
 		want           string
 	}{
-		"all": {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 2","workloads":[` + ofDeployment + `,` + ofSet + `]}`},
+		"all": {"", `{}`, 200, `{"code":200,"message":"suspended workloads: 3",` +
+			`"workloads":[` + ofDeployment + `,` + ofSet + `,` + ofDeclared + `]}`},
 		"of a kind": {
-			"?kind=statefulset", `{"kind":"statefulset"}`, 200, `{"code":200,"message":"suspended workloads: 1","workloads":[` + ofSet + `]}`,
+			"?kind=statefulset", `{"kind":"statefulset"}`, 200,
+			`{"code":200,"message":"suspended workloads: 2","workloads":[` + ofSet + `,` + ofDeclared + `]}`,
 		},
 		"of none": {
 			"?namespace=prod&kind=DaemonSet", `{"kind":"DaemonSet","namespace":"prod"}`, 200,
@@ -171,7 +184,7 @@ func TestSuspendedWorkloads(t *testing.T) {
 		"another kind": {
 			"?kind=Job", `{"kind":"Job"}`, 400,
 			`{"code":400,"message":"the parameter kind is \"Job\": workloads of this kind are not defended; ` +
-				`those are apps/v1 Deployment, apps/v1 StatefulSet, apps/v1 DaemonSet"}`,
+				`those are apps/v1 Deployment, apps/v1 StatefulSet, apps/v1 DaemonSet, example.com/v1 StatefulSet"}`,
 		},
 		"another parameter": {"?name=web", `{"name":"web"}`, 400,
 			`{"code":400,"message":"unknown or repeated parameter \"name\"; known: namespace, kind"}`},
@@ -180,6 +193,7 @@ func TestSuspendedWorkloads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			view := viewOf(reader)
 			view.Kinds = workload.Defended()
+			view.Kinds.Declare(declaredSet(t))
 			f := newFixture(t, func(f *fixture) { f.opts.View = view })
 			r := httptest.NewRequest(http.MethodGet, SuspendWorkloadPath+test.query, nil)
 			sign(r, test.content, tokenA, testNow)
@@ -237,4 +251,15 @@ func TestSuspendedWithoutAnswer(t *testing.T) {
 			expect(t, serve(f.handler(t), signedGet(tc.query, tc.content, tokenA, testNow)), tc.wantCode, tc.wantBody)
 		})
 	}
+}
+
+// declaredSet returns a declared kind with the name of a native one.
+func declaredSet(t *testing.T) workload.Kind {
+	t.Helper()
+	served := declared.Served{Kind: "StatefulSet", Namespaced: true}
+	kind, problem := declared.Accept(workloadtest.CourseKind(v1alpha1.RollbackOnRequest), served)
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	return declared.NewWorkloads(kind)
 }

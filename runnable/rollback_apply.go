@@ -182,7 +182,7 @@ func (s *RollbackScanner) rollBack(ctx context.Context, w *workload.Workload, rb
 	if err := s.PatchWorkload(ctx, p, cluster.ActRollBack); err != nil {
 		return err
 	}
-	metrics.RolledBack(w.GVK.Kind, rb.Why.Cause)
+	metrics.RolledBack(workload.LabelOf(w.GVK.GroupKind()), rb.Why.Cause)
 	log.FromContext(ctx).Info("rolled a workload back", "from", rb.From, "to", rb.To, "cause", rb.Why.String())
 	return nil
 }

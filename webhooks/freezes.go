@@ -59,7 +59,7 @@ func (o *Options) validateFreeze(ctx context.Context, known *Policies, r *decide
 		return verdict
 	}
 	if !f.Denies() { // otherwise the release counts it
-		metrics.DryRun(changed.kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
+		metrics.DryRun(workload.LabelOf(changed.kind.GroupVersionKind().GroupKind()), v1alpha1.DryRunDeny)
 	}
 	return verdict.AsWarning(by)
 }

@@ -138,7 +138,7 @@ func (g *gate) pass(ctx context.Context, q Question, of *decide.Object) (denial,
 	q.stored = g.isStored(ctx, q)
 	denial, warning = g.ask(logr.NewContext(ctx, log), s.Settings, q)
 	if denial != "" && s.Observe {
-		metrics.DryRun(q.of.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
+		metrics.DryRun(workload.LabelOf(q.of.GroupVersionKind().GroupKind()), v1alpha1.DryRunDeny)
 		return "", decide.WouldDeny(s.ObservedBy, denial)
 	}
 	return denial, warning

@@ -169,7 +169,7 @@ func (e *evaluator) check(
 		answer = all.Decide()
 	}
 	if answer.WouldDeny {
-		metrics.DryRun(object.kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
+		metrics.DryRun(workload.LabelOf(object.kind.GroupVersionKind().GroupKind()), v1alpha1.DryRunDeny)
 	}
 	if answer.Denial != "" {
 		return admission.Denied(answer.Denial).WithWarnings(answer.Warnings...), nil

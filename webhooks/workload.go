@@ -149,7 +149,7 @@ func (h handler) Handle(ctx context.Context, req admission.Request) (response ad
 		if failure != nil {
 			response = h.failed(&req, failure)
 		}
-		metrics.Admission(h.kind.GroupVersionKind().Kind, h.name, decision(&response, failure))
+		metrics.Admission(workload.LabelOf(h.kind.GroupVersionKind().GroupKind()), h.name, decision(&response, failure))
 	}()
 	response, failure = h.answer(ctx, &req)
 	return response
@@ -266,7 +266,7 @@ func judge(o *Options, kind workload.Kind, verdictOn func(decide.Request) decide
 			return admission.Allowed(""), nil
 		}
 		if by := observedBy(ctx, o, &request); by != "" {
-			metrics.DryRun(kind.GroupVersionKind().Kind, v1alpha1.DryRunDeny)
+			metrics.DryRun(workload.LabelOf(kind.GroupVersionKind().GroupKind()), v1alpha1.DryRunDeny)
 			return admission.Allowed("").WithWarnings(verdict.AsWarning(by).Warning), nil
 		}
 		return admission.Denied(verdict.Message), nil

@@ -360,7 +360,7 @@ func (d *Workloads) Words(w *workload.Workload) workload.Words {
 	for _, h := range d.k.halts {
 		fields = append(fields, fmt.Sprintf("%s %v", h.path, h.value))
 	}
-	name := wording.ShellWord(strings.ToLower(d.k.Kind) + "/" + w.Name)
+	name := wording.ShellWord(workload.ArgumentOf(d.k.GroupKind()) + "/" + w.Name)
 	words := workload.Words{HaltedBy: wording.Brief(strings.Join(fields, ", ")), Resume: "altershield resume " + name, GoOn: "edit " + name}
 	if w.Annotations[v1alpha1.HaltedAnnotation] != "" {
 		words.GoOn = words.Resume

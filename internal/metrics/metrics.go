@@ -170,7 +170,7 @@ func init() {
 		callbacks, batches, checks, notifications, orderChecksMissing, unverifiedPods, releases, verdicts, verdictSeconds, overrides, rollbacks,
 		evictions, undos, rollbacksLimited, defenseLowered, dryRuns, admissions, serverUp, serverLastAnswer,
 		serverBatches,
-		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces, releaseSeconds, blockSeconds,
+		webhookCertificateExpiry, configurationsMissing, mistypedNamespaces, releaseSeconds, blockSeconds, declarations,
 	)
 }
 

@@ -111,7 +111,8 @@ func Alerts(in Input) (alerts []Alert) {
 			if c.at.After(in.Now) {
 				c.at = in.Now // by the clock of another replica; Alertmanager refuses an end before the start
 			}
-			next := strings.NewReplacer("`", "", "NAME", w.Kind()+"/"+w.Name+" -n "+w.Namespace).Replace(string(c.entry.Next))
+			name := workload.ArgumentOf(w.GVK.GroupKind()) + "/" + w.Name
+			next := strings.NewReplacer("`", "", "NAME", name+" -n "+w.Namespace).Replace(string(c.entry.Next))
 			annotations := map[string]string{
 				"summary":     w.GVK.Kind + " " + w.Namespace + "/" + w.Name + ": " + c.entry.Message(""),
 				"description": wording.Shortened(wording.Printable(cmp.Or(c.detail, c.entry.Message(""))), maxText),
@@ -121,7 +122,7 @@ func Alerts(in Input) (alerts []Alert) {
 			alerts = append(alerts, Alert{
 				Endpoint: n.EndpointRef.Name, Active: c.active, StartsAt: c.at,
 				Labels: map[string]string{
-					"alertname": "AlterShield" + string(reason), "namespace": w.Namespace, "kind": w.GVK.Kind, "workload": w.Name,
+					"alertname": "AlterShield" + string(reason), "namespace": w.Namespace, "kind": workload.LabelOf(w.GVK.GroupKind()), "workload": w.Name,
 					"policy": n.Namespace + "/" + n.Name, "severity": severity,
 				},
 				Annotations: annotations,

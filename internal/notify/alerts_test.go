@@ -25,6 +25,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -223,5 +224,9 @@ func TestLabels(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, alerts[0]); diff != "" {
 		t.Errorf("alert (-want +got):\n%s", diff)
+	}
+	in.Workload.GVK = schema.GroupVersionKind{Group: "apps.kruise.io", Version: "v1", Kind: "Deployment"} // two kinds may have the name
+	if got := Alerts(in)[0].Labels["kind"]; got != "Deployment.apps.kruise.io" {
+		t.Error(got)
 	}
 }

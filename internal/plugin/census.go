@@ -29,6 +29,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,9 +49,13 @@ type census struct {
 
 // census reads the workloads of a namespace, or of all, with one request for each kind and page, and for each namespace with pods
 // that are not Ready.
-func (c *connection) census(ctx context.Context, live client.Reader, operator, namespace string) (*census, error) {
+func (c *connection) census(ctx context.Context, live client.Client, operator, namespace string) (*census, error) {
 	v, r, in := &census{}, newReader(live), client.InNamespace(namespace)
-	kinds := workload.Defended().Kinds()
+	registry, err := c.kinds(ctx, live)
+	if err != nil {
+		return nil, err
+	}
+	kinds := registry.Kinds()
 	for _, kind := range kinds {
 		err := v.loadKind(ctx, r, kind, operator, namespace, c.Now())
 		if apierrors.IsForbidden(err) && len(v.missing) < len(kinds)-1 {
@@ -90,7 +95,7 @@ func (v *census) loadKind(ctx context.Context, r *reader, kind workload.Kind, op
 	gvk := kind.GroupVersionKind()
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-	if err := r.List(ctx, list, client.InNamespace(namespace)); err != nil {
+	if err := r.List(ctx, list, inNamespace(kind, namespace)...); err != nil {
 		return err
 	}
 	for i := range list.Items {
@@ -184,12 +189,16 @@ func (v *census) loadPolicies(ctx context.Context, r *reader, _ string, scopes [
 
 // loadPods reads the pods in CrashLoopBackOff, in namespaces whose workloads have pods that are not Ready.
 func (v *census) loadPods(ctx context.Context, r *reader, _ string, _ []string) error {
-	type key struct{ namespace, kind, name string }
+	type key struct {
+		namespace string
+		kind      schema.GroupKind
+		name      string
+	}
 	unready := map[key]*snapshot{}
 	namespaces := map[string]bool{}
 	for _, s := range v.snapshots {
 		if s.hasUnready() {
-			unready[key{s.workload.Namespace, s.workload.GVK.Kind, s.workload.Name}] = s
+			unready[key{s.workload.Namespace, s.workload.GVK.GroupKind(), s.workload.Name}] = s
 			namespaces[s.workload.Namespace] = true
 		}
 	}
@@ -221,13 +230,13 @@ func (s *snapshot) hasUnready() bool {
 
 // workloadOf returns kind and name of the workload of a pod. The name of a ReplicaSet is the name of its Deployment and the hash in
 // the labels of its pods.
-func workloadOf(pod *corev1.Pod) (kind, name string) {
+func workloadOf(pod *corev1.Pod) (kind schema.GroupKind, name string) {
 	ref := metav1.GetControllerOf(pod)
 	if ref == nil {
-		return "", ""
+		return schema.GroupKind{}, ""
 	}
 	if deployment, ok := strings.CutSuffix(ref.Name, "-"+pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]); ok && ref.Kind == "ReplicaSet" {
-		return (workload.Deployment{}).GroupVersionKind().Kind, deployment
+		return (workload.Deployment{}).GroupVersionKind().GroupKind(), deployment
 	}
-	return ref.Kind, ref.Name
+	return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind(), ref.Name
 }

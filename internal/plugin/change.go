@@ -184,8 +184,11 @@ func (c *changer) reachDefended(ctx context.Context, args []string) (client.With
 		return api, s, nil
 	}
 	do := "enrol it: " + c.commandIn("", "enroll", t.key.Namespace)
-	if workload.OptedOut(s.workload.Labels) {
+	switch {
+	case workload.OptedOut(s.workload.Labels):
 		do = "let it opt in again: " + c.command(t, "enroll")
+	case !enrolledBy(t.kind, s.workload.Labels):
+		do = "enrol it: " + c.kubectl(t.key.Namespace, "label", t.String(), v1alpha1.DefenseLabel+"="+v1alpha1.DefenseEnabled)
 	}
 	return nil, nil, remedy(fmt.Errorf("nothing can be done about releases here: %s", why), do)
 }

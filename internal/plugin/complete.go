@@ -91,13 +91,17 @@ func (c *connection) workloadNames(ctx context.Context) (words []string, err err
 	if err != nil {
 		return nil, err
 	}
-	for _, kind := range workload.Defended().Kinds() {
-		names, err := namesOf(ctx, api, kind.GroupVersionKind(), client.InNamespace(namespace))
+	kinds, err := c.kinds(ctx, api)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds.Kinds() {
+		names, err := namesOf(ctx, api, kind.GroupVersionKind(), inNamespace(kind, namespace)...)
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			words = append(words, strings.ToLower(kind.GroupVersionKind().Kind)+"/"+name)
+			words = append(words, workload.ArgumentOf(kind.GroupVersionKind().GroupKind())+"/"+name)
 		}
 	}
 	return words, nil

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Options of the program.
@@ -66,6 +67,8 @@ func (e *ExitError) Unwrap() error { return e.Err }
 type connection struct {
 	Options
 	flags *genericclioptions.ConfigFlags
+	// registry has the kinds of the cluster, once they are read.
+	registry *workload.Registry
 }
 
 // config returns the configuration that reaches the cluster.

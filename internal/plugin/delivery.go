@@ -127,11 +127,11 @@ func deliveryOf(changes []v1alpha1.ChangeWorkload, since, now time.Time, st styl
 	of := map[key][]v1alpha1.ChangeWorkload{}
 	for i := range changes {
 		c := &changes[i]
-		k := key{namespace: c.Namespace, kind: "Deployment", name: c.Spec.ServiceName}
+		k := key{namespace: c.Namespace, kind: "deployment", name: c.Spec.ServiceName}
 		if ref := c.Spec.WorkloadRef; ref != nil {
-			k = key{c.Namespace, ref.Kind, ref.Name, types.UID(ref.UID)}
+			k = key{c.Namespace, argument(&metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind}), ref.Name, types.UID(ref.UID)}
 		} else if owner := metav1.GetControllerOf(c); owner != nil {
-			k = key{c.Namespace, owner.Kind, owner.Name, owner.UID}
+			k = key{c.Namespace, argument(&metav1.TypeMeta{APIVersion: owner.APIVersion, Kind: owner.Kind}), owner.Name, owner.UID}
 		}
 		of[k] = append(of[k], *c)
 	}
@@ -146,7 +146,7 @@ func deliveryOf(changes []v1alpha1.ChangeWorkload, since, now time.Time, st styl
 			found[k.namespace] = d
 		}
 		newestFirst(records)
-		restoring[k.namespace] += d.add(strings.ToLower(k.kind)+"/"+k.name, releasesIn(records), since, st)
+		restoring[k.namespace] += d.add(k.kind+"/"+k.name, releasesIn(records), since, st)
 	}
 	weeks := max(now.Sub(since).Hours()/(7*24), 1)
 	for namespace, d := range found {

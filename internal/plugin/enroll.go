@@ -117,7 +117,7 @@ func (c *changer) enroll(ctx context.Context, f enrollFlags, args []string) erro
 	case f.cluster:
 		return c.enrollCluster(ctx, api, f)
 	case len(args) == 1 && isWorkload(args[0]):
-		t, err := findTarget(ctx, api, workload.Defended(), namespace, args...)
+		t, err := c.find(ctx, api, namespace, args...)
 		if err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ func (c *changer) enrollWorkload(ctx context.Context, api client.WithWatch, t ta
 	if err := c.mayHave(f.mode, in, found, t.String()); known && err != nil {
 		return err
 	}
-	only := &scope{namespace: t.key.Namespace, has: func(one target, _ map[string]string) bool { return one.String() == t.String() }}
+	only := &scope{namespace: t.key.Namespace, has: func(one target, _ map[string]string) bool { return one == t }}
 	takes := f.mode == modeOff || known && in.Observe
 	if takes {
 		if err := c.describeTakenBack(ctx, api, only); err != nil {

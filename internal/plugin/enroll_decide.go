@@ -232,6 +232,9 @@ func (v *inventory) add(kind workload.Kind, stored *unstructured.Unstructured) e
 	default:
 		v.Released++
 	}
+	if declarationOf(kind) != nil { // its objects may have no pods
+		return nil
+	}
 	template, err := workload.Template(kind, stored)
 	if err != nil {
 		return err

@@ -37,8 +37,12 @@ type scope struct {
 }
 
 // each calls do for each workload of the scope, with its metadata.
-func (s *scope) each(ctx context.Context, api client.Client, do func(target, *metav1.PartialObjectMetadata)) error {
-	for _, kind := range workload.Defended().Kinds() {
+func (c *connection) each(ctx context.Context, api client.Client, s *scope, do func(target, *metav1.PartialObjectMetadata)) error {
+	kinds, err := c.kinds(ctx, api)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds.Kinds() {
 		gvk := kind.GroupVersionKind()
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -78,7 +82,7 @@ func staysBlocked(labels, annotations map[string]string) bool {
 
 // describeTakenBack prints what the operator takes back, and what stays.
 func (c *changer) describeTakenBack(ctx context.Context, api client.Client, of *scope) error {
-	return of.each(ctx, api, func(t target, m *metav1.PartialObjectMetadata) {
+	return c.each(ctx, api, of, func(t target, m *metav1.PartialObjectMetadata) {
 		if what := takenBack(m.Labels, m.Annotations, t.halts()); len(what) > 0 {
 			printf(c.Out, "%s in %s: the operator takes back %s\n", t, t.key.Namespace, strings.Join(what, ", "))
 		}
@@ -95,13 +99,17 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *
 		return nil
 	}
 	watch := &watcher{api: api, timeout: f.timeout, trouble: c.printTrouble}
-	for _, kind := range workload.Defended().Kinds() {
+	kinds, err := c.kinds(ctx, api)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds.Kinds() {
 		watch.what = append(watch.what, watched{kind.ObjectList(), []client.ListOption{client.InNamespace(of.namespace)}})
 	}
 	var left []string
-	err := watch.until(ctx, func(ctx context.Context) (bool, error) {
+	err = watch.until(ctx, func(ctx context.Context) (bool, error) {
 		left = nil
-		err := of.each(ctx, api, func(t target, m *metav1.PartialObjectMetadata) {
+		err := c.each(ctx, api, of, func(t target, m *metav1.PartialObjectMetadata) {
 			if what := takenBack(m.Labels, m.Annotations, t.halts()); len(what) > 0 {
 				left = append(left, fmt.Sprintf("%s in %s: %s", t, t.key.Namespace, strings.Join(what, ", ")))
 			}
@@ -123,12 +131,16 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *
 }
 
 // describeNamespace prints what enrolling a namespace means for its workloads.
-func (c *changer) describeNamespace(ctx context.Context, r client.Reader, namespace string) error {
+func (c *changer) describeNamespace(ctx context.Context, r client.Client, namespace string) error {
 	found := inventory{}
-	for _, kind := range workload.Defended().Kinds() {
+	kinds, err := c.kinds(ctx, r)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds.Kinds() {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind.GroupVersionKind())
-		if err := r.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		if err := r.List(ctx, list, inNamespace(kind, namespace)...); err != nil {
 			return fmt.Errorf("list %s of %s: %w", kind.Resource(), namespace, err)
 		}
 		for i := range list.Items {

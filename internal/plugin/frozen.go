@@ -28,7 +28,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/policy"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // exitFrozen is the exit code of check --frozen while a workload is frozen.
@@ -67,7 +66,11 @@ func (o *checkOptions) frozen(ctx context.Context) error {
 	}
 	operator := operatorIn(ctx, live, o.operatorNamespace)
 	v, r := &census{}, newReader(live)
-	for _, kind := range workload.Defended().Kinds() {
+	kinds, err := o.kinds(ctx, live)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds.Kinds() {
 		if err := v.loadKind(ctx, r, kind, operator, namespace, o.Now()); err != nil {
 			return fmt.Errorf("list %s: %w", kind.Resource(), err)
 		}

@@ -191,7 +191,7 @@ func because(p *v1alpha1.PreviousRelease) string {
 
 // history prints a history.
 func (st style) history(w io.Writer, h *History, rollback string, now time.Time) {
-	printf(w, "%s in %s\n\n", st.bold(strings.ToLower(h.Kind)+"/"+h.Metadata.Name), h.Metadata.Namespace)
+	printf(w, "%s in %s\n\n", st.bold(argument(&h.TypeMeta)+"/"+h.Metadata.Name), h.Metadata.Namespace)
 	rows := [][]string{{st.noMark() + "RELEASE", "STATE", "STARTED", "BY", "IMAGES", "VERSION", "WHY"}}
 	for i := range h.Releases {
 		r := &h.Releases[i]

@@ -31,7 +31,6 @@ import (
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/record"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // Overview lists workloads that need attention: the output of status -o json.
@@ -94,8 +93,12 @@ func (a *reading) many(ctx context.Context, everywhere, all bool) error {
 	}
 	in := []client.ListOption{client.InNamespace(namespace)}
 	what := []watched{{&v1alpha1.ChangeWorkloadList{}, in}}
-	for _, kind := range workload.Defended().Kinds() {
-		what = append(what, watched{kind.ObjectList(), in})
+	kinds, err := a.kinds(ctx, live)
+	if err != nil {
+		return err
+	}
+	for _, kind := range kinds.Kinds() {
+		what = append(what, watched{kind.ObjectList(), inNamespace(kind, namespace)})
 	}
 	return a.show(ctx, live, what, readAtLeast, func(ctx context.Context) (func(io.Writer, time.Time) error, error) {
 		v, err := a.census(ctx, live, a.operator, namespace)
@@ -218,7 +221,7 @@ func (a *reading) overview(w io.Writer, o *Overview, namespace string, all bool,
 	rows := [][]string{append(heads, "WHY")}
 	for i := range o.Items {
 		item := &o.Items[i]
-		since, names := "", []string{strings.ToLower(item.Kind) + "/" + item.Metadata.Name}
+		since, names := "", []string{argument(&item.TypeMeta) + "/" + item.Metadata.Name}
 		if namespace == "" {
 			names = append([]string{item.Metadata.Namespace}, names...)
 		}

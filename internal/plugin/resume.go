@@ -73,11 +73,14 @@ type resuming struct {
 // toResume returns how a workload is resumed, or why there is nothing to resume.
 func (c *connection) toResume(s *snapshot) (*resuming, error) {
 	if s.workload.Paused && s.workload.Annotations[v1alpha1.HaltedAnnotation] != "" {
-		words := &s.workload.Words
+		words, ops := &s.workload.Words, s.kind.Resume(s.workload)
+		if len(ops) == 0 && s.workload.Stays != "" {
+			return nil, remedy(errors.New(s.workload.Stays), c.kubectl(s.key.Namespace, "edit", s.target.String()))
+		}
 		return &resuming{
 			what: fmt.Sprintf("%s: end its %s%s, because of version %s",
 				s.target, words.Halt(), words.Means(), s.workload.Annotations[v1alpha1.HaltedAnnotation]),
-			by: v1alpha1.HaltedAnnotation, overrides: words.HaltedBy != "", ops: s.kind.Resume(s.workload),
+			by: v1alpha1.HaltedAnnotation, overrides: words.HaltedBy != "", ops: ops,
 		}, nil
 	}
 	is, err := s.kind.Pace(s.stored)

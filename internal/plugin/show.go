@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
-	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
 // reading is a command that reads and prints. Each such command runs by a method in its own file.
@@ -111,7 +110,7 @@ func (a *reading) one(ctx context.Context, args []string, show func(io.Writer, *
 	if err != nil {
 		return err
 	}
-	t, err := findTarget(ctx, live, workload.Defended(), namespace, args...)
+	t, err := a.find(ctx, live, namespace, args...)
 	if err != nil {
 		return err
 	}

@@ -128,6 +128,8 @@ func (s *snapshot) defense() (Defense, string) {
 		return DefenseNotEnrolled, fmt.Sprintf("the namespace %s is not enrolled", ns.Name)
 	case ns != nil && ns.DeletionTimestamp != nil:
 		return DefenseNotEnrolled, fmt.Sprintf("the namespace %s is being deleted", ns.Name)
+	case !enrolledBy(s.kind, w.Labels) && !workload.OptedOut(w.Labels):
+		return DefenseNotEnrolled, fmt.Sprintf("it has no label %s=%s, which its kind requires", v1alpha1.DefenseLabel, v1alpha1.DefenseEnabled)
 	case workload.OptedOut(w.Labels):
 		message := fmt.Sprintf("opted out of the defense (label %s=%s)", v1alpha1.DefenseLabel, v1alpha1.DefenseDisabled)
 		if o, ok := defense.ParseOptOut(w.Annotations[v1alpha1.OptedOutAnnotation]); ok {
@@ -176,6 +178,9 @@ func readStored(kind workload.Kind, stored *unstructured.Unstructured) (*workloa
 		Deleting: stored.GetDeletionTimestamp() != nil, Owner: workload.OwnerOf(stored),
 		Version: version, Object: stored.Object, Images: workload.Images(template),
 		Hold: workload.ParseHold(stored.GetAnnotations()[v1alpha1.HeldAnnotation]),
+	}
+	if d := declarationOf(kind); d != nil {
+		w.Rollbacks, w.WithoutPods = d.Spec.Rollback, d.Spec.Pods == nil
 	}
 	w.Stopping, err = kind.Stopping(stored)
 	w.Words = kind.Words(w)
@@ -234,7 +239,7 @@ func (c *connection) load(ctx context.Context, live client.Reader, operator stri
 		return nil, t.gone()
 	}
 	s.workload, s.whole, s.operator = w, true, operator
-	view := cluster.View{Cached: r, Live: r, Kinds: workload.Defended(), Operator: operator}
+	view := cluster.View{Cached: r, Live: r, Kinds: c.knownKinds(), Operator: operator}
 	if s.changes, err = view.Releases(ctx, t.key.Namespace, w.UID); err != nil {
 		return nil, err
 	}
@@ -261,7 +266,8 @@ func (c *connection) load(ctx context.Context, live client.Reader, operator stri
 // narrowTo selects the objects of a workload by labels. Objects of other workloads are sorted out by UID.
 func narrowTo(s *snapshot) (func(string, schema.GroupKind) labels.Selector, error) {
 	pods := labels.Everything()
-	if content, ok, err := unstructured.NestedMap(s.stored.Object, "spec", "selector"); err == nil && ok {
+	// The field spec.selector of a declared kind may mean anything.
+	if content, ok, err := unstructured.NestedMap(s.stored.Object, "spec", "selector"); err == nil && ok && declarationOf(s.kind) == nil {
 		var selector metav1.LabelSelector
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &selector); err != nil {
 			return nil, fmt.Errorf("read spec.selector of %s: %w", s.target, err)
@@ -309,6 +315,9 @@ func (s *snapshot) loadHistory(ctx context.Context, view cluster.View) error {
 func (s *snapshot) loadPods(ctx context.Context, view cluster.View) (err error) {
 	if s.pods, err = view.Pods(ctx, s.workload); err != nil {
 		return err
+	}
+	if declarationOf(s.kind) != nil {
+		return nil // which revision its other pods have is not known
 	}
 	s.revision = s.workload.Revision
 	if s.workload.GVK.Kind == (workload.Deployment{}).GroupVersionKind().Kind {

@@ -105,6 +105,9 @@ func (f *finder) podSteps() []Advice {
 }
 
 func (f *finder) override() Advice {
+	if _, templated := f.kind.TemplatePath(); !templated {
+		return Advice{f.plugin("override", f.target.String(), "--next"), "lets the next release pass the block, which its success lifts"}
+	}
 	return Advice{
 		f.plugin("override", f.target.String(), "--image", f.container+"=IMAGE"),
 		"releases a fix past the block, which its success lifts; use when a fixed image is available (--next if Git or Helm releases it)",
@@ -113,6 +116,9 @@ func (f *finder) override() Advice {
 
 // releaseAnother is the next step if nothing denies a release.
 func (f *finder) releaseAnother() Advice {
+	if _, templated := f.kind.TemplatePath(); !templated {
+		return Advice{f.kubectl("edit", f.target.String()), "releases another version; use when a fix is available"}
+	}
 	return Advice{f.kubectl("set", "image", f.target.String(), f.container+"=IMAGE"), "releases another version; use when a fix is available"}
 }
 

@@ -40,7 +40,7 @@ type target struct {
 
 // String names the workload as kubectl does: deployment/sleep.
 func (t target) String() string {
-	return strings.ToLower(t.kind.GroupVersionKind().Kind) + "/" + t.key.Name
+	return workload.ArgumentOf(t.kind.GroupVersionKind().GroupKind()) + "/" + t.key.Name
 }
 
 // usageOfTarget stands for the arguments of parseTarget in a usage line.
@@ -48,7 +48,7 @@ const usageOfTarget = "[KIND/]NAME"
 
 // parseTarget parses arguments that name a workload: kind/name, kind name, or name alone, which leaves the kind nil. Kinds are named
 // as in kubectl: kind, resource, or short name, with or without the group.
-func parseTarget(kinds *workload.Registry, namespace string, args ...string) (target, error) {
+func parseTarget(kinds *workload.Registry, namespace string, args ...string) (named target, err error) {
 	wanted := strings.Join(args, " ")
 	kind, name := "", ""
 	switch before, after, found := strings.Cut(args[0], "/"); {
@@ -65,12 +65,22 @@ func parseTarget(kinds *workload.Registry, namespace string, args ...string) (ta
 	if kind == "" && !strings.HasPrefix(wanted, "/") && len(args) == 1 {
 		return target{key: types.NamespacedName{Namespace: namespace, Name: name}}, nil
 	}
-	var known []string
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	var known, several []string
 	for _, k := range kinds.Kinds() {
 		if names(k, kind) {
-			return target{kind: k, key: types.NamespacedName{Namespace: namespace, Name: name}}, nil
+			several = append(several, k.Resource()+"."+k.GroupVersionKind().Group+"/"+name)
+			if named.kind == nil { // a native kind precedes others of its name, as in kubectl
+				named = target{kind: k, key: key}
+			}
 		}
-		known = append(known, strings.ToLower(k.GroupVersionKind().Kind))
+		known = append(known, workload.ArgumentOf(k.GroupVersionKind().GroupKind()))
+	}
+	switch {
+	case len(several) > 1 && declarationOf(named.kind) != nil:
+		return target{}, remedy(fmt.Errorf("%d kinds are named %s", len(several), kind), "name the group, too: "+strings.Join(several, " or "))
+	case named.kind != nil:
+		return named, nil
 	}
 	return target{}, remedy(fmt.Errorf("%q is no kind of workload that is defended", kind), "defended kinds: "+strings.Join(known, ", "))
 }
@@ -89,8 +99,9 @@ func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, 
 		o := &metav1.PartialObjectMetadata{}
 		o.SetGroupVersionKind(kind.GroupVersionKind())
 		switch err := r.Get(ctx, t.key, o); {
-		case err == nil:
+		case err == nil && enrolledBy(kind, o.Labels):
 			found = append(found, t)
+		case err == nil:
 		case apierrors.IsForbidden(err):
 			forbidden = cmp.Or(forbidden, fmt.Errorf("get %s in %s: %w", t, namespace, err))
 		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
@@ -162,14 +173,22 @@ func (c *connection) reach(ctx context.Context, args []string) (client.WithWatch
 	if err != nil {
 		return nil, target{}, err
 	}
-	// Before any request: a wrong argument is wrong in every cluster.
-	if _, err := parseTarget(workload.Defended(), namespace, args...); err != nil {
-		return nil, target{}, err
-	}
 	api, err := c.client()
 	if err != nil {
 		return nil, target{}, err
 	}
-	t, err := findTarget(ctx, api, workload.Defended(), namespace, args...)
+	t, err := c.find(ctx, api, namespace, args...)
 	return api, t, err
+}
+
+// find finds the workload that the arguments name. It reads the declared kinds unless a native kind is named.
+func (c *connection) find(ctx context.Context, api client.Client, namespace string, args ...string) (target, error) {
+	if t, err := parseTarget(workload.Defended(), namespace, args...); err == nil && t.kind != nil {
+		return t, nil
+	}
+	kinds, err := c.kinds(ctx, api)
+	if err != nil {
+		return target{}, err
+	}
+	return findTarget(ctx, api, kinds, namespace, args...)
 }

@@ -49,7 +49,7 @@ func (st style) status(w io.Writer, s *Status, now time.Time) {
 	if m == markPlain && len(s.Releases) > 0 && stateOf(s.Releases[0].Status.Status) == s.Summary {
 		m = markOfState(s.Summary)
 	}
-	printf(w, "%s\n\n", m.of(st, st.bold(strings.ToLower(s.Kind)+"/"+s.Metadata.Name)+" in "+s.Metadata.Namespace+": "+s.Summary))
+	printf(w, "%s\n\n", m.of(st, st.bold(argument(&s.TypeMeta)+"/"+s.Metadata.Name)+" in "+s.Metadata.Namespace+": "+s.Summary))
 	if s.Defense != DefenseFull {
 		printf(w, "Defense:  %s\n", s.DefenseMessage)
 	}

@@ -112,7 +112,7 @@ func (m *Metrics) Answer(ctx context.Context, body []byte) (status int, message 
 // if there is none.
 func (m *Metrics) about(ctx context.Context, q *altershield.MetricQuery) (release string, pods []string, err error) {
 	name := types.NamespacedName{Namespace: q.Namespace, Name: q.Name}
-	key := workload.Key{NamespacedName: name}
+	var keys []workload.Key
 	if q.Kind == altershield.KindPod {
 		var pod corev1.Pod
 		err := m.View.Cached.Get(ctx, name, &pod)
@@ -120,25 +120,33 @@ func (m *Metrics) about(ctx context.Context, q *altershield.MetricQuery) (releas
 		if err := cmp.Or(err, lost); err != nil {
 			return "", nil, client.IgnoreNotFound(err)
 		}
-		key = owner.Key
+		keys = append(keys, owner.Key)
 	}
-	for _, kind := range m.View.Kinds.Kinds() {
+	for _, kind := range m.View.Kinds.Kinds() { // several kinds may have the name
 		if gvk := kind.GroupVersionKind(); strings.EqualFold(gvk.Kind, q.Kind) {
-			key.GroupKind = gvk.GroupKind()
+			keys = append(keys, workload.Key{GroupKind: gvk.GroupKind(), NamespacedName: name})
 		}
 	}
-	w, err := m.View.Summary(ctx, key)
-	if err != nil || w == nil {
-		return "", nil, err
+	for _, key := range keys {
+		w, err := m.View.Summary(ctx, key)
+		if err != nil {
+			return "", nil, err
+		}
+		if w == nil {
+			continue
+		}
+		changes, err := m.View.Releases(ctx, w.Namespace, w.UID)
+		i := slices.IndexFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return server.OrderIsOpen(&c) })
+		switch {
+		case err != nil:
+			return "", nil, err
+		case i < 0:
+			continue
+		case q.Kind == altershield.KindPod:
+			return changes[i].Name, []string{strings.ReplaceAll(q.Name, ".", "[.]")}, nil
+		}
+		pods, err = m.View.PodNames(ctx, w)
+		return changes[i].Name, pods, err
 	}
-	changes, err := m.View.Releases(ctx, w.Namespace, w.UID)
-	i := slices.IndexFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return server.OrderIsOpen(&c) })
-	if err != nil || i < 0 {
-		return "", nil, err
-	}
-	if q.Kind == altershield.KindPod {
-		return changes[i].Name, []string{strings.ReplaceAll(q.Name, ".", "[.]")}, nil
-	}
-	pods, err = m.View.PodNames(ctx, w)
-	return changes[i].Name, pods, err
+	return "", nil, nil
 }

@@ -32,6 +32,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -44,9 +45,11 @@ import (
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/altershield"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
+	"github.com/traas-stack/altershield-operator/internal/declared"
 	"github.com/traas-stack/altershield-operator/internal/endpoint"
 	"github.com/traas-stack/altershield-operator/internal/server"
 	"github.com/traas-stack/altershield-operator/internal/workload"
+	"github.com/traas-stack/altershield-operator/internal/workload/workloadtest"
 )
 
 // asking is a cluster with a Deployment, whose release has an open order, and a Prometheus.
@@ -61,6 +64,8 @@ type asking struct {
 	asked  []string
 	answer string
 	status int
+	// declared are declared kinds.
+	declared []workload.Kind
 }
 
 func newAsking(t *testing.T) *asking {
@@ -120,6 +125,7 @@ func (a *asking) ready(t *testing.T) *Metrics {
 		WithIndex(&v1alpha1.ChangeWorkload{}, workload.IndexByOwner, workload.OwnerUID).
 		WithIndex(&appsv1.ReplicaSet{}, workload.IndexByOwner, workload.OwnerUID).WithInterceptorFuncs(a.get).Build()
 	a.View = cluster.View{Cached: c, Live: c, Kinds: workload.Defended(), Operator: "operator"}
+	a.View.Kinds.Declare(a.declared...)
 	a.Clients = endpoint.NewClients(c, a.Clock, (&net.Dialer{}).DialContext)
 	return a.Metrics
 }
@@ -150,6 +156,19 @@ func TestMetrics(t *testing.T) {
 		"in another case": {body: replaced("Deployment", "deployment"), status: 200, points: points, asked: whole},
 		"of a pod": {body: replaced(`"workloadExternalQuery":{"kind":"Deployment"`, `"podMetricQuery":{"kind":"Pod"`,
 			"workloadExternal", "podMetric", `"sleep"`, `"sleep-7d8-xk2zp"`), status: 200, points: points, asked: asked("sleep-7d8-xk2zp")},
+		"a declared kind has the name": {change: func(a *asking) {
+			served := declared.Served{Kind: "Deployment", Namespaced: true}
+			accepted, problem := declared.Accept(workloadtest.CourseKind(v1alpha1.RollbackNever), served)
+			if problem != "" {
+				panic(problem)
+			}
+			other := &unstructured.Unstructured{}
+			other.SetGroupVersionKind(accepted.GroupVersionKind)
+			other.SetNamespace("default")
+			other.SetName("sleep")
+			other.SetUID("uid-other")
+			a.declared, a.objects = []workload.Kind{declared.NewWorkloads(accepted)}, append(a.objects, other)
+		}, status: 200, points: points, asked: whole},
 		"no data": {change: func(a *asking) { a.answer = "[]" }, status: 200, points: []altershield.Point{},
 			message: "endpoint prom has no data: load_load1 needs system_load_average_1m of Micrometer",
 			asked:   whole},

@@ -283,13 +283,15 @@ func message(c *v1alpha1.ChangeKind, condition string) string {
 }
 
 // grant gives the operator the permissions for gadgets, as an aggregated ClusterRole would.
-func (w *world) grant() {
-	w.must(w.admin.Create(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "gadgets"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{gadget.Group}, Resources: []string{"gadgets"}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{gadget.Group}, Resources: []string{"gadgets/finalizers"}, Verbs: []string{"update"}},
+func (w *world) grant() { w.grantTo("gadgets") }
+
+func (w *world) grantTo(plural string) {
+	w.must(w.admin.Create(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: plural}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{gadget.Group}, Resources: []string{plural}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{gadget.Group}, Resources: []string{plural + "/finalizers"}, Verbs: []string{"update"}},
 	}}))
-	w.must(w.admin.Create(w.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "gadgets"}, Subjects: subjects,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "gadgets"}}))
+	w.must(w.admin.Create(w.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: plural}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: plural}}))
 }
 
 // create creates a gadget. The API server may serve the kind a moment later.

@@ -328,7 +328,7 @@ var policiesStories = map[string]plan{
 				},
 			},
 			{
-				command: "kubectl annotate route pay altershield.defense.antgroup.com/rollback-to=last-success",
+				command: "kubectl altershield rollback route/pay",
 				after:   func(s *story) { s.wait("20", "kubectl get route pay -o jsonpath={.spec.weight}") },
 			},
 		},

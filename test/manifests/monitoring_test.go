@@ -187,6 +187,9 @@ func once() {
 	operatormetrics.Eviction("StatefulSet", operatormetrics.EvictionDone)
 	operatormetrics.DefenseLowered("blocking", operatormetrics.LevelOperator)
 	operatormetrics.WebhookCertificate(time.Unix(1, 0))
+	operatormetrics.ChangeKinds(func() (map[operatormetrics.Condition]int, error) {
+		return map[operatormetrics.Condition]int{{Type: "Ready", Status: "False"}: 0}, nil
+	})
 	operatormetrics.WebhookConfigurationMissing("MutatingWebhookConfiguration", false)
 }
 

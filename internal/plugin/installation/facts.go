@@ -45,6 +45,8 @@ type Facts struct {
 	// Now is the time by the API server's clock.
 	Now time.Time
 
+	// ChangeKinds declare kinds.
+	ChangeKinds Read[[]v1alpha1.ChangeKind]
 	// CRDs in the order of kindNames.
 	CRDs []Read[*apiextensionsv1.CustomResourceDefinition]
 

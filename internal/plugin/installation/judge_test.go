@@ -66,6 +66,22 @@ var judgements = map[string]struct {
 			{Type: apiextensionsv1.NamesAccepted, Status: "False", Message: "cp is taken"},
 		}
 	}, results{"kinds.changepods": "failed: it is not established: cp is taken"}},
+	"kinds may be declared": {func(f *Facts) { f.ChangeKinds = forbidden[[]v1alpha1.ChangeKind]("list changekinds") },
+		results{"kinds.declared": "skipped: your user may not list changekinds"}},
+	"a declared kind is defended": {func(f *Facts) { f.ChangeKinds = is([]v1alpha1.ChangeKind{declaration("Ready", "Defended", "")}) }, nil},
+	"a declared kind is not read yet": {func(f *Facts) { f.ChangeKinds = is(make([]v1alpha1.ChangeKind, 1)) },
+		results{"kinds.declared": "warning: : the operator has not read it yet"}},
+	"a declared kind is being read": {func(f *Facts) {
+		f.ChangeKinds = is([]v1alpha1.ChangeKind{declaration("Ready", v1alpha1.ReasonFilling, "It takes time.")})
+	}, results{"kinds.declared": "warning: routes.example.com: It takes time."}},
+	"permissions for a declared kind are missing": {func(f *Facts) {
+		f.ChangeKinds = is([]v1alpha1.ChangeKind{
+			declaration("Ready", "Defended", ""), declaration("Authorized", v1alpha1.ReasonPermissionDenied, "It lacks: get routes.example.com."),
+		})
+	}, results{"kinds.declared": "failed: routes.example.com: It lacks: get routes.example.com."}},
+	"a declared kind is not served": {func(f *Facts) {
+		f.ChangeKinds = is([]v1alpha1.ChangeKind{declaration("Served", v1alpha1.ReasonNotServed, "Version v1 is not served.")})
+	}, results{"kinds.declared": "failed: routes.example.com: Version v1 is not served."}},
 	"the version is not served": {func(f *Facts) { f.CRDs[1].Value.Spec.Versions[0].Served = false },
 		results{"kinds.changepods": "failed: the version v1alpha1 is not served"}},
 
@@ -421,4 +437,28 @@ func anchored(t *testing.T, address string) {
 		}
 	}
 	t.Errorf("%s: there is no such heading", address)
+}
+
+// declaration returns a ChangeKind; it is not Ready because of this condition, unless the reason is Defended.
+func declaration(condition, reason, message string) v1alpha1.ChangeKind {
+	c := v1alpha1.ChangeKind{ObjectMeta: metav1.ObjectMeta{Name: "routes.example.com", Generation: 2}}
+	said := []metav1.Condition{{Type: condition, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: 2}}
+	switch {
+	case reason == v1alpha1.ReasonDefended:
+		said[0].Status = metav1.ConditionTrue
+	case condition != v1alpha1.ConditionReady:
+		said = append(said, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse,
+			Reason: v1alpha1.ReasonNotDefended, Message: "see the condition", ObservedGeneration: 2})
+	}
+	c.Status.Conditions = said
+	return c
+}
+
+// TestPermissionsAreGranted: the remedy of missing permissions names the label of ClusterRoles.
+func TestPermissionsAreGranted(t *testing.T) {
+	f := healthy(t)
+	f.ChangeKinds = is([]v1alpha1.ChangeKind{declaration(v1alpha1.ConditionAuthorized, v1alpha1.ReasonPermissionDenied, "")})
+	if got := f.declared(Check{}); !strings.Contains(got.Remedy, `aggregate-to-manager: "true"`) {
+		t.Error(got.Remedy)
+	}
 }

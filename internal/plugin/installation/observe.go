@@ -37,6 +37,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -149,6 +150,9 @@ func (r *reader) objects(ctx context.Context, f *Facts, o Options) {
 	in := func(name string) types.NamespacedName {
 		return types.NamespacedName{Namespace: f.Namespace, Name: name}
 	}
+	declared := &v1alpha1.ChangeKindList{}
+	list(ctx, r, &f.ChangeKinds, "changekinds", declared, &declared.Items)
+	r.wait() // your rights are about these kinds, too
 	kinds := kindNames()
 	f.CRDs = make([]Read[*apiextensionsv1.CustomResourceDefinition], len(kinds))
 	for i, name := range kinds {
@@ -179,7 +183,7 @@ func (r *reader) objects(ctx context.Context, f *Facts, o Options) {
 	list(ctx, r, &f.Policies, "defensepolicies", policies, &policies.Items)
 	r.namespaces(ctx, f, o.UserNamespace)
 	read(ctx, r, &f.Mine, "ask for your own rights", func(ctx context.Context) ([]Access, error) {
-		return access(ctx, r.client, o.UserNamespace)
+		return access(ctx, r.client, f.ChangeKinds.Value, o.UserNamespace)
 	})
 	r.wait()
 
@@ -293,7 +297,8 @@ func (r *reader) renewed(ctx context.Context, lease *coordinationv1.Lease) bool 
 // mapper knows the kinds of a scheme, so that no request has to discover them.
 func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 	ofCluster := []string{
-		"Namespace", "SelfSubjectAccessReview", "CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+		"ChangeKind", "Namespace", "SelfSubjectAccessReview", "CustomResourceDefinition",
+		"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
 	}
 	m := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
@@ -363,8 +368,8 @@ func emptyDeployment(namespace string) *appsv1.Deployment {
 }
 
 // access asks the API server for the user's rights in a namespace.
-func access(ctx context.Context, c client.Client, namespace string) ([]Access, error) {
-	rights := usefulRights(namespace)
+func access(ctx context.Context, c client.Client, declared []v1alpha1.ChangeKind, namespace string) ([]Access, error) {
+	rights := usefulRights(namespace, declared)
 	for i := range rights {
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &rights[i].ResourceAttributes},
@@ -378,7 +383,7 @@ func access(ctx context.Context, c client.Client, namespace string) ([]Access, e
 }
 
 // usefulRights returns the rights that users of the plugin need in a namespace.
-func usefulRights(namespace string) (all []Access) {
+func usefulRights(namespace string, declared []v1alpha1.ChangeKind) (all []Access) {
 	add := func(purpose, verb, group, resource, subresource string) {
 		all = append(all, Access{For: purpose, ResourceAttributes: authorizationv1.ResourceAttributes{
 			Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource,
@@ -389,9 +394,16 @@ func usefulRights(namespace string) (all []Access) {
 	add(see, "list", group, "changeworkloads", "")
 	add(see, "list", group, "changepods", "")
 	add(see, "list", "", "pods", "")
+	var kinds []schema.GroupResource
 	for _, kind := range workload.Defended().Kinds() {
-		add(see, "get", kind.GroupVersionKind().Group, kind.Resource(), "")
-		add("change workloads", "patch", kind.GroupVersionKind().Group, kind.Resource(), "")
+		kinds = append(kinds, schema.GroupResource{Group: kind.GroupVersionKind().Group, Resource: kind.Resource()})
+	}
+	for i := range declared {
+		kinds = append(kinds, schema.ParseGroupResource(declared[i].Name))
+	}
+	for _, kind := range kinds {
+		add(see, "get", kind.Group, kind.Resource, "")
+		add("change workloads", "patch", kind.Group, kind.Resource, "")
 	}
 	add("correct verdicts", "patch", group, "changepods", "status")
 	add("enrol the namespace", "patch", "", "namespaces", "")

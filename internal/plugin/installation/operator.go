@@ -26,6 +26,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -35,8 +37,12 @@ const (
 	// recent is the age up to which a restart of the manager is a warning.
 	recent = time.Hour
 
+	// aggregated is the label of ClusterRoles that the operator has, too.
+	aggregated = "altershield.defense.antgroup.com/aggregate-to-manager"
+
 	pageDown       = "tasks/respond-to-an-alert.md#altershielddown"
 	pageLeader     = "tasks/respond-to-an-alert.md#altershieldnoleader"
+	pageDeclare    = "tasks/declare-kind.md"
 	pageServerDown = "tasks/respond-to-an-alert.md#altershieldserverdown"
 )
 
@@ -64,6 +70,42 @@ func (f *Facts) kinds() (checks []Check) {
 		}))
 	}
 	return checks
+}
+
+// declared checks that the objects of all ChangeKinds are defended.
+func (f *Facts) declared(c Check) Check {
+	var failed, waiting []string
+	remedy := "see kubectl describe changekind NAME"
+	for i := range f.ChangeKinds.Value {
+		o := &f.ChangeKinds.Value[i]
+		why := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady)
+		switch {
+		case why == nil || why.ObservedGeneration < o.Generation:
+			waiting = append(waiting, o.Name+": the operator has not read it yet")
+			continue
+		case why.Status == metav1.ConditionTrue:
+			continue
+		case why.Reason != v1alpha1.ReasonNotDefended: // it takes time
+			waiting = append(waiting, o.Name+": "+why.Message)
+			continue
+		}
+		for _, name := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionAuthorized, v1alpha1.ConditionServed} {
+			if said := meta.FindStatusCondition(o.Status.Conditions, name); said != nil && said.Status == metav1.ConditionFalse {
+				why = said
+			}
+		}
+		failed = append(failed, o.Name+": "+why.Message)
+		if why.Type == v1alpha1.ConditionAuthorized {
+			remedy = `give the permissions to the operator in a ClusterRole with the label ` + aggregated + `: "true"`
+		}
+	}
+	switch {
+	case len(failed) > 0:
+		return c.fail(some(append(failed, waiting...)), remedy, pageDeclare)
+	case len(waiting) > 0:
+		return c.warn(some(waiting), "wait some seconds; "+remedy, pageDeclare)
+	}
+	return c.ok("%d", len(f.ChangeKinds.Value))
 }
 
 // served checks that a kind is established, and that the API server serves the version of the plugin.

@@ -168,6 +168,9 @@ func Judge(f *Facts) Report {
 	at := metav1.NewTime(f.Now)
 	r.CheckedAt = &at
 	r.add("kinds", f.kinds()...)
+	if len(f.ChangeKinds.Value) > 0 || f.ChangeKinds.Err != nil && !f.ChangeKinds.missing() {
+		r.add("kinds", on(f.ChangeKinds, "kinds.declared", "the declared kinds are defended", f.declared))
+	}
 	r.add("operator", on(f.Deployments, "operator.deployment", "the manager's Deployment is available", f.available))
 	if f.deployment() != nil {
 		r.add("operator",
