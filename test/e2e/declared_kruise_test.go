@@ -125,8 +125,8 @@ var _ = Describe("a CloneSet of OpenKruise", Ordered, func() {
 		Expect(d.uids(ctx)).To(Equal(before), "no pod was recreated")
 
 		By("releasing another image: the containers restart in place")
-		Expect(d.patch(ctx, `{"spec":{"template":{"spec":{"containers":[{"name":"sleep","image":"busybox:1.38","command":["/bin/sleep","infinity"]}]}}}}`)).
-			To(Succeed())
+		w.kubectl(ctx, "-n", d.namespace, "patch", "cloneset", d.name, "--type=json",
+			"-p", `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"busybox:1.38"}]`)
 		Expect(d.change(ctx, v1alpha1.ChangeWorkloadSuccess).Status.PassCount).To(Equal(int32(3)))
 		Expect(d.uids(ctx)).To(Equal(before), "no pod was recreated")
 
