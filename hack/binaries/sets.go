@@ -168,10 +168,10 @@ func monitoring(root string) *set {
 func kinds(root string) *set {
 	pins := filepath.Join(root, "hack", "kinds")
 	return &set{
-		name: "controllers of other kinds", product: "OpenKruise", lead: kruise, dir: filepath.Join(root, "bin", "kinds"),
+		name: "set of controllers", product: "OpenKruise", lead: kruise, dir: filepath.Join(root, "bin", "kinds"),
 		programs:    kindsPrograms,
 		pins:        map[string]string{kruise: filepath.Join(pins, "kruise"), lws: filepath.Join(pins, "lws")},
 		linkerFlags: func(map[string]string) string { return "-s -w" },
-		cpuMinutes:  5, sourcesMB: 100,
+		cpuMinutes:  6, sourcesMB: 120,
 	}
 }

@@ -18,9 +18,9 @@ package e2e
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"path/filepath"
-	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -70,7 +70,9 @@ func (d *declaredKind) declare(ctx context.Context, ready string, replicas int64
 	d.kubectl(ctx, "apply", "-f", d.preset)
 	Expect(d.ready(ctx).Status.Objects).To(Equal(int32(1)))
 	d.rest(ctx)
-	Expect(d.changesIn(ctx, Default, d.namespace)).To(BeEmpty())
+	for _, c := range d.changesIn(ctx, Default, d.namespace) { // StatefulSets of the object have records, too
+		Expect(c.Spec.WorkloadRef.Kind).NotTo(Equal(d.gvk[2]), "%s", c.Name)
+	}
 	Expect(d.get(ctx, Default).GetResourceVersion()).To(Equal(before.GetResourceVersion()))
 }
 
@@ -88,6 +90,22 @@ func (d *declaredKind) halted(ctx context.Context, value any, field ...string) *
 	return change
 }
 
+// givenBack deletes the declaration of an object that is blocked and halted. Its strategy is the one from before.
+func (d *declaredKind) givenBack(ctx context.Context, before *unstructured.Unstructured) {
+	GinkgoHelper()
+	d.kubectl(ctx, "delete", "changekind", d.kind)
+	o := d.get(ctx, Default)
+	Expect(o.GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
+	Expect(o.GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
+	Expect(o.GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedFromAnnotation))
+	for _, field := range []string{"updateStrategy", "rolloutStrategy"} {
+		was, _, _ := unstructured.NestedMap(before.Object, "spec", field)
+		is, _, _ := unstructured.NestedMap(o.Object, "spec", field)
+		Expect(is).To(Equal(was))
+	}
+	Eventually(d.entries).WithContext(ctx).WithArguments(Default).Should(BeZero())
+}
+
 // uids returns the names and the UIDs of the pods.
 func (d *declaredKind) uids(ctx context.Context) map[string]types.UID {
 	GinkgoHelper()
@@ -100,21 +118,21 @@ func (d *declaredKind) uids(ctx context.Context) map[string]types.UID {
 	return uids
 }
 
-var _ = Describe("a CloneSet of OpenKruise", Ordered, func() {
+var _ = Describe("workloads of OpenKruise", Ordered, SpecPriority(longest), func() {
 	w := inOwnWorld()
 	BeforeAll(func(ctx SpecContext) { w.run(ctx, kruise) }, NodeTimeout(30*time.Minute))
 	d := &declaredKind{
 		world: w, kind: "clonesets.apps.kruise.io", gvk: [3]string{"apps.kruise.io", "v1alpha1", "CloneSet"}, name: "sleep",
 	}
 
-	It("is released in batches, halted at its first bad pod, blocked, released over the block, and rolled back", func(ctx SpecContext) {
+	It("a CloneSet is released in batches, halted at its first bad pod, blocked, released over the block, and rolled back", func(ctx SpecContext) {
 		d.preset = filepath.Join(root, "config", "kinds", "kruise", "cloneset.yaml")
 		d.declare(ctx, "updatedReadyReplicas", 3)
 		w.newDefensePolicy(ctx, d.noBadPods(), v1alpha1.ReasonInForce)
 		for _, setting := range []string{"timeouts=wait=5s,settle=2s", "branch=2"} {
 			w.kubectl(ctx, "-n", d.namespace, "annotate", "cloneset", d.name, v1alpha1.SettingAnnotationPrefix+setting)
 		}
-		Expect(d.patch(ctx, `{"spec":{"minReadySeconds":4}}`)).To(Succeed())
+		Expect(d.patch(ctx, `{"spec":{"minReadySeconds":2}}`)).To(Succeed())
 
 		By("releasing another label: the pods get it in place")
 		before := d.uids(ctx)
@@ -141,6 +159,7 @@ var _ = Describe("a CloneSet of OpenKruise", Ordered, func() {
 
 		By("releasing bad pods: the rollout is halted before all pods are bad")
 		w.kubectl(ctx, "-n", d.namespace, "annotate", "--overwrite", "cloneset", d.name, v1alpha1.SettingAnnotationPrefix+"branch=1")
+		Expect(d.patch(ctx, `{"spec":{"minReadySeconds":15}}`)).To(Succeed()) // the time in which the rollout is to be halted
 		Expect(d.patch(ctx, labelled("bad"))).To(Succeed())
 		bad := d.halted(ctx, true, "spec", "updateStrategy", "paused")
 		Expect(bad.Status.FailCount).NotTo(BeZero())
@@ -158,7 +177,7 @@ var _ = Describe("a CloneSet of OpenKruise", Ordered, func() {
 			ContainSubstring(`admission webhook "vcloneset.apps.kruise.io.kb.io" denied the request: cloneset sleep is suspended`),
 			ContainSubstring("the pod is bad"),
 		)))
-		Expect(d.patch(ctx, `{"spec":{"replicas":4}}`)).To(Succeed())
+		Expect(d.patch(ctx, `{"spec":{"replicas":4,"minReadySeconds":2}}`)).To(Succeed())
 
 		By("releasing a good template over it: the rollout continues")
 		Expect(d.patch(ctx, repair("second"))).To(Succeed())
@@ -185,24 +204,64 @@ var _ = Describe("a CloneSet of OpenKruise", Ordered, func() {
 		d.rest(ctx)
 	}, SpecTimeout(15*time.Minute))
 
-	It("gives everything back when its declaration is deleted", func(ctx SpecContext) {
+	It("a CloneSet gets everything back when its declaration is deleted", func(ctx SpecContext) {
 		w.kubectl(ctx, "-n", d.namespace, "label", "cloneset", d.name, v1alpha1.IgnoredSuspendLabel+"-")
-		spec := d.get(ctx, Default).Object["spec"]
+		Expect(d.patch(ctx, `{"spec":{"minReadySeconds":15}}`)).To(Succeed())
+		before := d.get(ctx, Default)
 		Expect(d.patch(ctx, labelled("bad"))).To(Succeed())
 		d.halted(ctx, true, "spec", "updateStrategy", "paused")
-		w.kubectl(ctx, "delete", "changekind", d.kind)
-		o := d.get(ctx, Default)
-		Expect(slices.Collect(maps.Keys(o.GetLabels()))).NotTo(ContainElement(v1alpha1.SuspendLabel))
-		Expect(o.GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-		Expect(o.GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedFromAnnotation))
-		was, _, _ := unstructured.NestedMap(map[string]any{"spec": spec}, "spec", "updateStrategy")
-		is, _, _ := unstructured.NestedMap(o.Object, "spec", "updateStrategy")
-		Expect(is).To(Equal(was))
-		Eventually(d.entries).WithContext(ctx).WithArguments(Default).Should(BeZero())
+		d.givenBack(ctx, before)
 		Eventually(func(g Gomega) {
 			g.Expect(d.number(ctx, g, "updatedAvailableReplicas")).To(Equal(int64(4)), "OpenKruise continues the rollout")
 		}).WithContext(ctx).Should(Succeed())
 		Expect(d.patch(ctx, labelled("fourth"))).To(Succeed())
 		d.rest(ctx)
 	}, SpecTimeout(10*time.Minute))
+
+	for _, of := range []struct {
+		gvk    [3]string
+		ready  string
+		paused string
+		// pace is a patch of the time between two pods, in seconds.
+		pace string
+	}{
+		{[3]string{"apps.kruise.io", "v1beta1", "StatefulSet"}, "readyReplicas", "updateStrategy.rollingUpdate.paused",
+			`{"spec":{"updateStrategy":{"rollingUpdate":{"minReadySeconds":%d}}}}`},
+		{[3]string{"apps.kruise.io", "v1alpha1", "DaemonSet"}, "numberReady", "updateStrategy.rollingUpdate.paused",
+			`{"spec":{"minReadySeconds":%d}}`},
+	} {
+		kind := strings.ToLower(of.gvk[2])
+		It("an advanced "+of.gvk[2]+" is released, halted, blocked, and released over the block", func(ctx SpecContext) {
+			d := &declaredKind{
+				world: w, kind: kind + "s.apps.kruise.io", gvk: of.gvk, name: "sleep",
+				preset: filepath.Join(root, "config", "kinds", "kruise", kind+".yaml"),
+			}
+			d.declare(ctx, of.ready, 3)
+			w.newDefensePolicy(ctx, d.noBadPods(), v1alpha1.ReasonInForce)
+			w.kubectl(ctx, "-n", d.namespace, "annotate", d.kind, d.name, v1alpha1.SettingAnnotationPrefix+"timeouts=wait=5s,settle=2s")
+			Expect(d.patch(ctx, fmt.Sprintf(of.pace, 2))).To(Succeed())
+			Expect(d.patch(ctx, labelled("first"))).To(Succeed())
+			Expect(d.change(ctx, v1alpha1.ChangeWorkloadSuccess).Status.PassCount).To(Equal(int32(3)))
+
+			Expect(d.patch(ctx, fmt.Sprintf(of.pace, 15))).To(Succeed())
+			before := d.get(ctx, Default)
+			paused := strings.Split("spec."+of.paused, ".")
+			Expect(d.patch(ctx, labelled("bad"))).To(Succeed())
+			d.halted(ctx, true, paused...)
+			Expect(d.patch(ctx, labelled("second"))).To(MatchError(And(
+				ContainSubstring(fmt.Sprintf(`"v%s.apps.kruise.io.kb.io" denied the request: %s sleep is suspended`, kind, kind)),
+				ContainSubstring("the pod is bad"),
+			)))
+			Expect(d.patch(ctx, fmt.Sprintf(of.pace, 2))).To(Succeed())
+			Expect(d.patch(ctx, repair("second"))).To(Succeed())
+			Expect(d.change(ctx, v1alpha1.ChangeWorkloadSuccess).Status.PassCount).To(Equal(int32(3)))
+			stays, _, _ := unstructured.NestedBool(d.get(ctx, Default).Object, paused...)
+			Expect(stays).To(BeFalse())
+
+			Expect(d.patch(ctx, fmt.Sprintf(of.pace, 15))).To(Succeed())
+			Expect(d.patch(ctx, labelled("bad"))).To(Succeed())
+			d.halted(ctx, true, paused...)
+			d.givenBack(ctx, before)
+		}, SpecTimeout(10*time.Minute))
+	}
 })

@@ -28,15 +28,19 @@ import (
 	"github.com/traas-stack/altershield-operator/hack/controlplane"
 )
 
-// ofWorkers is a patch of the template of a LeaderWorkerSet. Its pods take a while until they are ready, so a group is verified while the
-// next one starts.
+// ofWorkers is a patch of the template of a LeaderWorkerSet, whose pods become ready after some time. Bad pods take long: that is the time
+// in which the rollout is to be halted.
 func ofWorkers(value string) string {
+	after := "1s"
+	if value == "bad" {
+		after = "20s"
+	}
 	return `{"spec":{"leaderWorkerTemplate":{"workerTemplate":{"metadata":{` +
-		`"annotations":{"` + controlplane.ReadyAfterAnnotation + `":"10s"},` +
+		`"annotations":{"` + controlplane.ReadyAfterAnnotation + `":"` + after + `"},` +
 		`"labels":{"test":"` + value + `","` + controlplane.BehaviorLabel + `":"` + controlplane.BehaviorLateReady + `"}}}}}}`
 }
 
-var _ = Describe("a LeaderWorkerSet", Ordered, func() {
+var _ = Describe("a LeaderWorkerSet", Ordered, SpecPriority(longest), func() {
 	w := inOwnWorld()
 	BeforeAll(func(ctx SpecContext) { w.run(ctx, lws) }, NodeTimeout(30*time.Minute))
 	d := &declaredKind{
@@ -60,9 +64,7 @@ var _ = Describe("a LeaderWorkerSet", Ordered, func() {
 		Expect(d.patch(ctx, ofWorkers("bad"))).To(Succeed())
 		d.halted(ctx, int64(2147483647), partition...)
 		Eventually(func(g Gomega) {
-			o := d.get(ctx, g)
-			g.Expect(d.number(ctx, g, "observedGeneration")).To(Equal(o.GetGeneration()))
-			g.Expect(d.number(ctx, g, "readyReplicas")).To(Equal(int64(3)))
+			g.Expect(d.number(ctx, g, "observedGeneration")).To(Equal(d.get(ctx, g).GetGeneration()))
 		}).WithContext(ctx).Should(Succeed())
 		d.rest(ctx)
 		Expect(d.number(ctx, Default, "updatedReplicas")).To(BeNumerically("<", 3), "old groups are left")
@@ -85,8 +87,8 @@ var _ = Describe("a LeaderWorkerSet", Ordered, func() {
 		kept, _, _ := unstructured.NestedInt64(o.Object, partition...)
 		Expect(kept).To(BeZero())
 
-		By("releasing bad pods again, and rolling back on request")
-		Expect(d.patch(ctx, ofWorkers("bad-again"))).To(Succeed())
+		By("failing a release after its success, and rolling back on request")
+		Expect(d.patch(ctx, ofWorkers("third"))).To(Succeed())
 		w.setVerdict(ctx, d.change(ctx, v1alpha1.ChangeWorkloadSuccess), "unpass")
 		d.blocked(ctx)
 		w.kubectl(ctx, "-n", d.namespace, "annotate", "leaderworkerset", d.name, v1alpha1.RollbackToAnnotation+"=last-success")
@@ -101,19 +103,14 @@ var _ = Describe("a LeaderWorkerSet", Ordered, func() {
 	}, SpecTimeout(15*time.Minute))
 
 	It("gives everything back when its declaration is deleted", func(ctx SpecContext) {
+		before := d.get(ctx, Default)
 		Expect(d.patch(ctx, ofWorkers("bad"))).To(Succeed())
 		d.halted(ctx, int64(2147483647), partition...)
-		w.kubectl(ctx, "delete", "changekind", d.kind)
-		o := d.get(ctx, Default)
-		Expect(o.GetLabels()).NotTo(HaveKey(v1alpha1.SuspendLabel))
-		Expect(o.GetAnnotations()).NotTo(HaveKey(v1alpha1.HaltedAnnotation))
-		kept, _, _ := unstructured.NestedInt64(o.Object, partition...)
-		Expect(kept).To(BeZero())
-		Eventually(d.entries).WithContext(ctx).WithArguments(Default).Should(BeZero())
+		d.givenBack(ctx, before)
 		Eventually(func(g Gomega) {
 			g.Expect(d.number(ctx, g, "updatedReplicas")).To(Equal(int64(3)), "its controller continues the rollout")
 		}).WithContext(ctx).Should(Succeed())
-		Expect(d.patch(ctx, ofWorkers("third"))).To(Succeed())
+		Expect(d.patch(ctx, ofWorkers("fourth"))).To(Succeed())
 		d.rest(ctx)
 	}, SpecTimeout(10*time.Minute))
 })
