@@ -60,8 +60,10 @@ func (d *declaredKind) declare(ctx context.Context, ready string, replicas int64
 	d.namespace = d.newNamespace(ctx, true)
 	dir, file := filepath.Split(d.preset)
 	Eventually(func() error { // the webhooks of the product may begin later than its controllers
-		_, err := d.tryKubectl(ctx, "-n", d.namespace, "apply", "-f", filepath.Join(dir, "samples", file))
-		return err
+		if out, err := d.tryKubectl(ctx, "-n", d.namespace, "apply", "-f", filepath.Join(dir, "samples", file)); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
 	}).WithContext(ctx).Should(Succeed())
 	Eventually(func(g Gomega) {
 		g.Expect(d.number(ctx, g, ready)).To(Equal(replicas))
