@@ -127,7 +127,7 @@ var _ = Describe("workloads of OpenKruise", Ordered, SpecPriority(longest), func
 		world: w, kind: "clonesets.apps.kruise.io", gvk: [3]string{"apps.kruise.io", "v1alpha1", "CloneSet"}, name: "sleep",
 	}
 
-	It("a CloneSet is released in batches, halted at its first bad pod, blocked, released over the block, and rolled back", func(ctx SpecContext) {
+	It("a CloneSet is released in batches, halted, blocked, released over the block, and rolled back", func(ctx SpecContext) {
 		d.preset = filepath.Join(root, "config", "kinds", "kruise", "cloneset.yaml")
 		d.declare(ctx, "updatedReadyReplicas", 3)
 		w.newDefensePolicy(ctx, d.noBadPods(), v1alpha1.ReasonInForce)

@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,9 +99,9 @@ func (w *world) run(ctx context.Context, p product) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	Expect(w.cluster.KubeconfigFor(ctx, p.namespace, p.account, kubeconfig)).To(Succeed())
 	env, args := p.command(dir, ports[0], ports[1])
-	all := append(env, filepath.Join(programs, p.program), "--kubeconfig="+kubeconfig)
+	command := slices.Concat(env, []string{filepath.Join(programs, p.program), "--kubeconfig=" + kubeconfig}, args)
 	supervisor := processes.New(dir)
-	process, err := supervisor.Start(p.program, "/usr/bin/env", append(all, args...))
+	process, err := supervisor.Start(p.program, "/usr/bin/env", command)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() error { return supervisor.StopAll(10*time.Second, []string{p.program}) })
 	w.explained = append(w.explained, supervisor.LogPath(p.program))
@@ -131,10 +132,12 @@ func (w *world) manifestsOf(ctx context.Context, p product, address string, ca [
 		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
 			hooks, _, err := unstructured.NestedSlice(o.Object, "webhooks")
 			Expect(err).NotTo(HaveOccurred())
-			for _, hook := range hooks {
-				path, _, err := unstructured.NestedString(hook.(map[string]any), "clientConfig", "service", "path")
+			for _, item := range hooks {
+				hook, ok := item.(map[string]any)
+				Expect(ok).To(BeTrue())
+				path, _, err := unstructured.NestedString(hook, "clientConfig", "service", "path")
 				Expect(err).NotTo(HaveOccurred())
-				hook.(map[string]any)["clientConfig"] = map[string]any{
+				hook["clientConfig"] = map[string]any{
 					"url": "https://" + address + path, "caBundle": base64.StdEncoding.EncodeToString(ca),
 				}
 			}
