@@ -215,14 +215,14 @@ export KUBEBUILDER_CONTROLPLANE_STOP_TIMEOUT ?= 1m
 test: build controlplane $(GOTESTSUM) ## Run all tests but the long ones, those against a real control plane included.
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
 	@# Side by side with the end-to-end suite, which shows its progress. The output of the others is shown when it is over. Tests that need
-	@# the monitoring wait for its build.
-	@( $(MONITORING) ) > $(REPORTS)/monitoring.log 2>&1 & monitoring=$$!; \
+	@# the monitoring or the controllers of other kinds wait for their build.
+	@( $(MONITORING) && $(KINDS) ) > $(REPORTS)/monitoring.log 2>&1 & monitoring=$$!; \
 	  ( $(TEST_PACKAGES) ) > $(REPORTS)/packages.log 2>&1 & packages=$$!; \
 	  ( $(TEST_TOOLS) ) > $(REPORTS)/tools.log 2>&1 & tools=$$!; \
 	  ( $(TEST_MODULES) ) > $(REPORTS)/modules.log 2>&1 & modules=$$!; \
 	  failed=; \
 	  $(call E2E,!soak,e2e) || failed+=" end-to-end"; \
-	  wait "$$monitoring" || failed+=" monitoring"; \
+	  wait "$$monitoring" || failed+=" monitoring or kinds"; \
 	  wait "$$packages" || failed+=" packages"; \
 	  wait "$$tools" || failed+=" tools"; \
 	  wait "$$modules" || failed+=" modules"; \
@@ -453,6 +453,12 @@ monitoring: ## Build Prometheus, Alertmanager and kube-state-metrics into bin/mo
 	@$(MONITORING)
 
 MONITORING = $(GO_RUN) ./hack/binaries/build -monitoring
+
+.PHONY: kinds
+kinds: ## Build the controllers of OpenKruise and LeaderWorkerSet into bin/kinds.
+	@$(KINDS)
+
+KINDS = $(GO_RUN) ./hack/binaries/build -kinds
 
 # Says how long the first time takes, and downloads the control plane's sources while the manager is built.
 .PHONY: begin

@@ -15,8 +15,9 @@ limitations under the License.
 */
 
 // Package binaries builds the programs of the local control plane, or takes
-// installed ones, and builds the programs of its monitoring. It imports little, so that the first command of a newcomer
-// compiles fast and can announce the build.
+// installed ones, and builds the programs of its monitoring and the controllers of
+// other kinds. It imports little, so that the first command of a newcomer compiles
+// fast and can announce the build.
 package binaries
 
 import (
@@ -84,6 +85,12 @@ func Build(ctx context.Context, root string, out io.Writer) (string, error) {
 // versions pinned in hack/monitoring, into bin/monitoring, as Build does.
 func BuildMonitoring(ctx context.Context, root string, out io.Writer) (string, error) {
 	return build(ctx, monitoring(root), out)
+}
+
+// BuildKinds builds the controllers of OpenKruise and LeaderWorkerSet, at the versions
+// pinned in hack/kinds, into bin/kinds, as Build does.
+func BuildKinds(ctx context.Context, root string, out io.Writer) (string, error) {
+	return build(ctx, kinds(root), out)
 }
 
 func build(ctx context.Context, s *set, out io.Writer) (string, error) {

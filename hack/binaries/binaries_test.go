@@ -104,6 +104,27 @@ func TestMonitoring(t *testing.T) {
 	}
 }
 
+// TestKinds checks that the controllers have the versions of the kinds that they control.
+func TestKinds(t *testing.T) {
+	root, err := Root(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPlan(t.Context(), kinds(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	required, err := goCommand(t.Context(), filepath.Join(root, "hack", "kinds"), "mod", "edit", "-json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range kindsPrograms {
+		if kind, err := pinned(required, b.module); err != nil || kind != p.versions[b.module] {
+			t.Errorf("%s is %s, and its kinds are of %s: %v", b.name, p.versions[b.module], kind, err)
+		}
+	}
+}
+
 // TestVersionVariable reads the pins of each release that can be chosen, and asks for one that has none.
 func TestVersionVariable(t *testing.T) {
 	root, err := Root(".")

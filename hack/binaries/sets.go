@@ -66,6 +66,8 @@ const (
 	prometheus       = "github.com/prometheus/prometheus"
 	alertmanager     = "github.com/prometheus/alertmanager"
 	kubeStateMetrics = "k8s.io/kube-state-metrics/v2"
+	kruise           = "github.com/openkruise/kruise"
+	lws              = "sigs.k8s.io/lws"
 )
 
 // VersionVariable names the environment variable that chooses another minor release of Kubernetes than the pinned one, such as 1.33.
@@ -84,6 +86,11 @@ var monitoringPrograms = []binary{
 	{name: "prometheus", pkg: prometheus + "/cmd/prometheus", output: "prometheus", module: prometheus},
 	{name: "alertmanager", pkg: alertmanager + "/cmd/alertmanager", output: "alertmanager", module: alertmanager},
 	{name: "kube-state-metrics", pkg: kubeStateMetrics, output: "kube-state-metrics", module: kubeStateMetrics},
+}
+
+var kindsPrograms = []binary{
+	{name: "kruise-manager", pkg: kruise, output: "kruise", module: kruise},
+	{name: "lws-manager", pkg: lws + "/cmd", output: "cmd", module: lws},
 }
 
 // Dir returns the directory of the binaries of the repository at root, one for each
@@ -153,5 +160,18 @@ func monitoring(root string) *set {
 		linkerFlags: func(map[string]string) string { return "-s -w" },
 		// The clients of clouds and orchestrators are three quarters of Prometheus.
 		tags: "remove_all_sd", cpuMinutes: 8, sourcesMB: 250,
+	}
+}
+
+// kinds returns the controllers of OpenKruise and LeaderWorkerSet. Each has a module of pins of its own: they require
+// different releases of the same modules.
+func kinds(root string) *set {
+	pins := filepath.Join(root, "hack", "kinds")
+	return &set{
+		name: "set of controllers", product: "OpenKruise", lead: kruise, dir: filepath.Join(root, "bin", "kinds"),
+		programs:    kindsPrograms,
+		pins:        map[string]string{kruise: filepath.Join(pins, "kruise"), lws: filepath.Join(pins, "lws")},
+		linkerFlags: func(map[string]string) string { return "-s -w" },
+		cpuMinutes:  6, sourcesMB: 120,
 	}
 }

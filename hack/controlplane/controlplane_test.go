@@ -86,6 +86,7 @@ func TestControlPlane(t *testing.T) {
 			"liveness":        h.testLiveness,
 			"unready":         h.testUnready,
 			"readiness gate":  h.testReadinessGate,
+			"image in place":  h.testImageInPlace,
 			"deletion":        h.testDeletion,
 			"service account": h.testServiceAccount,
 			"apply":           h.testApplyFiles,
@@ -680,6 +681,23 @@ func (h *harness) testReadinessGate(t *testing.T) {
 		`"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`, "status")
 	h.patch(t, "gated", `{"metadata":{"annotations":{"`+UnreadyAnnotation+`":null}}}`)
 	h.until(t, "gated", is("False ReadinessGatesNotReady"))
+}
+
+// testImageInPlace changes the image of a running pod: its container restarts, as with a kubelet.
+func (h *harness) testImageInPlace(t *testing.T) {
+	h.create(t, newPod("in-place", nil))
+	h.until(t, "in-place", is("True"))
+	h.patch(t, "in-place", `{"spec":{"containers":[{"name":"app","image":"nginx:2"}]}}`)
+	pod := h.until(t, "in-place", func(pod *corev1.Pod) error {
+		if got := pod.Status.ContainerStatuses[0].Image; got != "nginx:2" {
+			return fmt.Errorf("it runs %s", got)
+		}
+		return nil
+	})
+	s := pod.Status.ContainerStatuses[0]
+	if s.RestartCount != 1 || s.LastTerminationState.Terminated == nil || s.State.Running == nil || !s.Ready {
+		t.Errorf("not restarted: %+v", s)
+	}
 }
 
 func (h *harness) testDeletion(t *testing.T) {

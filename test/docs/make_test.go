@@ -31,12 +31,12 @@ func TestMake(t *testing.T) {
 	}
 	for name, fails := range map[string]string{
 		"nothing": "", "packages": "TEST_PACKAGES", "tools": "TEST_TOOLS", "modules": "TEST_MODULES", "the end-to-end suite": "E2E",
-		"the monitoring": "MONITORING",
+		"the monitoring": "MONITORING", "the controllers of other kinds": "KINDS",
 	} {
 		t.Run(name+" fails", func(t *testing.T) {
 			t.Parallel()
 			args := []string{"-C", "../..", "-o", "build", "-o", "controlplane", "-o", "bin/gotestsum", "test", "REPORTS=" + t.TempDir()}
-			for _, tests := range []string{"TEST_PACKAGES", "TEST_TOOLS", "TEST_MODULES", "E2E", "MONITORING"} {
+			for _, tests := range []string{"TEST_PACKAGES", "TEST_TOOLS", "TEST_MODULES", "E2E", "MONITORING", "KINDS"} {
 				run := "echo '{}'"
 				if tests == "E2E" {
 					run = "sleep 2"

@@ -47,8 +47,8 @@ type declaredKind struct {
 	namespace, name string
 }
 
-// installDefinition installs a CustomResourceDefinition of a module of hack/kinds/go.mod.
-func (w *world) installDefinition(ctx context.Context, module, path, name string) {
+// moduleOf returns the directory of a module of hack/kinds/go.mod.
+func moduleOf(ctx context.Context, module string) string {
 	GinkgoHelper()
 	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
 	download.Dir, download.Stderr = filepath.Join(root, "hack", "kinds"), GinkgoWriter
@@ -56,7 +56,13 @@ func (w *world) installDefinition(ctx context.Context, module, path, name string
 	Expect(err).NotTo(HaveOccurred())
 	var of struct{ Dir string }
 	Expect(json.Unmarshal(out, &of)).To(Succeed())
-	all, err := os.ReadFile(filepath.Join(of.Dir, filepath.FromSlash(path)))
+	return of.Dir
+}
+
+// installDefinition installs a CustomResourceDefinition of a module of hack/kinds/go.mod.
+func (w *world) installDefinition(ctx context.Context, module, path, name string) {
+	GinkgoHelper()
+	all, err := os.ReadFile(filepath.Join(moduleOf(ctx, module), filepath.FromSlash(path)))
 	Expect(err).NotTo(HaveOccurred())
 	for text := range bytes.SplitSeq(all, []byte("\n---\n")) {
 		if bytes.Contains(text, []byte("\n  name: "+name+"\n")) {

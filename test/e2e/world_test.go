@@ -69,6 +69,8 @@ type world struct {
 	exempt map[observer.Invariant]string
 	// clean has the paths of logs that must hold no errors at the end.
 	clean []string
+	// explained has the paths of logs of other programs, for the report of a failed spec.
+	explained []string
 
 	// mu guards the data of the current spec for the invariants. A verdict that is acknowledged after its end counts for the next spec.
 	mu sync.Mutex
@@ -305,6 +307,11 @@ func (w *world) explain(ctx context.Context) {
 				out += err.Error()
 			}
 			AddReportEntry(ns+" "+name, endOf(out), ReportEntryVisibilityFailureOrVerbose)
+		}
+	}
+	for _, path := range w.explained {
+		if lines, err := readLines(path); err == nil {
+			AddReportEntry(path, endOf(strings.Join(lines, "\n")), ReportEntryVisibilityFailureOrVerbose)
 		}
 	}
 	if w.logs == nil {

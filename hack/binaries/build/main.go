@@ -15,8 +15,9 @@ limitations under the License.
 */
 
 // Command build brings the binaries of the local control plane into bin/k8s of
-// the current repository, or with -monitoring those of its monitoring into
-// bin/monitoring, unless they exist.
+// the current repository, with -monitoring those of its monitoring into
+// bin/monitoring, or with -kinds the controllers of other kinds into bin/kinds,
+// unless they exist.
 package main
 
 import (
@@ -33,9 +34,10 @@ import (
 func main() {
 	begin := flag.Bool("begin", false, "only print the work to do, and download sources in the background")
 	monitoring := flag.Bool("monitoring", false, "build Prometheus, Alertmanager and kube-state-metrics")
+	kinds := flag.Bool("kinds", false, "build the controllers of OpenKruise and LeaderWorkerSet")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *begin, *monitoring)
+	err := run(ctx, *begin, *monitoring, *kinds)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,7 +45,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, begin, monitoring bool) error {
+func run(ctx context.Context, begin, monitoring, kinds bool) error {
 	root, err := binaries.Root(".")
 	if err != nil {
 		return err
@@ -52,8 +54,11 @@ func run(ctx context.Context, begin, monitoring bool) error {
 		return binaries.Begin(ctx, root, os.Stderr)
 	}
 	build := binaries.Build
-	if monitoring {
+	switch {
+	case monitoring:
 		build = binaries.BuildMonitoring
+	case kinds:
+		build = binaries.BuildKinds
 	}
 	_, err = build(ctx, root, os.Stderr)
 	return err
