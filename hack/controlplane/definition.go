@@ -26,19 +26,26 @@ import (
 	"path/filepath"
 )
 
-// Definition returns the CustomResourceDefinition with a name from a file of a module that hack/kinds/go.mod pins.
-func Definition(ctx context.Context, root, module, path, name string) ([]byte, error) {
+// Module returns the directory of a module that hack/kinds/go.mod pins.
+func Module(ctx context.Context, root, module string) (string, error) {
 	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
 	download.Dir, download.Stderr = filepath.Join(root, "hack", "kinds"), os.Stderr
 	out, err := download.Output()
 	if err != nil {
-		return nil, fmt.Errorf("download %s: %w", module, err)
+		return "", fmt.Errorf("download %s: %w", module, err)
 	}
 	var of struct{ Dir string }
-	if err := json.Unmarshal(out, &of); err != nil {
+	err = json.Unmarshal(out, &of)
+	return of.Dir, err
+}
+
+// Definition returns the CustomResourceDefinition with a name from a file of a module that hack/kinds/go.mod pins.
+func Definition(ctx context.Context, root, module, path, name string) ([]byte, error) {
+	dir, err := Module(ctx, root, module)
+	if err != nil {
 		return nil, err
 	}
-	all, err := os.ReadFile(filepath.Join(of.Dir, filepath.FromSlash(path)))
+	all, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(path)))
 	if err != nil {
 		return nil, err
 	}

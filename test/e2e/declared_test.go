@@ -17,11 +17,8 @@ limitations under the License.
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -35,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
+	"github.com/traas-stack/altershield-operator/hack/controlplane"
 	"github.com/traas-stack/altershield-operator/test/observer"
 )
 
@@ -47,34 +45,16 @@ type declaredKind struct {
 	namespace, name string
 }
 
-// moduleOf returns the directory of a module of hack/kinds/go.mod.
-func moduleOf(ctx context.Context, module string) string {
-	GinkgoHelper()
-	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	download.Dir, download.Stderr = filepath.Join(root, "hack", "kinds"), GinkgoWriter
-	out, err := download.Output()
-	Expect(err).NotTo(HaveOccurred())
-	var of struct{ Dir string }
-	Expect(json.Unmarshal(out, &of)).To(Succeed())
-	return of.Dir
-}
-
 // installDefinition installs a CustomResourceDefinition of a module of hack/kinds/go.mod.
 func (w *world) installDefinition(ctx context.Context, module, path, name string) {
 	GinkgoHelper()
-	all, err := os.ReadFile(filepath.Join(moduleOf(ctx, module), filepath.FromSlash(path)))
+	text, err := controlplane.Definition(ctx, root, module, path, name)
 	Expect(err).NotTo(HaveOccurred())
-	for text := range bytes.SplitSeq(all, []byte("\n---\n")) {
-		if bytes.Contains(text, []byte("\n  name: "+name+"\n")) {
-			file := filepath.Join(GinkgoT().TempDir(), "crd.yaml")
-			Expect(os.WriteFile(file, text, 0o600)).To(Succeed())
-			w.kubectl(ctx, "apply", "--server-side", "-f", file)
-			Eventually(func() string { return w.kubectl(ctx, "get", "crd", name, "-o", "jsonpath={.status.conditions}") }).
-				WithTimeout(time.Minute).WithPolling(100 * time.Millisecond).Should(ContainSubstring(`"status":"True","type":"Established"`))
-			return
-		}
-	}
-	Fail(path + " has no " + name)
+	file := filepath.Join(GinkgoT().TempDir(), "crd.yaml")
+	Expect(os.WriteFile(file, text, 0o600)).To(Succeed())
+	w.kubectl(ctx, "apply", "--server-side", "-f", file)
+	Eventually(func() string { return w.kubectl(ctx, "get", "crd", name, "-o", "jsonpath={.status.conditions}") }).
+		WithTimeout(time.Minute).WithPolling(100 * time.Millisecond).Should(ContainSubstring(`"status":"True","type":"Established"`))
 }
 
 func (d *declaredKind) get(ctx context.Context, g Gomega) *unstructured.Unstructured {

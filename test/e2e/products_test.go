@@ -120,7 +120,9 @@ func (w *world) run(ctx context.Context, p product) {
 // out.
 func (w *world) manifestsOf(ctx context.Context, p product, address string, ca []byte) []byte {
 	GinkgoHelper()
-	all, err := w.kubectlCmd(ctx, "kustomize", filepath.Join(moduleOf(ctx, p.module), "config", "default")).Output()
+	dir, err := controlplane.Module(ctx, root, p.module)
+	Expect(err).NotTo(HaveOccurred())
+	all, err := w.kubectlCmd(ctx, "kustomize", filepath.Join(dir, "config", "default")).Output()
 	Expect(err).NotTo(HaveOccurred())
 	var kept []string
 	for text := range strings.SplitSeq(string(all), "\n---\n") {
