@@ -368,6 +368,7 @@ const (
 	quotaTries   = "how many pods the quota denies before it is raised differs"
 	firstHeld    = "the operator may see the workload of a first release before it sees that it replaces no pods"
 	replacedLate = "the rollout may be complete when the operator sees that it would have held it"
+	notHalted    = "a halt that is refused is not repeated before the rollback"
 	leavesMiddle = "pods may come into a batch before the operator sees that the workload is no longer defended"
 )
 
@@ -449,6 +450,14 @@ var luckOfFaults = map[string]struct {
 	"hold what admission did not":        {[]world.FaultKind{world.Forbids, world.Rejects}, replacedLate},
 	"fails a held rollout after its policy passed it": {[]world.FaultKind{world.DiesBefore},
 		"a server sends a verdict once, and a process may die before it stores it"},
+	"only observe":                  {[]world.FaultKind{world.ListsPast, world.WatchesHeld}, replacedLate},
+	"course: run aground, and heal": {[]world.FaultKind{world.Forbids, world.Rejects}, notHalted},
+	"fail, and roll back":           {refused, "the rollback may come before the release records that its hold ended"},
+}
+
+// refused are the answers that refuse a write.
+var refused = []world.FaultKind{
+	world.Conflicts, world.Fails500, world.Forbids, world.Fails429, world.Rejects, world.Fails504, world.Fails503,
 }
 
 // leftOut are the stories that a test leaves out, because they cannot go well in it.
@@ -473,7 +482,7 @@ var leftOut = map[string]luck{
 	},
 	"TestHeldNodesSweep": {
 		"nodes: a node that dies":           "the message counts the pods that fail at that moment",
-		"nodes: fail, and roll back":        "a denied block is not repeated before the rollback",
+		"nodes: fail, and roll back":        notHalted,
 		"nodes: set a surge past admission": "only the process that corrected the fields names them",
 	},
 }
