@@ -198,7 +198,8 @@ func (d *Workloads) read(ctx context.Context, r client.Reader, key types.Namespa
 
 // readRollout sets the progress of the rollout.
 func (d *Workloads) readRollout(w *workload.Workload, since time.Time) {
-	if isStale(w.Object) && !d.k.readsGeneration() {
+	rollout, stale := &d.k.Spec.Rollout, isStale(w.Object)
+	if stale && (d.k.Spec.Pods != nil || !readsGeneration(rollout.Complete)) {
 		w.Rollout.Stale = true
 		return
 	}
@@ -208,14 +209,15 @@ func (d *Workloads) readRollout(w *workload.Workload, since time.Time) {
 		note(w, err)
 		return
 	}
+	if stale && !readsGeneration(rollout.Stuck) {
+		p.Stuck = "" // of an earlier change
+	}
 	w.Rollout = workload.Rollout{Complete: p.Complete, Stuck: p.Stuck != "", Message: p.Stuck, Progress: p.Message}
 }
 
-// readsGeneration reports whether the expression of a kind without pods reads observedGeneration: some controllers copy it from
-// another object, or do not increase it.
-func (k *Kind) readsGeneration() bool {
-	return k.Spec.Pods == nil && strings.Contains(string(k.Spec.Rollout.Complete), "observedGeneration")
-}
+// readsGeneration reports whether an expression reads observedGeneration, and so decides itself what an earlier one means: some
+// controllers copy it from another object, or do not increase it.
+func readsGeneration(e v1alpha1.ChangeKindExpression) bool { return strings.Contains(string(e), "observedGeneration") }
 
 // isStale reports whether the status is of an earlier generation. Not all kinds report it, and some as text.
 func isStale(object map[string]any) bool {

@@ -203,6 +203,22 @@ func TestStaleWithoutPods(t *testing.T) {
 	}
 }
 
+// TestStuckWhileStale: without pods, the reason of an earlier generation fails no change, unless the expression reads the generation.
+func TestStuckWhileStale(t *testing.T) {
+	text := strings.Replace(thing, "observedGeneration: 4", `observedGeneration: "3"`, 1)
+	const of = "version: v1\ncontent: [{path: spec.template}]\nrollout:\n" +
+		"  complete: int(object.status.observedGeneration) >= object.metadata.generation\n  stuck: "
+	for stuck, want := range map[string]bool{
+		"\"object.status.ready == 3 ? 'broken' : ''\"": false,
+		"\"object.status.ready == 3 && object.status.observedGeneration != '' ? 'broken' : ''\"": true,
+	} {
+		w, err := thingsBy(t, of+stuck).Get(t.Context(), readerOf(t, text), web)
+		if err != nil || w.Problem != "" || w.Rollout.Stuck != want || (w.Rollout.Message != "") != want || w.Rollout.Complete {
+			t.Errorf("%s: %+v, %s, %v", stuck, w.Rollout, w.Problem, err)
+		}
+	}
+}
+
 func replacing(pairs ...string) func(string) string { return strings.NewReplacer(pairs...).Replace }
 
 // TestGetGone: an object that is gone is no error.

@@ -199,7 +199,9 @@ type ChangeKindRollout struct {
 	Complete ChangeKindExpression `json:"complete,omitempty"`
 	// CEL expression for the reason of a rollout that does not advance: a string,
 	// empty for none. It reads the variables of complete. Without it, the rollout does
-	// not advance if the object is Failed by the rules of kstatus.
+	// not advance if the object is Failed by the rules of kstatus. While
+	// status.observedGeneration is of an earlier generation, it is not read, unless
+	// the object has no pods and both expressions read observedGeneration.
 	// +optional
 	Stuck ChangeKindExpression `json:"stuck,omitempty"`
 	// Path of the number of seconds that a pod has to be Ready to be available.
