@@ -217,7 +217,9 @@ func (d *Workloads) readRollout(w *workload.Workload, since time.Time) {
 
 // readsGeneration reports whether an expression reads observedGeneration, and so decides itself what an earlier one means: some
 // controllers copy it from another object, or do not increase it.
-func readsGeneration(e v1alpha1.ChangeKindExpression) bool { return strings.Contains(string(e), "observedGeneration") }
+func readsGeneration(e v1alpha1.ChangeKindExpression) bool {
+	return strings.Contains(string(e), "observedGeneration")
+}
 
 // isStale reports whether the status is of an earlier generation. Not all kinds report it, and some as text.
 func isStale(object map[string]any) bool {

@@ -209,7 +209,7 @@ func TestStuckWhileStale(t *testing.T) {
 	const of = "version: v1\ncontent: [{path: spec.template}]\nrollout:\n" +
 		"  complete: int(object.status.observedGeneration) >= object.metadata.generation\n  stuck: "
 	for stuck, want := range map[string]bool{
-		"\"object.status.ready == 3 ? 'broken' : ''\"": false,
+		"\"object.status.ready == 3 ? 'broken' : ''\"":                                           false,
 		"\"object.status.ready == 3 && object.status.observedGeneration != '' ? 'broken' : ''\"": true,
 	} {
 		w, err := thingsBy(t, of+stuck).Get(t.Context(), readerOf(t, text), web)

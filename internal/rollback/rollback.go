@@ -230,7 +230,7 @@ func (in *Input) selfHealing(change *v1alpha1.ChangeWorkload) (plan Plan, due bo
 }
 
 // HealingHeld is the prefix of the message of the condition RolledBack for a failed release that
-// the rollback limit keeps from being healed. A release that the limit keeps from being rolled back
+// the rollback limit, or a refusal, keeps from being healed for now. A release that the limit keeps from being rolled back
 // only because its pods do not come up is not healed when self-healing is turned on later.
 const HealingHeld = "the release failed; not rolled back: "
 
@@ -238,7 +238,8 @@ const HealingHeld = "the release failed; not rolled back: "
 func HealingIsDue(status *v1alpha1.ChangeWorkloadStatus) bool {
 	due := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionRolledBack)
 	return due != nil && (due.Status == metav1.ConditionUnknown ||
-		due.Reason == v1alpha1.ReasonRollbackLimit && strings.HasPrefix(record.Detail(due), HealingHeld))
+		(due.Reason == v1alpha1.ReasonRollbackLimit || due.Reason == v1alpha1.ReasonRollbackRefused) &&
+			strings.HasPrefix(record.Detail(due), HealingHeld))
 }
 
 // planned returns the plan for a rollback that no user requested. In observe mode, the record of
@@ -301,7 +302,11 @@ func (in *Input) neverStarted(change *v1alpha1.ChangeWorkload) Plan {
 // NoteRefused records in the status of a release that a rollback of it, which no user requested, cannot be made, and reports
 // whether the status changed.
 func NoteRefused(s *v1alpha1.ChangeWorkloadStatus, generation int64, now time.Time, why string) bool {
-	why = "not rolled back: " + wording.Brief(why)
+	held := "not rolled back: "
+	if HealingIsDue(s) {
+		held = HealingHeld
+	}
+	why = held + wording.Brief(why)
 	said := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRolledBack)
 	if said != nil && said.Reason == v1alpha1.ReasonRollbackRefused && record.Detail(said) == why {
 		return false
