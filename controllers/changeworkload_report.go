@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
@@ -39,7 +40,7 @@ func (r *ChangeWorkloadReconciler) report(
 	if before.Status.Attempt != after.Status.Attempt {
 		log.FromContext(ctx).Info("release started", "attempt", after.Status.Attempt, "order", after.Status.OrderID)
 	}
-	reportState(ctx, before, after)
+	reportState(ctx, r.Kinds, before, after)
 	if w == nil {
 		return
 	}
@@ -100,11 +101,12 @@ func count(kind string, e record.Event) {
 }
 
 // kindOf returns the kind of the workload of a record.
-func kindOf(change *v1alpha1.ChangeWorkload) string {
+func kindOf(change *v1alpha1.ChangeWorkload) schema.GroupKind {
 	if owner := metav1.GetControllerOf(change); owner != nil {
-		return workload.LabelOf(workload.KeyOf("", owner).GroupKind)
+		return workload.KeyOf("", owner).GroupKind
 	}
-	return "Deployment" // a user removed the owner reference; old records are of Deployments
+	// A user removed the owner reference; old records are of Deployments.
+	return workload.Deployment{}.GroupVersionKind().GroupKind()
 }
 
 func stateName(s v1alpha1.ChangeWorkloadStatusType) string {

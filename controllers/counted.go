@@ -93,7 +93,7 @@ func countWorkloads(
 	return counted, nil
 }
 
-// countChangeKinds counts the ChangeKinds by each of their conditions.
+// countChangeKinds counts the ChangeKinds by each of their conditions. A condition of an earlier declaration is Unknown.
 func countChangeKinds(ctx context.Context, v cluster.View) (map[metrics.Condition]int, error) {
 	ctx, cancel := countContext(ctx)
 	defer cancel()
@@ -109,7 +109,8 @@ func countChangeKinds(ctx context.Context, v cluster.View) (map[metrics.Conditio
 		}
 		for i := range list.Items {
 			status := metav1.ConditionUnknown
-			if said := meta.FindStatusCondition(list.Items[i].Status.Conditions, name); said != nil {
+			said := meta.FindStatusCondition(list.Items[i].Status.Conditions, name)
+			if said != nil && said.ObservedGeneration >= list.Items[i].Generation {
 				status = said.Status
 			}
 			counted[metrics.Condition{Type: name, Status: string(status)}]++

@@ -232,3 +232,28 @@ func TestChecksOfPolicies(t *testing.T) {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
 }
+
+// TestCountChangeKinds: without a condition, or with one of an earlier declaration, a ChangeKind is not known to be ready.
+func TestCountChangeKinds(t *testing.T) {
+	ready := func(name string, generation, observed int64) *v1alpha1.ChangeKind {
+		return &v1alpha1.ChangeKind{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Generation: generation},
+			Status: v1alpha1.ChangeKindStatus{Conditions: []metav1.Condition{
+				{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: observed},
+			}},
+		}
+	}
+	api := fake.NewClientBuilder().WithScheme(NewScheme()).WithObjects(
+		ready("a.example.com", 2, 2), ready("b.example.com", 2, 1),
+		&v1alpha1.ChangeKind{ObjectMeta: metav1.ObjectMeta{Name: "c.example.com", Generation: 1}},
+	).Build()
+	got, err := countChangeKinds(t.Context(), cluster.View{Cached: api})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for status, want := range map[string]int{"True": 1, "False": 0, "Unknown": 2} {
+		if n := got[metrics.Condition{Type: v1alpha1.ConditionReady, Status: status}]; n != want {
+			t.Errorf("%s: %d, want %d", status, n, want)
+		}
+	}
+}

@@ -117,7 +117,7 @@ func (r *OrderReconciler) load(ctx context.Context, change *v1alpha1.ChangeWorkl
 
 // emit reports a written change of an order.
 func (r *OrderReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
-	reportState(ctx, before.Release, after.Release)
+	reportState(ctx, r.Kinds, before.Release, after.Release)
 	for _, e := range events {
 		log.FromContext(ctx).Info("something about the order needs attention", "event", e.Reason, "message", e.Message)
 		if e.Reason == v1alpha1.EventCheckError {

@@ -114,7 +114,7 @@ func (r *ReleaseCheckReconciler) goesOn(change *v1alpha1.ChangeWorkload) bool {
 
 // emit reports a written change of a check.
 func (r *ReleaseCheckReconciler) emit(ctx context.Context, before, after checks.Subject, events []record.Event) {
-	reportState(ctx, before.Release, after.Release)
+	reportState(ctx, r.Kinds, before.Release, after.Release)
 	for _, e := range events {
 		r.Event(after.Workload, after.Release, e, "Verify")
 	}

@@ -32,15 +32,22 @@ import (
 	"github.com/traas-stack/altershield-operator/internal/workload"
 )
 
-// reportState logs and counts a written change of the state, the checks or the hold of a release.
-func reportState(ctx context.Context, before, after *v1alpha1.ChangeWorkload) {
+// reportState logs and counts a written change of the state, the checks or the hold of a release. The series of a kind that is no
+// longer declared have ended, so that its releases are not counted.
+func reportState(ctx context.Context, kinds *workload.Registry, before, after *v1alpha1.ChangeWorkload) {
 	reportChecks(before.Status.Checks, after.Status.Checks)
-	reportHold(kindOf(after), &before.Status, &after.Status)
-	if took, ended := record.EndedAfter(&before.Status, &after.Status); ended {
-		metrics.ReleaseEnded(kindOf(after), string(after.Status.Status), took)
+	kind := kindOf(after)
+	_, counts := kinds.Of(kind)
+	if counts {
+		reportHold(workload.LabelOf(kind), &before.Status, &after.Status)
+	}
+	if took, ended := record.EndedAfter(&before.Status, &after.Status); ended && counts {
+		metrics.ReleaseEnded(workload.LabelOf(kind), string(after.Status.Status), took)
 	}
 	if before.Status.Status != after.Status.Status {
-		metrics.ReleaseEntered(kindOf(after), stateName(after.Status.Status))
+		if counts {
+			metrics.ReleaseEntered(workload.LabelOf(kind), stateName(after.Status.Status))
+		}
 		log.FromContext(ctx).Info("release changed state",
 			"from", stateName(before.Status.Status), "to", stateName(after.Status.Status), "attempt", after.Status.Attempt)
 	}

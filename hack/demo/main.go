@@ -66,6 +66,8 @@ type demo struct {
 	client  client.Client
 	// root is the root of the repository, dir the directory of the demo's files.
 	root, dir string
+	// definition is the CustomResourceDefinition of Istio's VirtualServices.
+	definition []byte
 }
 
 func run(ctx context.Context, once bool) (err error) {
@@ -78,6 +80,11 @@ func run(ctx context.Context, once bool) (err error) {
 		return err
 	}
 	d := &demo{root: root, dir: filepath.Join(root, ".demo")}
+	// It may be downloaded.
+	d.definition, err = controlplane.Definition(ctx, root, "istio.io/api", "kubernetes/customresourcedefinitions.gen.yaml", walkthrough.Routes)
+	if err != nil {
+		return err
+	}
 	d.cluster, err = controlplane.Start(ctx, controlplane.Options{BinDir: binDir, Dir: d.dir, Out: os.Stdout, Audit: true})
 	if err != nil {
 		return err
@@ -150,7 +157,7 @@ func (d *demo) withoutServer(ctx context.Context, metrics *walkthrough.Metrics) 
 		return err
 	}
 	defer stop()
-	definition, err := d.writeDefinition(ctx)
+	definition, err := d.writeDefinition()
 	if err != nil {
 		return err
 	}
@@ -160,14 +167,10 @@ func (d *demo) withoutServer(ctx context.Context, metrics *walkthrough.Metrics) 
 	return nil
 }
 
-// writeDefinition writes the CustomResourceDefinition of Istio's VirtualServices, and returns its path below root.
-func (d *demo) writeDefinition(ctx context.Context) (string, error) {
-	text, err := controlplane.Definition(ctx, d.root, "istio.io/api", "kubernetes/customresourcedefinitions.gen.yaml", walkthrough.Routes)
-	if err != nil {
-		return "", err
-	}
+// writeDefinition writes the definition, and returns its path below root.
+func (d *demo) writeDefinition() (string, error) {
 	path := filepath.Join(d.dir, "virtualservices.yaml")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	if err := os.WriteFile(path, d.definition, 0o600); err != nil {
 		return "", err
 	}
 	return filepath.Rel(d.root, path)

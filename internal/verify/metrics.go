@@ -138,10 +138,8 @@ func (m *Metrics) about(ctx context.Context, q *altershield.MetricQuery) (releas
 		changes, err := m.View.Releases(ctx, w.Namespace, w.UID)
 		i := slices.IndexFunc(changes, func(c v1alpha1.ChangeWorkload) bool { return server.OrderIsOpen(&c) })
 		switch {
-		case err != nil:
-			return "", nil, err
-		case i < 0:
-			continue
+		case err != nil || i < 0:
+			return "", nil, err // the first object of the name: no query is about another kind of the name
 		case q.Kind == altershield.KindPod:
 			return changes[i].Name, []string{strings.ReplaceAll(q.Name, ".", "[.]")}, nil
 		}
