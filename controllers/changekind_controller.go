@@ -309,9 +309,7 @@ func (r *ChangeKindReconciler) judge(ctx context.Context, c *v1alpha1.ChangeKind
 	if s.Problem = problem; problem != "" {
 		return s, nil
 	}
-	if s.Strays, err = r.hasStrays(ctx, kind); err != nil {
-		return s, err
-	}
+	s.Strays = r.hasStrays(ctx, kind, &s)
 	now := judgedKind{c.UID, leaving, s.Strays, before.kind}
 	if before.kind != nil && before == now && sameDeclaration(before.kind.Declaration(), kind) {
 		s.kind = before.kind

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/traas-stack/altershield-operator/apis/app.ops.cloud.alipay.com/v1alpha1"
 	"github.com/traas-stack/altershield-operator/internal/cluster"
@@ -80,22 +81,28 @@ func (r *ChangeKindReconciler) needsNothing(ctx context.Context, c *v1alpha1.Cha
 
 // hasStrays reports whether objects without the label of their enrolment may have blocks, halts or holds of the operator, which an
 // earlier declaration enrolled by namespace.
-func (r *ChangeKindReconciler) hasStrays(ctx context.Context, kind *declared.Kind) (bool, error) {
+func (r *ChangeKindReconciler) hasStrays(ctx context.Context, kind *declared.Kind, s *kindState) bool {
 	if kind.Spec.Enrolment != v1alpha1.EnrolledByLabel {
-		return false, nil
+		return false
 	}
-	if used, ok := r.Hub.Used(kind.Name).(*declared.Workloads); ok {
+	used := r.Hub.Used(kind.Name)
+	if plain, ok := used.(*declared.Workloads); ok {
 		// Decisions by the earlier declaration may still be carried out.
-		return used.Declaration().Spec.Enrolment != v1alpha1.EnrolledByLabel, nil
+		return plain.Declaration().Spec.Enrolment != v1alpha1.EnrolledByLabel
+	}
+	if l, ok := used.(leavingKind); s.Lacks || len(s.Missing) > 0 || s.leaving && ok {
+		return l.strays
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err := r.Live.List(ctx, list, client.HasLabels{v1alpha1.VersionLabel}); err != nil {
-		return false, fmt.Errorf("list the objects of changekind %s: %w", kind.Name, err)
+		// The cache, which then has all objects, cannot be filled either: the status says so.
+		log.FromContext(ctx).Info("cannot list the objects without the label of their enrolment", "changekind", kind.Name, "cause", err.Error())
+		return true
 	}
 	return slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool {
 		return !hub.EnrolledByLabel(o.Labels) && workload.MarksOf(o.Labels, o.Annotations).Any()
-	}), nil
+	})
 }
 
 // release lets the API server delete a ChangeKind.

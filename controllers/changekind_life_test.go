@@ -18,6 +18,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -53,7 +54,8 @@ type kindWorld struct {
 	*testing.T
 	*ChangeKindReconciler
 	clock *clocktesting.FakePassiveClock
-	lacks bool
+	// lacks: the operator has no permission. failsList: the API server fails to list metadata.
+	lacks, failsList bool
 	// fills: new caches are filled. caches has the context of each.
 	fills  bool
 	caches []context.Context //nolint:containedctx // to see which caches ended
@@ -102,6 +104,15 @@ func newKindWorld(t *testing.T, fixed ...workload.Kind) *kindWorld {
 				return nil
 			}
 			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			_, ok := list.(*metav1.PartialObjectMetadataList)
+			if ok = ok && list.GetObjectKind().GroupVersionKind().Group == "example.com"; ok && w.lacks {
+				return apierrors.NewForbidden(schema.GroupResource{Group: "example.com", Resource: "gadgets"}, "", nil)
+			} else if ok && w.failsList {
+				return apierrors.NewInternalError(errors.New("the API server cannot list"))
+			}
+			return c.List(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if review, ok := o.(*authorizationv1.SelfSubjectAccessReview); ok {
@@ -177,6 +188,69 @@ func (w *kindWorld) inUse() {
 	}
 }
 
+// byLabel is gadgetSpec of a kind that is enrolled by label.
+var byLabel = strings.Replace(gadgetSpec, "v1,", "v1, enrolment: Label,", 1)
+
+// condition returns the status of a condition of the ChangeKind; empty if it has none.
+func (w *kindWorld) condition(name string) metav1.ConditionStatus {
+	w.Helper()
+	c := &v1alpha1.ChangeKind{}
+	w.must(w.Client.Get(w.Context(), client.ObjectKey{Name: gadgetKind}, c))
+	if is := meta.FindStatusCondition(c.Status.Conditions, name); is != nil {
+		return is.Status
+	}
+	return ""
+}
+
+// delete deletes the ChangeKind.
+func (w *kindWorld) delete() {
+	w.Helper()
+	w.must(w.Client.Delete(w.Context(), &v1alpha1.ChangeKind{ObjectMeta: metav1.ObjectMeta{Name: gadgetKind}}))
+}
+
+// isGone reports whether the ChangeKind is gone.
+func (w *kindWorld) isGone() bool {
+	return apierrors.IsNotFound(w.Client.Get(w.Context(), client.ObjectKey{Name: gadgetKind}, &v1alpha1.ChangeKind{}))
+}
+
+// TestCannotListStrays: the status of a kind that is enrolled by label says what is missing.
+func TestCannotListStrays(t *testing.T) {
+	w := newKindWorld(t)
+	w.lacks = true
+	w.declares(byLabel, 1)
+	if got := w.condition(v1alpha1.ConditionAuthorized); got != metav1.ConditionFalse {
+		t.Errorf("without a role, Authorized is %q", got)
+	}
+	w.lacks, w.failsList, w.fills = false, true, false
+	w.look()
+	if got := w.condition(v1alpha1.ConditionReady); got != metav1.ConditionFalse {
+		t.Errorf("without a list, Ready is %q", got)
+	}
+	w.failsList, w.fills = false, true
+	w.look()
+	<-w.Hub.Changed
+	if w.look(); w.used() != 1 {
+		t.Error("the kind is not in use")
+	}
+}
+
+// TestLabelledRoleGoes: a kind that is enrolled by label leaves, though `kubectl delete -f` deletes its role a moment later.
+func TestLabelledRoleGoes(t *testing.T) {
+	w := newKindWorld(t)
+	w.declares(byLabel, 1)
+	<-w.Hub.Changed
+	w.look()
+	w.delete()
+	w.look()
+	<-w.Hub.Changed
+	w.lacks = true
+	w.look()
+	w.clock.SetTime(w.clock.Now().Add(giveBackAgain))
+	if w.look(); !w.isGone() {
+		t.Error("the ChangeKind stays")
+	}
+}
+
 // TestLacksForAMoment: a role that is replaced takes no kind out of use.
 func TestLacksForAMoment(t *testing.T) {
 	w := newKindWorld(t)
@@ -226,7 +300,7 @@ func TestLabelledLater(t *testing.T) {
 	o.SetLabels(map[string]string{v1alpha1.VersionLabel: "1"})
 	o.SetAnnotations(map[string]string{v1alpha1.HaltedAnnotation: "1"})
 	w.must(w.Client.Create(t.Context(), o))
-	w.declares(strings.Replace(gadgetSpec, "v1,", "v1, enrolment: Label,", 1), 2)
+	w.declares(byLabel, 2)
 	<-w.Hub.Changed
 	for range 2 {
 		if again := w.look().RequeueAfter; again > giveBackAgain {
