@@ -231,8 +231,12 @@ func (r *ChangeKindReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 		log.FromContext(ctx).V(1).Info("the webhooks of declared kinds wait", "for", err)
 		return again, nil // the conditions do not say yet that webhooks exist
 	}
-	s.WriteError = r.intercept(ctx, "")
-	if c.DeletionTimestamp != nil && !s.waits() && s.WriteError == nil {
+	leaves, without := c.DeletionTimestamp != nil && !s.waits(), ""
+	if leaves {
+		without = c.Name // its kind may still be in use, for the permissions went
+	}
+	s.WriteError = r.intercept(ctx, without)
+	if leaves && s.WriteError == nil {
 		r.Hub.Remove(c.Name)
 		return cluster.Settle(ctx, again, r.release(ctx, &c))
 	}

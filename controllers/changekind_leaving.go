@@ -101,7 +101,7 @@ func (r *ChangeKindReconciler) hasStrays(ctx context.Context, kind *declared.Kin
 		return true
 	}
 	return slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool {
-		return !hub.EnrolledByLabel(o.Labels) && workload.MarksOf(o.Labels, o.Annotations).Any()
+		return o.DeletionTimestamp == nil && !hub.EnrolledByLabel(o.Labels) && workload.MarksOf(o.Labels, o.Annotations).Any()
 	})
 }
 

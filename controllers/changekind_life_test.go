@@ -354,3 +354,35 @@ func TestNativeKindLeaves(t *testing.T) {
 		t.Errorf("%v: %v", err, c.Finalizers)
 	}
 }
+
+// noted is an interceptor that notes the kinds whose webhooks were written last.
+type noted struct{ last []string }
+
+func (n *noted) Write(_ context.Context, kinds []*declared.Kind) error {
+	n.last = nil
+	for _, k := range kinds {
+		n.last = append(n.last, k.Name)
+	}
+	return nil
+}
+
+// TestWebhooksGo: no webhook of a kind stays that leaves while its permissions are gone.
+func TestWebhooksGo(t *testing.T) {
+	w, webhooks := newKindWorld(t), &noted{}
+	w.interceptor = webhooks
+	w.inUse()
+	c := &v1alpha1.ChangeKind{}
+	w.must(w.Client.Get(t.Context(), client.ObjectKey{Name: gadgetKind}, c))
+	w.must(w.Client.Delete(t.Context(), c))
+	w.lacks, w.fills = true, false // no new cache can be filled
+	for range 3 {
+		w.look()
+		w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
+	}
+	if err := w.Client.Get(t.Context(), client.ObjectKey{Name: gadgetKind}, c); !apierrors.IsNotFound(err) {
+		t.Errorf("the ChangeKind is not gone: %v", err)
+	}
+	if len(webhooks.last) > 0 {
+		t.Errorf("webhooks stay: %v", webhooks.last)
+	}
+}
