@@ -97,7 +97,7 @@ func (c *connection) workloadNames(ctx context.Context) (words []string, err err
 	}
 	for _, kind := range kinds.Kinds() {
 		names, err := namesOf(ctx, api, kind.GroupVersionKind(), inNamespace(kind, namespace)...)
-		if err != nil {
+		if err != nil && declarationOf(kind) == nil {
 			return nil, err
 		}
 		for _, name := range names {

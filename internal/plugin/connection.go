@@ -69,6 +69,8 @@ type connection struct {
 	flags *genericclioptions.ConfigFlags
 	// registry has the kinds of the cluster, once they are read.
 	registry *workload.Registry
+	// skipped are the declared kinds that cannot be read, once that is printed.
+	skipped map[string]bool
 }
 
 // config returns the configuration that reaches the cluster.

@@ -185,6 +185,58 @@ func TestWithoutDeclaredKinds(t *testing.T) {
 	}
 }
 
+// brokenRoutes fails each read of Routes, as a conversion webhook that is down does.
+func brokenRoutes(of schema.GroupVersionKind) error {
+	if strings.HasPrefix(of.Kind, "Route") {
+		return apierrors.NewInternalError(errors.New("conversion webhook"))
+	}
+	return nil
+}
+
+var broken = interceptor.Funcs{
+	List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if err := brokenRoutes(list.GetObjectKind().GroupVersionKind()); err != nil {
+			return err
+		}
+		return api.List(ctx, list, opts...)
+	},
+	Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if err := brokenRoutes(o.GetObjectKind().GroupVersionKind()); err != nil {
+			return err
+		}
+		return api.Get(ctx, key, o, opts...)
+	},
+}
+
+// TestGoesOnWithoutADeclaredKind: where objects of one declared kind cannot be read, a namespace gets its mode, and others are found.
+func TestGoesOnWithoutADeclaredKind(t *testing.T) {
+	for _, mode := range []string{modeObserve, modeOff} {
+		c, api, errs := declaredAPI(t, broken)
+		for _, o := range settingsIn("ops", nil) {
+			if err := api.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change := &changer{connection: c, dryRun: dryRunNone}
+		if err := change.enrollShop(t.Context(), api, enrollFlags{mode: mode, operator: "ops", wait: true}); err != nil {
+			t.Fatal(mode, err)
+		}
+		if got := strings.Count(errs.String(), "routes.example.com are not known: "); got != 1 {
+			t.Errorf("%s: %d times in %s", mode, got, errs)
+		}
+	}
+	c, api, _ := declaredAPI(t, broken)
+	if err := (&changer{connection: c}).describeNamespace(t.Context(), api, "shop"); err != nil {
+		t.Error(err)
+	}
+	if found, err := c.find(t.Context(), api, "shop", "flags"); err != nil || found.String() != "configmap/flags" {
+		t.Error(found, err)
+	}
+	if _, err := c.find(t.Context(), api, "shop", "none"); err == nil || !strings.Contains(err.Error(), "conversion webhook") {
+		t.Error(err)
+	}
+}
+
 // TestCensusOfDeclaredKinds: all defended objects are listed, each with its own kind.
 func TestCensusOfDeclaredKinds(t *testing.T) {
 	c, api, _ := declaredAPI(t, interceptor.Funcs{})

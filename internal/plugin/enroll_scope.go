@@ -46,7 +46,10 @@ func (c *connection) each(ctx context.Context, api client.Client, s *scope, do f
 		gvk := kind.GroupVersionKind()
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := newReader(api).List(ctx, list, client.InNamespace(s.namespace)); err != nil {
+		if err := newReader(api).List(ctx, list, inNamespace(kind, s.namespace)...); err != nil {
+			if c.skips(ctx, kind, err) {
+				continue
+			}
 			return fmt.Errorf("list %s: %w", kind.Resource(), err)
 		}
 		for i := range list.Items {
@@ -104,7 +107,7 @@ func (c *changer) awaitTakenBack(ctx context.Context, api client.WithWatch, of *
 		return err
 	}
 	for _, kind := range kinds.Kinds() {
-		watch.what = append(watch.what, watched{kind.ObjectList(), []client.ListOption{client.InNamespace(of.namespace)}})
+		watch.what = append(watch.what, watched{kind.ObjectList(), inNamespace(kind, of.namespace)})
 	}
 	var left []string
 	err = watch.until(ctx, func(ctx context.Context) (bool, error) {
@@ -141,6 +144,9 @@ func (c *changer) describeNamespace(ctx context.Context, r client.Client, namesp
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind.GroupVersionKind())
 		if err := r.List(ctx, list, inNamespace(kind, namespace)...); err != nil {
+			if c.skips(ctx, kind, err) {
+				continue
+			}
 			return fmt.Errorf("list %s of %s: %w", kind.Resource(), namespace, err)
 		}
 		for i := range list.Items {

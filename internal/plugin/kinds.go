@@ -65,6 +65,22 @@ func (c *connection) kinds(ctx context.Context, api client.Client) (*workload.Re
 	return registry, nil
 }
 
+// skips reports whether a command goes on without the objects of a kind that it cannot list: those of a declared kind. It prints that once.
+func (c *connection) skips(ctx context.Context, kind workload.Kind, err error) bool {
+	d := declarationOf(kind)
+	if d == nil || ctx.Err() != nil {
+		return false
+	}
+	if !c.skipped[d.Name] {
+		printf(c.ErrOut, "%s are not known: %s\n", d.Name, reasonOf(err))
+		if c.skipped == nil {
+			c.skipped = map[string]bool{}
+		}
+		c.skipped[d.Name] = true
+	}
+	return true
+}
+
 // knownKinds returns the kinds that were read, at least the native ones.
 func (c *connection) knownKinds() *workload.Registry {
 	return cmp.Or(c.registry, workload.Defended())

@@ -93,7 +93,7 @@ func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, 
 		return named, err
 	}
 	var found []target
-	var forbidden error
+	var unknown error
 	for _, kind := range kinds.Kinds() {
 		t := target{kind: kind, key: named.key}
 		o := &metav1.PartialObjectMetadata{}
@@ -102,9 +102,10 @@ func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, 
 		case err == nil && enrolledBy(kind, o.Labels):
 			found = append(found, t)
 		case err == nil:
-		case apierrors.IsForbidden(err):
-			forbidden = cmp.Or(forbidden, fmt.Errorf("get %s in %s: %w", t, namespace, err))
-		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		case apierrors.IsForbidden(err), declarationOf(kind) != nil:
+			unknown = cmp.Or(unknown, fmt.Errorf("get %s in %s: %w", t, namespace, err))
+		default:
 			return target{}, fmt.Errorf("get %s in %s: %w", t, namespace, err)
 		}
 	}
@@ -118,8 +119,8 @@ func findTarget(ctx context.Context, r client.Reader, kinds *workload.Registry, 
 		}
 		return target{}, remedy(fmt.Errorf("%s is the name of %d workloads of the namespace %s", named.key.Name, len(found), namespace),
 			"name the kind, too: "+strings.Join(several, " or "))
-	case forbidden != nil:
-		return target{}, forbidden
+	case unknown != nil:
+		return target{}, unknown
 	default:
 		return target{}, remedy(fmt.Errorf("there is no workload %s in the namespace %s", named.key.Name, namespace),
 			"choose the namespace with -n; see kubectl altershield status --all -A")
