@@ -71,7 +71,7 @@ func (o *checkOptions) frozen(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range kinds.Kinds() {
-		if err := v.loadKind(ctx, r, kind, operator, namespace, o.Now()); err != nil {
+		if err := v.loadKind(ctx, r, kind, operator, namespace, o.Now()); err != nil && !o.skips(ctx, kind, err) {
 			return fmt.Errorf("list %s: %w", kind.Resource(), err)
 		}
 	}

@@ -92,7 +92,7 @@ func declaredKind(ctx context.Context, api client.Client, of *v1alpha1.ChangeKin
 	switch {
 	case said == nil:
 		return nil, "the operator has not accepted the ChangeKind yet"
-	case said.Status != metav1.ConditionTrue:
+	case said.Status != metav1.ConditionTrue && said.Reason != v1alpha1.ReasonHaltedObjects: // then the generation before is in force
 		return nil, strings.Trim(said.Reason+": "+said.Message, ": ")
 	}
 	served, err := servedAs(ctx, api, of)
