@@ -68,11 +68,15 @@ func Settle(ctx context.Context, result reconcile.Result, err error) (reconcile.
 	}
 }
 
-// Quiet keeps two kinds of errors out of the log: of reconciles that the end of the
-// manager cut short, and of writes into a terminating namespace.
+// Quiet keeps three kinds of errors out of the log: of reconciles that the end of the
+// manager cut short, of writes into a terminating namespace, and of workloads whose kind is no longer declared.
 func Quiet[R comparable](r reconcile.TypedReconciler[R]) reconcile.TypedReconciler[R] {
 	return reconcile.TypedFunc[R](func(ctx context.Context, req R) (reconcile.Result, error) {
 		result, err := r.Reconcile(ctx, req)
+		if errors.Is(err, errNotDefended) {
+			log.FromContext(ctx).V(1).Info("the kind of the workload left, deciding again", "cause", err.Error())
+			return reconcile.Result{RequeueAfter: ConflictRetry}, nil
+		}
 		if err != nil && (errors.Is(ctx.Err(), context.Canceled) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)) {
 			log.FromContext(ctx).V(1).Info("gave up", "cause", err.Error())
 			return reconcile.Result{}, nil

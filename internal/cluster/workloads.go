@@ -50,11 +50,14 @@ func (v View) Summary(ctx context.Context, key workload.Key) (*workload.Workload
 	return v.orUnlabelled(ctx, kind, key.NamespacedName, kind.Summary)
 }
 
+// errNotDefended means that the kind of a workload left the defense after the workload was read.
+var errNotDefended = errors.New("workloads of this kind are not defended")
+
 // KindOf finds the kind of a workload that was read.
 func (v View) KindOf(w *workload.Workload) (workload.Kind, error) {
 	kind, ok := v.Kinds.Of(w.GVK.GroupKind())
 	if !ok {
-		return nil, fmt.Errorf("%s %s/%s: workloads of this kind are not defended", w.Kind(), w.Namespace, w.Name)
+		return nil, fmt.Errorf("%s %s/%s: %w", w.Kind(), w.Namespace, w.Name, errNotDefended)
 	}
 	return kind, nil
 }

@@ -108,7 +108,7 @@ var _ = Describe("the walkthrough", func() {
 			ContainSubstring("this machine has no other address at which")))
 
 		By("with a declared kind, and a DaemonSet in waves")
-		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: mesh/routes/subsets: a subset that no DestinationRule has`))
+		Expect(out).To(MatchRegexp(`ReleaseSuspended .*: the check mesh/routes/subsets: a subset that no DestinationRule has`))
 		Expect(out).To(ContainSubstring("virtualservice pay is suspended"))
 		Expect(out).To(ContainSubstring("daemonset agent is suspended"))
 	}, SpecTimeout(15*time.Minute))
